@@ -31,10 +31,7 @@ HOSTILE = {
     "that divides by zero": "{{ 1 // 0 }}",
     "that adds text and numbers": "{{ 'a' + 1 }}",
     "that goes on and on": "{% for a in range(99999999999) %}{% endfor %}",
-    "that goes on in loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "that calls itself": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-    "that takes all memory": "{{ 'a' * 99999999999 }}",
-    "that doubles": "{% set ns = namespace(s='aaaa') %}{% for i in range(60) %}{% set ns.s = ns.s * 2 %}{% endfor %}",
     "that reaches for Python": "{{ cycler.__init__.__globals__.os.system('touch pwned') }}",
     "that reaches for classes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "that formats its way to Python": "{{ '{0.__class__.__init__.__globals__}'.format(namespace) }}",
@@ -103,8 +100,8 @@ def _of_partner() -> Iterator[Input]:
         return prepare
 
     names = (
-        "with an error of syntax", "with an unknown name", "that goes on and on", "that goes on in loops",
-        "that takes all memory", "that reaches for Python", "that divides by zero",
+        "with an error of syntax", "with an unknown name", "that goes on and on",
+        "that reaches for Python", "that divides by zero",
     )  # fmt: skip
     for name in names:
         yield Input(KIND, f"the partner's {name}", CHAT, r"partner\.prompt|bad\.j2", of_chat(HOSTILE[name]))

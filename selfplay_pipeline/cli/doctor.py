@@ -52,8 +52,7 @@ def doctor(
     from selfplay_pipeline.core.shapes import shapes_of
     from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.doctor.checks import look
-    from selfplay_pipeline.doctor.examine import examine, needs_gpu
-    from selfplay_pipeline.doctor.machine import Machine, this_machine
+    from selfplay_pipeline.doctor.examine import Machine, examine, needs_gpu, this_machine
     from selfplay_pipeline.train.verl_overrides import resolve_device
 
     shapes, here, not_here = shapes_of(str(settings.model)), settings, ""

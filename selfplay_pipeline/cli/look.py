@@ -99,8 +99,8 @@ def show(
     if len(given) > 1:
         raise UserError(f"show: {' and '.join(given)} exclude each other; give one of them")
     from selfplay_pipeline.report import terminal as episode_view
+    from selfplay_pipeline.report.reading import NO_TOKENS, find_decoder, nearby_checkpoints
     from selfplay_pipeline.report.sources import EpisodesFile
-    from selfplay_pipeline.report.tokens import NO_TOKENS, find_decoder, nearby_checkpoints
 
     console, played = terminal.Terminal(), EpisodesFile(file, "other", file.stem)
 

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.options import load, taking
-from selfplay_pipeline.cli.shared import MACHINES, PLAYING, RUNS, TRAINING, DryRun, planned
-from selfplay_pipeline.cli.verl_keys import path_and_overrides
+from selfplay_pipeline.cli.shared import MACHINES, PLAYING, RUNS, TRAINING, DryRun, path_and_overrides, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.stopping import run
@@ -82,7 +81,7 @@ def train_online(
     """
     games, overrides = path_and_overrides("train-online", arguments, "--games", games)
     settings = load(context, {"train.overrides": overrides or None})
-    from selfplay_pipeline.cli.show.online import show_online
+    from selfplay_pipeline.cli.show.training import show_online
     from selfplay_pipeline.games.registry import make_game
     from selfplay_pipeline.train.online_stage import plan_online
     from selfplay_pipeline.train.online_stage import train_online as train

@@ -17,11 +17,11 @@ from selfplay_pipeline.cli.shared import (
     PLAYING,
     TRAINING,
     DryRun,
+    path_and_overrides,
     planned,
     suggest,
     warn,
 )
-from selfplay_pipeline.cli.verl_keys import path_and_overrides
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST, announced, program
 from selfplay_pipeline.core.errors import UserError

@@ -10,13 +10,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from selfplay_pipeline.convert.parquet import read_rows
+from selfplay_pipeline.convert.parquet import read_rows, read_table
 from selfplay_pipeline.convert.rows import CREDITS, METADATA_KEY, PARTNER, schema_with
 from selfplay_pipeline.core.checkpoints import vocabulary_of
-from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.games.base import read_state
 from selfplay_pipeline.games.registry import game_named
@@ -76,10 +75,7 @@ def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckRep
 def _read(path: Path, vocabulary: int | None) -> list[dict[str, Any]]:
     for _ in read_rows(path, vocabulary):
         pass
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as parquet: {first_line(error)}") from None
+    table = read_table(path)
     ours = schema_with(*(name for name in (CREDITS, PARTNER) if name in table.column_names))
     if not table.schema.equals(ours, check_metadata=False) or METADATA_KEY not in (table.schema.metadata or {}):
         raise UserError(f"{path}: its columns are not those that `selfplay convert` writes")

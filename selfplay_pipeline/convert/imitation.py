@@ -21,7 +21,7 @@ from selfplay_pipeline.convert.selection import best_of_groups, held_out
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import replacing
 from selfplay_pipeline.core.reporting import Update, progress
-from selfplay_pipeline.games.base import Game, Status
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.records import (
     POLICY,
     EpisodeRecord,
@@ -170,9 +170,7 @@ def _rows(
         done.episodes += 1
         chosen = [seat for seat in seats if record.outcome.reward_of(seat) >= choice.min_reward]
         done.left_out[f"reward below {choice.min_reward:g}"] += len(seats) - len(chosen)
-        lost = record.outcome.status == Status.ENGINE_FAILURE
-        done.left_out["lost to the engine"] += len(chosen) if lost else 0
-        if lost or not chosen:
+        if not chosen:
             continue
         try:
             sides = replay(record, game, chat)

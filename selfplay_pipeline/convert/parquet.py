@@ -24,6 +24,7 @@ from selfplay_pipeline.generate.streams import MAX_COUNT, Lists, Streams, first_
 from selfplay_pipeline.metrics.signal import Scored
 
 ROWS_AT_A_TIME = 1024
+AGAIN = "convert the episodes again"
 NEUTRAL = {"top_p": 1, "top_k": -1, "repetition_penalty": 1}
 """Metadata values of sampling by temperature alone."""
 NUMBERS = {
@@ -105,7 +106,7 @@ def read_table(path: Path) -> pa.Table:
     reader = _open(path)
     _facts(path, reader.schema_arrow.metadata or {})
     _check_columns(path, reader.schema_arrow)
-    with _readable(path):
+    with readable(path):
         return reader.read()
 
 
@@ -135,7 +136,7 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
         *further,
     ]
     first = 0
-    for batch in _batches(path, reader, columns):
+    for batch in batches(path, reader, columns):
         rows = _rows(path, first, batch, shared)
         _check(path, first, rows, vocabulary)
         if CREDITS in further:
@@ -172,33 +173,39 @@ def _check_episodes(path: Path, shared: bool, *columns: NDArray[Any]) -> None:
         raise _impossible(path, int(order[at]), "group_rows", what)
 
 
-def _impossible(path: Path, row: int, field: str, what: str, remedy: str = "convert the episodes again") -> UserError:
+def _impossible(path: Path, row: int, field: str, what: str, remedy: str = AGAIN) -> UserError:
     return UserError(f"{path}: row {row}: field '{field}': {what}; {remedy}")
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def readable(path: Path, remedy: str = AGAIN) -> Iterator[None]:
+    """Explains errors of pyarrow's while a parquet file is read.
+
+    Raises:
+        UserError: The file cannot be read; the message ends with `remedy`.
+    """
     try:
         yield
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise UserError(
-            f"{path}: not a readable parquet file: {first_line(error)}; convert the episodes again"
-        ) from None
+        raise UserError(f"{path}: not a readable parquet file: {first_line(error)}; {remedy}") from None
 
 
 def _open(path: Path) -> pq.ParquetFile:
     if not path.exists():
         raise UserError(f"{path}: no such file; `selfplay convert` writes it")
     check_regular(path, "`selfplay convert` writes train.parquet")
-    with _readable(path):
+    with readable(path):
         return pq.ParquetFile(path)
 
 
-def _batches(path: Path, reader: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    batches = reader.iter_batches(batch_size=ROWS_AT_A_TIME, columns=columns)
+def batches(
+    path: Path, reader: pq.ParquetFile, columns: Sequence[str] | None = None, remedy: str = AGAIN
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a file in batches that are not empty; arguments as for `readable`."""
+    found = reader.iter_batches(batch_size=ROWS_AT_A_TIME, columns=columns)
     while True:
-        with _readable(path):
-            batch = next(batches, None)
+        with readable(path, remedy):
+            batch = next(found, None)
         if batch is None:
             return
         if batch.num_rows:

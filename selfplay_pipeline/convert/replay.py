@@ -8,8 +8,6 @@ from selfplay_pipeline.games.base import CUT, Game, Status
 from selfplay_pipeline.generate.records import EpisodeRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
-BROKEN_OFF = (Status.CONTEXT_LENGTH, Status.ENGINE_FAILURE)
-"""Statuses of episodes that were aborted before the rules ended them."""
 OTHERWISE = "give the configuration (--config) that it was played with"
 
 
@@ -48,7 +46,7 @@ def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Traje
             raise ValueError(f"{where}: {error}") from None
         for stream, observation in zip(streams, step.observations, strict=True):
             stream.observe(observation)
-    if record.outcome.status not in (session.status, *BROKEN_OFF):
+    if record.outcome.status not in (session.status, Status.CONTEXT_LENGTH):
         raise ValueError(
             f"field 'outcome.status': recorded as {record.outcome.status}, but it is {session.status}; {OTHERWISE}"
         )

@@ -11,8 +11,7 @@ class Converted(BaseModel):
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     episodes: int = 0
-    """Number of episodes read, with engine failures."""
-    engine_failures: int = 0
+    """Number of episodes read."""
     bad_lines: list[str] = []
     """File, line number and reason of each skipped line."""
     groups: int = 0
@@ -42,7 +41,6 @@ class Converted(BaseModel):
     def to_text(self) -> str:
         lines = [
             f"episodes read               {self.episodes}",
-            f"  lost to engine failures   {self.engine_failures}",
             f"bad lines left out          {len(self.bad_lines)}",
             *(f"  {line}" for line in self.bad_lines),
             f"groups                      {self.groups} of up to {self.episodes_per_state} episodes",

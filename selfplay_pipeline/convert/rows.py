@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import SCHEMA_VERSION, EpisodeRecord
 
@@ -102,15 +101,13 @@ def described(
 
 
 def episode_to_rows(record: EpisodeRecord, episodes_per_state: int, group_rows: int = 0) -> list[dict[str, Any]]:
-    """Returns the rows of one episode; an engine failure or a seat without a sampled token gives no row.
+    """Returns the rows of one episode; a seat without a sampled token gives no row.
 
     Args:
         record: The episode.
         episodes_per_state: Group size; 0 if it is not known yet.
         group_rows: Number of rows of all episodes of the group; 0 if it is not known yet.
     """
-    if record.outcome.status == Status.ENGINE_FAILURE:
-        return []
     state = json.dumps(record.state, separators=(",", ":"))
     rows = []
     for side in record.trajectories:

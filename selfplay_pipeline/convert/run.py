@@ -9,8 +9,9 @@ import os
 import pickle
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
@@ -24,12 +25,12 @@ from selfplay_pipeline.convert.credit import turn_credits
 from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.rows import CREDITS, PARTNER, described, episode_to_rows, schema_with
-from selfplay_pipeline.convert.token_check import check_tokens
+from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import beside, locked, replacing, write_json, write_text
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
-from selfplay_pipeline.games.base import Game, Status
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, parse_episode, read_lines
 from selfplay_pipeline.metrics.signal import Scored, Signal, comparison_key, groups_of
 
@@ -38,6 +39,7 @@ CONVERTED = "convert.json"
 EPISODES_PER_WRITE = 256
 STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
 """Array type codes of the token columns, with the number types of `SCHEMA`."""
+_vocabulary = lru_cache(maxsize=64)(vocabulary_of)
 
 
 @dataclass
@@ -120,7 +122,8 @@ def run_convert(
     report = Converted(placebo=placebo, credit="episode" if credits_by is None else "turn")
     with beside(out_dir / "train.parquet") if write else Path(os.devnull).open("r+b") as aside:
         index = _Index(aside)
-        _read(games, index, report, skip_bad, credits_by)
+        with progress(f"reading {games.name}") as shown:
+            _read(games, index, report, skip_bad, credits_by, shown)
         order, val_groups = _plan(games, index, report, val_fraction, seed)
         if not write:
             return report
@@ -149,34 +152,18 @@ def check_claim(out_dir: Path, decided: Mapping[str, Any]) -> bool:
 
 
 def _read(
-    games: Path,
-    index: _Index,
-    report: Converted,
-    skip_bad: bool,
-    credits_by: Game | None,
+    games: Path, index: _Index, report: Converted, skip_bad: bool, credits_by: Game | None, shown: Update
 ) -> None:
     size = games.stat().st_size if games.exists() else 0
-    with progress(f"reading {games.name}") as shown:
-        _read_lines(games, index, report, skip_bad, credits_by, lambda done: shown(done, size, lambda: "bytes"))
-
-
-def _read_lines(
-    games: Path,
-    index: _Index,
-    report: Converted,
-    skip_bad: bool,
-    credits_by: Game | None,
-    on_bytes: Callable[[int], None],
-) -> None:
     done = 0
     for number, line in read_lines(games):
         done += len(line)
-        on_bytes(done)
+        shown(done, size, lambda: "bytes")
         if not line.strip():
             continue
         try:
             record = parse_episode(line)
-            check_tokens(record)
+            _check_vocabulary(record)
             credits = turn_credits(record, credits_by) if credits_by else None
         except ValueError as error:
             where = f"{games}:{number}: {error}"
@@ -185,14 +172,12 @@ def _read_lines(
             report.bad_lines.append(where)
             continue
         report.episodes += 1
-        _check_policy(games, number, record, index)
+        for trajectory in record.trajectories:
+            _check_sampler(f"{games}:{number}", number, record.sampler_of(trajectory), index)
         written = json.dumps(record.state, sort_keys=True)
         state = hashlib.blake2b(written.encode(), digest_size=8).digest()
         if index.states.setdefault(record.group_index, state) != state:
             raise UserError(f"{games}:{number}: field 'state': group {record.group_index} has two different states")
-        if record.outcome.status == Status.ENGINE_FAILURE:
-            report.engine_failures += 1
-            continue
         index.offsets.append(index.rows.tell())
         rows = episode_to_rows(record, episodes_per_state=0)  # the group size is known at the end
         if credits is not None:
@@ -212,13 +197,22 @@ def _read_lines(
     report.temperature = index.policy.temperature if index.policy else 0.0
 
 
-def _check_policy(games: Path, number: int, record: EpisodeRecord, index: _Index) -> None:
-    """Raises UserError unless the episode is usable for training together with the earlier episodes."""
-    for trajectory in record.trajectories:
-        _check_sampler(f"{games}:{number}", number, record.sampler_of(trajectory), index)
+def _check_vocabulary(record: EpisodeRecord) -> None:
+    """Raises ValueError, which names the field, if a token id is outside the vocabulary of its checkpoint.
+
+    A checkpoint that is not on this machine is not checked.
+    """
+    for number, seat in enumerate(record.trajectories):
+        checkpoint = record.sampler_of(seat).checkpoint
+        vocabulary = _vocabulary(checkpoint)
+        if vocabulary and max(map(max, filter(None, (seat.prompt_ids, seat.response_ids))), default=0) >= vocabulary:
+            fault = seat.fault(vocabulary)
+            assert fault is not None
+            raise ValueError(f"field 'trajectories.{number}.{fault.field}': {fault.what} ({checkpoint})")
 
 
 def _check_sampler(where: str, number: int, policy: PolicyRecord, index: _Index) -> None:
+    """Raises UserError unless the tokens are usable for training together with those of the earlier episodes."""
     if (policy.top_p, policy.top_k, policy.repetition_penalty) != (1.0, -1, 1.0):
         raise UserError(
             f"{where}: field 'policy': sampled with top_p, top_k or a penalty, which the log-probs do not include; "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,8 @@ from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.small_files import read_json
 
 INDEX = "model.safetensors.index.json"
-LARGEST_JSON = 2**27
-"""Largest size in bytes of a file of settings or of a tokenizer."""
+LARGEST_TOKENIZER = 2**27
+"""Largest size in bytes of a tokenizer's file."""
 ADAPTER = "adapter_config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 LARGEST = {"num_hidden_layers": 10_000, "max_position_embeddings": 10**9}
@@ -153,26 +153,13 @@ def _header(file: Path) -> Weights:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    _check_file(path)
-    try:
-        settings = read_json(path)
-    except RecursionError:
-        settings = None
+    settings = read_json(path, "copy the model anew")
     if not isinstance(settings, dict):
         raise UserError(f"{path}: not a JSON object; copy the model anew")
     return settings
 
 
-def _check_file(path: Path) -> None:
-    """Raises UserError unless the file is regular and not too large."""
-    if not path.is_file() or path.stat().st_size > LARGEST_JSON:
-        raise UserError(f"{path}: no file of at most {LARGEST_JSON // 2**20} MiB; copy the model anew")
-
-
 def _check_sizes(path: Path, config: Mapping[str, Any]) -> None:
-    for key, value in _numbers(config):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"{path}: {key} is {value}; copy the model anew")
     for key in SIZES:
         value = config.get(key)
         if value is None:
@@ -182,20 +169,13 @@ def _check_sizes(path: Path, config: Mapping[str, Any]) -> None:
             raise UserError(f"{path}: {key} is {value!r}, must be a number from 1 to {largest}; copy the model anew")
 
 
-def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name, part in value.items():
-            yield from _numbers(part, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, float):
-        yield key, value
-
-
 def _check_vocabulary(folder: Path, config: Mapping[str, Any]) -> None:
     """Raises UserError unless each token has an embedding; added tokens that are never used need none."""
     path = folder / "tokenizer.json"
     if not path.exists():  # loading the tokenizer reports other formats
         return
-    _check_file(path)
+    if not path.is_file() or path.stat().st_size > LARGEST_TOKENIZER:
+        raise UserError(f"{path}: no file of at most {LARGEST_TOKENIZER // 2**20} MiB; copy the model anew")
     from tokenizers import Tokenizer
 
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
 import json
 import os
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.links import append_to
+from selfplay_pipeline.core.locks import create_locked, if_abandoned
 from selfplay_pipeline.core.small_files import read_json
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -198,14 +198,25 @@ def unwritable(path: Path, error: OSError) -> UserError:
 @contextmanager
 def _temporary(path: Path, *, folder: bool) -> Iterator[tuple[Path, int]]:
     """Yields a new file or folder next to `path` and its descriptor; removes it at the end if it still exists."""
+
+    def create() -> Path:
+        new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        if folder:
+            new.mkdir()
+        else:
+            new.touch(exist_ok=False)
+        return new
+
     with _explained(path):
         if path.exists() and not (path.is_dir() if folder else path.is_file()):
             what = "a folder" if path.is_dir() else "a file" if path.is_file() else "a device or pipe"
             raise UserError(f"{path}: cannot be written: it is {what}; give a {'folder' if folder else 'file'}")
         path.parent.mkdir(parents=True, exist_ok=True)
         for stale in path.parent.glob(f".{glob.escape(path.name)}.*tmp"):
-            _remove_unless_locked(stale)
-        temporary, descriptor = _create_locked(path, folder=folder)
+            with suppress(OSError), if_abandoned(stale) as lock:
+                if lock is not None:
+                    _remove(stale)
+        temporary, descriptor = create_locked(create)
         try:
             yield temporary, descriptor
         finally:
@@ -224,30 +235,6 @@ def _explained(path: Path) -> Iterator[None]:
         if error.filename is None or named in (path, *path.parents) or f".{path.name}." in str(named):
             raise unwritable(path, error) from None
         raise  # the error is about a file that was read meanwhile
-
-
-def _create_locked(path: Path, *, folder: bool) -> tuple[Path, int]:
-    """Creates and locks a file or folder. The lock ends with the process, so files of killed processes have none."""
-    while True:
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        if folder:
-            temporary.mkdir()
-        descriptor = os.open(temporary, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        with suppress(OSError):  # not every file system can lock; without locks, no file counts as stale
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if temporary.exists():
-            return temporary, descriptor
-        os.close(descriptor)  # another process took it for stale before it was locked
-
-
-def _remove_unless_locked(path: Path) -> None:
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(path)
-        finally:
-            os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

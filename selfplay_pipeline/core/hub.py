@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from selfplay_pipeline.core.checkpoints import shards
 from selfplay_pipeline.core.errors import UserError, first_line
@@ -44,6 +45,24 @@ def look_for(name: str) -> None:
         raise HubUnreachableError(
             f"model {name}: no such folder, and the hub cannot be asked ({first_line(error)}); "
             "give a folder or a hub name"
+        ) from None
+
+
+def config_of(model: str) -> Any:
+    """Returns the transformers configuration of a model, given a folder with a config.json or a hub name.
+
+    Raises:
+        UserError: The configuration is missing or invalid.
+    """
+    from transformers import AutoConfig
+
+    try:
+        if not Path(model).exists():
+            look_for(model)
+        return AutoConfig.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model {model}: cannot be loaded ({first_line(error)}); give a folder with a config.json, or a hub name"
         ) from None
 
 

@@ -8,7 +8,6 @@ read end of a pipe whose write end only the driver has, so it notices the driver
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import multiprocessing
 import os
 import resource
@@ -20,13 +19,15 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.links import append_to
+from selfplay_pipeline.core.locks import create_locked, if_abandoned
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 GRACE_SECONDS = 8.0
@@ -155,12 +156,15 @@ def _descendants() -> list[int]:
     return [child.pid for child in psutil.Process().children(recursive=True)]
 
 
-def _signal(pids: Sequence[int], number: signal.Signals) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue
+def _end(find: Callable[[], list[int]], number: signal.Signals, patience: float) -> None:
+    """Send a signal to all processes that `find` returns, until it returns none or `patience` seconds have passed."""
+    deadline = time.monotonic() + patience
+    while (left := find()) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        time.sleep(0.05)
+        _reap()
 
 
 def _reap() -> None:
@@ -171,28 +175,13 @@ def _reap() -> None:
         pass
 
 
-def _end_all(first: int | None) -> None:
+def _end_all(command: subprocess.Popen[bytes]) -> None:
     """Ask the command to end, wait, then kill all remaining descendants."""
-    if first is not None:
-        _signal([first], signal.SIGTERM)
-    deadline = time.monotonic() + GRACE_SECONDS
-    while time.monotonic() < deadline and first is not None and _alive(first):
-        time.sleep(0.1)
-    for number, patience in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
-        deadline = time.monotonic() + patience
-        while (left := _descendants()) and time.monotonic() < deadline:
-            _signal(left, number)
-            time.sleep(0.1)
-            _reap()
-
-
-def _alive(pid: int) -> bool:
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    command.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        command.wait(GRACE_SECONDS)
+    _end(_descendants, signal.SIGTERM, 1.0)
+    _end(_descendants, signal.SIGKILL, 5.0)
 
 
 def _scratch_home() -> Path:
@@ -209,9 +198,7 @@ def scratch_folder(home: Path) -> Iterator[Path]:
     The folder is locked while its supervisor lives, so that a folder without a lock counts as abandoned.
     """
     remove_abandoned(home)
-    while (made := _locked_folder(home)) is None:
-        pass
-    folder, lock = made
+    folder, lock = create_locked(lambda: Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=home)))
     try:
         yield folder
     finally:
@@ -253,43 +240,19 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _locked_folder(home: Path) -> tuple[Path, int] | None:
-    """Returns a new folder and its lock; None if another process took the folder for abandoned before it was locked."""
-    folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=home))
-    try:
-        lock = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    with suppress(OSError):  # not every file system can lock; without locks, no folder counts as abandoned
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    if folder.exists():
-        return folder, lock
-    os.close(lock)
-    return None
-
-
 def remove_abandoned(home: Path) -> None:
     """Remove this user's scratch folders of killed supervisors, and end the processes that these left."""
     for folder in home.glob(f"{SCRATCH_PREFIX}*"):
-        lock = _lock_if_abandoned(folder)
-        if lock is not None:
-            _end_orphans(folder)
-            _remove(folder)
-            os.close(lock)
-
-
-def _end_orphans(folder: Path) -> None:
-    """Kill the processes whose environment names a scratch folder or one inside it; Ray's agents outlive it for a
-    while.
-    """
-    deadline = time.monotonic() + GRACE_SECONDS
-    while (left := _living_in(folder)) and time.monotonic() < deadline:
-        _signal(left, signal.SIGKILL)
-        time.sleep(0.05)
-        _reap()
+        with if_abandoned(folder) as lock:
+            if lock is not None and os.fstat(lock).st_uid == os.getuid():
+                _end(partial(_living_in, folder), signal.SIGKILL, GRACE_SECONDS)
+                _remove(folder)
 
 
 def _living_in(folder: Path) -> list[int]:
+    """Returns the processes whose environment names a scratch folder or one inside it; Ray's agents outlive it for a
+    while.
+    """
     import psutil
 
     found = []
@@ -299,22 +262,6 @@ def _living_in(folder: Path) -> list[int]:
             if scratch and Path(scratch).is_relative_to(folder) and process.pid != os.getpid():
                 found.append(process.pid)
     return found
-
-
-def _lock_if_abandoned(folder: Path) -> int | None:
-    """Returns the lock on a folder of this user if no process holds it; else None."""
-    try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        if os.fstat(lock).st_uid == os.getuid():
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
-    except OSError:  # the lock is held, or the file system cannot lock
-        pass
-    os.close(lock)
-    return None
 
 
 def supervise(command: Sequence[str]) -> int:
@@ -351,7 +298,7 @@ def supervise(command: Sequence[str]) -> int:
         while process.poll() is None and not over.wait(0.1):
             pass
         code = process.poll()
-        _end_all(process.pid if code is None else None)
+        _end_all(process)
     remove_abandoned(Path(tempfile.gettempdir()))  # the driver's own, if it was killed
     return 128 + signal.SIGTERM if code is None else code if code >= 0 else 128 - code
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.core.errors import UserError, first_line
-from selfplay_pipeline.core.hub import look_for
+from selfplay_pipeline.core.hub import config_of
 
 KNOWN = {"Qwen/Qwen2.5-7B-Instruct": Path(__file__).with_name("known_models") / "Qwen2.5-7B-Instruct.json"}
 """Files with the sizes of models that are counted without a hub.
@@ -54,7 +54,7 @@ def shapes_of(model: str) -> Shapes:
     import torch
     from transformers import AutoModelForCausalLM
 
-    config = _config_of(model)
+    config = config_of(str(KNOWN.get(model, model)))
     try:
         with torch.device("meta"):
             built = AutoModelForCausalLM.from_config(config)
@@ -62,21 +62,6 @@ def shapes_of(model: str) -> Shapes:
     except Exception as error:  # sizes that do not fit each other; any layer may raise
         raise UserError(
             f"model {model}: cannot be counted ({first_line(error)}); give a model that writes text"
-        ) from None
-
-
-def _config_of(model: str) -> Any:
-    from transformers import AutoConfig
-
-    try:
-        if model in KNOWN:
-            return AutoConfig.from_pretrained(KNOWN[model])
-        if not Path(model).exists():
-            look_for(model)
-        return AutoConfig.from_pretrained(model)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"model {model}: cannot be loaded ({first_line(error)}); give a folder with a config.json, or a hub name"
         ) from None
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from selfplay_pipeline.config.load import gpu_visible
 from selfplay_pipeline.core.errors import UserError, first_line
-from selfplay_pipeline.core.hub import look_for
+from selfplay_pipeline.core.hub import config_of
 
 
 def resolve_device(device: str) -> str:
@@ -21,7 +18,7 @@ def model_vocabulary(model: str) -> int | None:
     Raises:
         UserError: The model's configuration cannot be read.
     """
-    size = getattr(_config_of(model), "vocab_size", None)
+    size = getattr(config_of(model), "vocab_size", None)
     return size if isinstance(size, int) else None
 
 
@@ -32,22 +29,7 @@ def model_context_length(model: str, configured: int | None) -> int:
         UserError: The model's configuration cannot be read.
     """
     try:
-        own = int(_config_of(model).max_position_embeddings)
+        own = int(config_of(model).max_position_embeddings)
     except (ValueError, AttributeError) as error:
-        raise _unusable(model, error) from None
+        raise UserError(f"model {model}: {first_line(error)}; give a model that writes text") from None
     return min(own, configured) if configured else own
-
-
-def _config_of(model: str) -> Any:
-    if not Path(model).exists():
-        look_for(model)
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(model)
-    except (OSError, ValueError) as error:
-        raise _unusable(model, error) from None
-
-
-def _unusable(model: str, error: Exception) -> UserError:
-    return UserError(f"model {model}: cannot be loaded ({first_line(error)}); give a folder or a hub name")

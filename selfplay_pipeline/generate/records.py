@@ -444,6 +444,8 @@ def check_rules(record: EpisodeRecord) -> None:
         raise ValueError(f"field 'outcome.best': {outcome.best:g}, but the state's best score is {best}")
     if outcome.status in game.goals:
         game.check_outcome(state, outcome)
+    elif outcome.status == Status.ENGINE_FAILURE:
+        raise ValueError("field 'outcome.status': a lost episode is played again, and never stored; remove this line")
     elif outcome.status not in tuple(Status):
         known = ", ".join(sorted({*game.goals, *Status}))
         raise ValueError(f"field 'outcome.status': {outcome.status!r} is none of {known}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -149,21 +150,18 @@ async def generate_episodes(
     """
     checkpoint, seats = checkpoint or str(config.model), seats or self_play(config)
     check_folder(output.parent, "generate")
-    if servers is None:
-        check_seats(config, checkpoint, seats)
-        at_once = len(checkpoints_of(config, seats, checkpoint))
-        async with Servers(config.engine, output.parent, at_once=at_once) as own:
-            return await generate_episodes(
-                config, output, checkpoint=checkpoint, iteration=iteration, first_state=first_state, seats=seats,
-                servers=own,
-            )  # fmt: skip
-    job = make_job(config, output, checkpoint, iteration, first_state, seats)
-    job.store.check()  # before the slow start of a server
     game = make_game(config.game)
-    by_name = await seat_players(config, seats_named(config, seats, job.policy), servers)
-    players = [by_name[name] for name in seats]
 
     def state(number: int) -> State:
         return game.sample_state(state_rng(config.seed, number, TRAIN))
 
-    return await run_generate(job, game, state, lambda number: players)
+    async with AsyncExitStack() as stack:
+        if servers is None:
+            check_seats(config, checkpoint, seats)
+            at_once = len(checkpoints_of(config, seats, checkpoint))
+            servers = await stack.enter_async_context(Servers(config.engine, output.parent, at_once=at_once))
+        job = make_job(config, output, checkpoint, iteration, first_state, seats)
+        job.store.check()  # before the slow start of a server
+        by_name = await seat_players(config, seats_named(config, seats, job.policy), servers)
+        players = [by_name[name] for name in seats]
+        return await run_generate(job, game, state, lambda number: players)

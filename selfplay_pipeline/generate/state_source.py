@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from selfplay_pipeline.games.base import State
 
@@ -33,25 +33,14 @@ class StateSource:
 
 async def _beside(work: Callable[[], State]) -> State:
     """Run `work` in a daemon thread; the program would wait for a thread of `asyncio.to_thread` at its exit."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[State] = loop.create_future()
-
-    def tell(result: State | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        elif result is not None:
-            done.set_result(result)
+    done: Future[State] = Future()
+    done.set_running_or_notify_cancel()  # so that a cancelled caller does not cancel it
 
     def run() -> None:
-        result, failed = None, None
         try:
-            result = work()
+            done.set_result(work())
         except BaseException as error:
-            failed = error
-        with contextlib.suppress(RuntimeError):  # the event loop is closed
-            loop.call_soon_threadsafe(tell, result, failed)
+            done.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)

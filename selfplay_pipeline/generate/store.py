@@ -13,8 +13,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.links import open_itself
 from selfplay_pipeline.core.small_files import read_object
-from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
+from selfplay_pipeline.generate.records import MAX_LINE, EpisodeRecord, parse_episode, read_lines
 
 
 @dataclass
@@ -71,8 +70,6 @@ class EpisodeStore:
                 continue
             try:
                 record = parse_episode(line)
-                if record.outcome.status == Status.ENGINE_FAILURE:
-                    raise ValueError("field 'outcome.status': a lost episode is played again; remove this line")
                 first = lines.setdefault((record.group_index, record.episode), number)
                 if first != number:
                     raise ValueError(f"episode {record.episode_id} is in line {first} too; remove one of the lines")
@@ -102,22 +99,13 @@ def repair(path: Path) -> int:
         return 0
     with open_itself(path, "r+b") as file:
         size = file.seek(0, 2)
-        keep = size
-        while keep > 0:
-            step = min(keep, 1 << 16)
-            file.seek(keep - step)
-            newline = file.read(step).rfind(b"\n")
-            if newline >= 0:
-                keep = keep - step + newline + 1
-                break
-            keep -= step
-        if keep < size:
-            file.seek(keep)
-            torn = file.read(size - keep)
+        file.seek(max(0, size - MAX_LINE))
+        torn = file.read().rpartition(b"\n")[2]
+        if torn:
             if torn[:1] != b"{" or min(torn) < ord(" "):  # JSON escapes control characters
                 raise UserError(
                     f"{path}: its last line is not the beginning of a JSON object, so it is kept; remove that line, "
                     "or give another file"
                 )
-            file.truncate(keep)
-    return size - keep
+            file.truncate(size - len(torn))
+    return len(torn)

@@ -64,7 +64,7 @@ class Chart:
 
 def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
     """Returns the charts that have data."""
-    scans = [scan for scan in scans if scan.rewards]
+    scans = [scan for scan in scans if scan.places]
     lines = reference_lines(source, scans)
     about = _about_rewards(scans)
     if source.kind == "run":
@@ -286,7 +286,7 @@ def _points(scans: Sequence[Scan], lines: Mapping[str, float], about: str) -> Ch
 
 def _histogram(scans: Sequence[Scan]) -> Chart:
     """Returns a histogram of rewards: of a run's first and last file of one kind, or of up to four other files."""
-    chosen = [scan for scan in scans if scan.rewards]
+    chosen = [scan for scan in scans if scan.places]
     if len({scan.file.iteration for scan in chosen}) > 1:
         for mode in ("sampled", "training"):
             alike = [scan for scan in chosen if scan.file.mode == mode]
@@ -298,7 +298,7 @@ def _histogram(scans: Sequence[Scan]) -> Chart:
         Series(
             scan.file.label,
             ((edges[:-1] + edges[1:]) / 2).tolist(),
-            (np.histogram(scan.rewards, edges)[0] / len(scan.rewards)).tolist(),
+            (np.histogram([place.reward for place in scan.places], edges)[0] / len(scan.places)).tolist(),
         )
         for scan in chosen[:MOST_HISTOGRAMS]
     ]

@@ -22,10 +22,10 @@ from selfplay_pipeline.metrics.figures import REWARD, TALK, figures_of, rows_of
 from selfplay_pipeline.report.charts import KINDS as KINDS_OF_EPISODES
 from selfplay_pipeline.report.charts import Chart, charts_of, games_in
 from selfplay_pipeline.report.draw import LIGHT, draw, in_dark
-from selfplay_pipeline.report.sample import Sample, embedded
+from selfplay_pipeline.report.reading import NO_TOKENS, Decoder
+from selfplay_pipeline.report.sample import Sample, embedded, take_sample
 from selfplay_pipeline.report.scan import Scan
 from selfplay_pipeline.report.sources import Source
-from selfplay_pipeline.report.tokens import NO_TOKENS
 
 SLACK = 10_000
 """Bytes reserved for the sentence about the episodes and for separators."""
@@ -38,20 +38,25 @@ ROW_HEADS = (
 
 
 def render(
-    source: Source, scans: Sequence[Scan], choose: Callable[[int], Sample], max_bytes: int, now: datetime | None = None
-) -> str:
-    """Returns the whole page.
+    source: Source,
+    scans: Sequence[Scan],
+    decoder_of: Callable[[Scan], Decoder | None],
+    max_bytes: int,
+    now: datetime | None = None,
+) -> tuple[str, Sample]:
+    """Returns the whole page, and the episodes in it.
 
     Args:
         source: The results to report on.
         scans: The files of episodes.
-        choose: Function that returns the episodes to show, given their size limit in bytes.
+        decoder_of: Function that returns the tokenizer of a file's episodes, None if it is not known.
         max_bytes: Size limit of the page; charts and tables come first, episodes fill the rest.
         now: Time of the report; by default the current time.
     """
     page = _with_episodes(source, scans, now or datetime.now(UTC))
     without = len(page(Sample([], [], [], 0)).encode("utf-8", "replace"))
-    return page(choose(max(0, max_bytes - without - SLACK)))
+    sample = take_sample(scans, decoder_of, max(0, max_bytes - without - SLACK))
+    return page(sample), sample
 
 
 def _with_episodes(source: Source, scans: Sequence[Scan], now: datetime) -> Callable[[Sample], str]:

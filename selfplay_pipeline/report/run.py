@@ -11,10 +11,9 @@ from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.report.charts import charts_of
 from selfplay_pipeline.report.draw import Format, draw
 from selfplay_pipeline.report.page import render
-from selfplay_pipeline.report.sample import Sample, take_sample
+from selfplay_pipeline.report.reading import CheckpointDecoder, find_decoder, nearby_checkpoints
 from selfplay_pipeline.report.scan import Scan, scan
 from selfplay_pipeline.report.sources import Source
-from selfplay_pipeline.report.tokens import CheckpointDecoder, find_decoder, nearby_checkpoints
 
 
 def scan_all(source: Source) -> list[Scan]:
@@ -47,14 +46,7 @@ def write_page(source: Source, scans: Sequence[Scan], output: Path, *, max_megab
     def decoder_of(scan: Scan) -> CheckpointDecoder | None:
         return find_decoder([scan.checkpoint, *nearby])
 
-    sample = Sample([], [], [], 0)
-
-    def choose(room: int) -> Sample:
-        nonlocal sample
-        sample = take_sample(scans, decoder_of, room)
-        return sample
-
-    page = render(source, scans, choose, int(max_megabytes * 1e6))
+    page, sample = render(source, scans, decoder_of, int(max_megabytes * 1e6))
     write_bytes(output, page.encode("utf-8", "replace"))
     return len(sample.episodes), sample.total
 

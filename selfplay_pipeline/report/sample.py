@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, read_episode, read_state
 from selfplay_pipeline.report.scan import Scan, parse
@@ -68,11 +67,10 @@ def take_sample(scans: Sequence[Scan], decoder_of: Callable[[Scan], Decoder | No
 def _order(scan: Scan) -> list[int]:
     """Returns a file's groups, the most informative ones first."""
     groups = list(scan.groups)
-    places = [place for place in scan.places if place.status != Status.ENGINE_FAILURE]
-    if not places:
+    if not scan.places:
         return groups
-    by_reward = sorted(places, key=lambda place: place.reward)
-    illegal = max(places, key=lambda place: place.illegal)
+    by_reward = sorted(scan.places, key=lambda place: place.reward)
+    illegal = max(scan.places, key=lambda place: place.illegal)
     telling = [by_reward[-1], by_reward[0], by_reward[len(by_reward) // 2], *([illegal] if illegal.illegal else [])]
     return list(dict.fromkeys([place.group for place in telling] + [groups[i] for i in _spread(len(groups))]))
 

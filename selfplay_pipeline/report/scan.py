@@ -12,7 +12,7 @@ from pathlib import Path
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.states import StateSet, references
-from selfplay_pipeline.games.base import Game, State, Status
+from selfplay_pipeline.games.base import Game, State
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
@@ -34,7 +34,6 @@ class Place:
     episode: int
     reward: float
     illegal: int
-    status: str
 
 
 @dataclass
@@ -43,7 +42,6 @@ class Scan:
 
     Attributes:
         figures: Figures as in `selfplay evaluate`, with intervals over game states.
-        rewards: Normalised rewards of all episodes except those lost to engine failures.
         references: Mean rewards to compare with, on up to `REFERENCE_STATES` of the file's states.
     """
 
@@ -51,7 +49,6 @@ class Scan:
     places: list[Place]
     summary: Summary
     figures: dict[str, Interval]
-    rewards: list[float]
     references: dict[str, Interval]
     checkpoint: str | None = None
     """The checkpoint that played the last episode."""
@@ -82,22 +79,17 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
     summary = Summary()
     states: dict[int, State] = {}
     sums = Sums()
-    result = Scan(file, [], summary, {}, [], {})
+    result = Scan(file, [], summary, {}, {})
 
     for offset, size, record in episodes(file.path):
         on_bytes(size)
-        outcome = record.outcome
         summary.add(record)
         result.checkpoint, result.game = next(iter(record.checkpoints), None), record.game
         if record.game not in result.rules:
             result.rules[record.game] = file.game_of(record.game)
         episode = Measured(result.rules[record.game], record, record.seats_of(file.player))
-        result.places.append(
-            Place(offset, record.group_index, record.episode, episode.reward, outcome.num_illegal, outcome.status)
-        )
-        if outcome.status == Status.ENGINE_FAILURE:
-            continue
-        result.rewards.append(episode.reward)
+        illegal = record.outcome.num_illegal
+        result.places.append(Place(offset, record.group_index, record.episode, episode.reward, illegal))
         if len(states) < REFERENCE_STATES:
             states.setdefault(record.group_index, episode.state)
         sums.add(record.group_index, measure(episode))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass, field
@@ -17,9 +16,9 @@ from selfplay_pipeline.core.small_files import read_json
 from selfplay_pipeline.evaluate.run import Evaluation
 from selfplay_pipeline.games.base import Game, GameSettings
 from selfplay_pipeline.games.registry import game_named, make_game, parse_game_config
-from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.iterate.folder import Manifest, RunDirectory, RunState
 from selfplay_pipeline.metrics.bootstrap import Interval
+from selfplay_pipeline.train.saves import read_lines
 
 Mode = Literal["training", "sampled", "greedy", "scripted", "other"]
 EVALUATED: tuple[Mode, ...] = ("sampled", "greedy", "scripted")
@@ -185,21 +184,8 @@ def _mode(path: Path) -> Mode:
 
 
 def _lines(path: Path) -> list[dict[str, float]]:
-    """Returns the complete lines of metrics; a file that is still being written may end with an incomplete one."""
-    if not path.exists():
-        return []
-    found = []
-    for number, line in read_lines(path, "`selfplay train` writes it"):
-        if line.endswith(b"\n"):
-            try:
-                found.append(_step(json.loads(line)))
-            except (ValueError, RecursionError):
-                raise UserError(f"{path}:{number}: not a step's metrics; `selfplay train` writes this file") from None
-    return found
-
-
-def _step(line: Any) -> dict[str, float]:
-    """Returns the numbers in a step's line."""
-    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-        raise ValueError("no step")
-    return {name: value for name, value in line.items() if isinstance(value, int | float) and math.isfinite(value)}
+    """Returns the numbers in each line of metrics."""
+    return [
+        {name: value for name, value in line.items() if isinstance(value, int | float) and math.isfinite(value)}
+        for line in read_lines(path)
+    ]

@@ -17,7 +17,7 @@ from rich.text import Text
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.terminal.harmless import harmless
-from selfplay_pipeline.games.base import Game, Status
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, Place, Table
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, Stream, read_episode, read_state
@@ -76,10 +76,7 @@ def choose(path: Path, pick: Pick, seed: int | None = None) -> EpisodeRecord:
         "random": lambda new, old, count: rng.randrange(count) == 0,
     }
     _check_file(path)
-    records = (record for _, _, record in episodes(path))
-    if pick != "last":  # an episode lost to an engine failure is neither good nor bad
-        records = (record for record in records if record.outcome.status != Status.ENGINE_FAILURE)
-    for count, record in enumerate(records, start=1):
+    for count, (_, _, record) in enumerate(episodes(path), start=1):
         if chosen is None or takes[pick](record, chosen, count):
             chosen = record
     if chosen is None:

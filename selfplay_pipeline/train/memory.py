@@ -218,11 +218,7 @@ class Room:
 def lacks(shapes: Shapes, setup: Setup, room: Room) -> str | None:
     """Returns a description of the memory that is too small, None if everything fits."""
     found = needs(shapes, setup)
-    if setup.cuda and room.gpu is not None and on_device(found) > room.gpu:
-        return f"{gigabytes(on_device(found))} of {gigabytes(room.gpu)} on each GPU"
-    if room.host is not None and in_host(found, setup) > room.host:
-        return f"{gigabytes(in_host(found, setup))} of {gigabytes(room.host)} host memory"
-    return None
+    return _too_small(on_device(found) if setup.cuda else 0, in_host(found, setup), room)
 
 
 def surely_lacks(shapes: Shapes, setup: Setup, room: Room) -> str | None:
@@ -234,12 +230,14 @@ def surely_lacks(shapes: Shapes, setup: Setup, room: Room) -> str | None:
     found = {need.what: need for need in needs(shapes, setup)}
     state = sum(found[what].device for what in STATE)
     if not setup.cuda:
-        host = state * setup.processes_per_node
-    else:
-        state += sum(found[what].device for what in ("gathered weights", "activations")) + logits(shapes, setup) // 2
-        host = found["offloaded"].host if setup.offload else 0
-        if room.gpu is not None and state > room.gpu:
-            return f"{gigabytes(state)} of {gigabytes(room.gpu)} on each GPU"
+        return _too_small(0, state * setup.processes_per_node, room)
+    state += sum(found[what].device for what in ("gathered weights", "activations")) + logits(shapes, setup) // 2
+    return _too_small(state, found["offloaded"].host if setup.offload else 0, room)
+
+
+def _too_small(device: int, host: int, room: Room) -> str | None:
+    if room.gpu is not None and device > room.gpu:
+        return f"{gigabytes(device)} of {gigabytes(room.gpu)} on each GPU"
     if room.host is not None and host > room.host:
         return f"{gigabytes(host)} of {gigabytes(room.host)} host memory"
     return None

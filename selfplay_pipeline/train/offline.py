@@ -59,7 +59,6 @@ class TrainResult:
     """Result of a training; all figures except seconds cover the whole training, with its resumptions."""
 
     steps: int
-    planned_steps: int
     groups: int
     """Number of groups trained on, each once per epoch."""
     groups_without_signal: int
@@ -140,7 +139,6 @@ async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update)
         prune(state, done)
     return TrainResult(
         steps=len(steps),
-        planned_steps=planned,
         groups=len({group.key for group in groups}),
         groups_without_signal=data.signal.without,
         rows=sum(len(group.rows) for group in groups),

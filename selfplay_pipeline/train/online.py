@@ -6,17 +6,15 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from selfplay_pipeline.config.identity import deciding, differences, flatten, in_words
 from selfplay_pipeline.config.online import OnlineConfig
-from selfplay_pipeline.convert.parquet import ROWS_AT_A_TIME
+from selfplay_pipeline.convert.parquet import batches, readable
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.reporting import Update, progress
@@ -51,6 +49,9 @@ from selfplay_pipeline.train.online_states import MONITOR_SPLIT, SCHEMA, Perspec
 from selfplay_pipeline.train.process import Making, Trainer, TrainError
 from selfplay_pipeline.train.saves import NewLines, go_back_to_last_logged_save, keep_lines, prune, read_lines
 from selfplay_pipeline.train.verl_overrides import environment, metrics_path, resolve_device, state_dir
+
+WRITER = "`selfplay games` writes it"
+"""Advice in messages about unreadable states."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ def read_rows(config: GameSettings, path: Path) -> tuple[int, dict[str, Any]]:
         UserError: The file is missing, is not from `selfplay games` or is of another game, or a row is unusable.
     """
     check_regular(path, "`selfplay games` writes it; without a folder of states new ones are made")
-    with _readable(path):
+    with readable(path, WRITER):
         file = pq.ParquetFile(path)
     if not file.schema_arrow.equals(SCHEMA):
         raise UserError(f"{path}: its columns are not those that `selfplay games` writes")
@@ -233,17 +234,9 @@ def read_rows(config: GameSettings, path: Path) -> tuple[int, dict[str, Any]]:
 
 
 def _read(path: Path, file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
-    with _readable(path):
-        for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME):
+    for batch in batches(path, file, remedy=WRITER):
+        with readable(path, WRITER):
             yield from batch.to_pylist()
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, pa.ArrowException, ValueError):
-        raise UserError(f"{path}: not a parquet file, or a damaged one; `selfplay games` writes it") from None
 
 
 def _check_rules(config: GameSettings, where: str, written: Any) -> None:

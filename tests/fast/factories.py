@@ -111,13 +111,13 @@ def make_episode(
     chat: ChatTokenizer | None = None,
     habits: Habits = Habits(),
     ends_after: int | None = None,
-    ends_with: Status = Status.ENGINE_FAILURE,
+    ends_with: Status = Status.CONTEXT_LENGTH,
 ) -> EpisodeRecord:
     """Play one state at random and record it as `generate` would; the arguments decide every byte.
 
     Args:
         ends_after: break the episode off after so many turns.
-        ends_with: why, an engine failure or a full context.
+        ends_with: why, a full context or an engine failure.
     """
     chat = chat or byte_chat()
     game, state = MatchingGame(config), board_state(seed, group, config)
@@ -204,7 +204,6 @@ def episode_records(**fixed: Any) -> st.SearchStrategy[EpisodeRecord]:
         "seed": st.integers(0, 3),
         "habits": st.builds(Habits, talk=share, spoil=share, cut=share, reject=share, best=share),
         "ends_after": st.none() | st.integers(0, 6),
-        "ends_with": st.sampled_from([Status.ENGINE_FAILURE, Status.CONTEXT_LENGTH]),
     }
     return st.builds(make_episode, **options | {name: st.just(value) for name, value in fixed.items()})
 

@@ -19,7 +19,6 @@ from selfplay_pipeline.convert.rows import METADATA_KEY, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.iterate.folder import RunDirectory
 
 GROUPS, EPISODES = 10, 4
@@ -105,12 +104,9 @@ def test_the_order_of_the_lines_does_not_matter(games, tmp_path):
 
 @settings(max_examples=60)
 @given(episode_records())
-def test_a_row_is_the_trajectory_of_a_seat_that_spoke_and_nothing_of_a_lost_episode(record):
+def test_a_row_is_the_trajectory_of_a_seat_that_spoke(record):
     rows = episode_to_rows(record, episodes_per_state=8)
     spoke = [seat for seat in record.trajectories if seat.response_ids]
-    if record.outcome.status == Status.ENGINE_FAILURE:
-        assert rows == []
-        return
     assert [row["extra_info"]["seat"] for row in rows] == [seat.seat for seat in spoke]
     for row, seat in zip(rows, spoke, strict=True):
         assert row["prompt_ids"] + row["response_ids"] == seat.prompt_ids + seat.response_ids
@@ -169,11 +165,10 @@ def test_a_bad_line_stops_with_its_number_or_is_left_out_and_named(games, tmp_pa
     assert "games.jsonl:7" in (tmp_path / "convert_report.txt").read_text()
 
 
-def test_episodes_lost_to_the_engine_shrink_their_group_and_a_group_of_one_is_dropped(tmp_path):
-    lost = [make_episode(0, episode, ends_after=1) for episode in (1, 2, 3)]
-    whole = [make_episode(0, 0), *(make_episode(1, episode) for episode in range(4))]
-    report = run_convert(write_episodes(tmp_path / "games.jsonl", [*lost, *whole]), tmp_path, val_fraction=0)
-    assert (report.engine_failures, report.groups, report.single_episode_groups_dropped) == (3, 2, 1)
+def test_missing_episodes_shrink_their_group_and_a_group_of_one_is_dropped(tmp_path):
+    episodes = [make_episode(0, 0), *(make_episode(1, episode) for episode in range(4))]
+    report = run_convert(write_episodes(tmp_path / "games.jsonl", episodes), tmp_path, val_fraction=0)
+    assert (report.groups, report.single_episode_groups_dropped) == (2, 1)
     assert {row["extra_info"]["index"] for row in rows_of(tmp_path)["train"]} == {1}
 
 
@@ -242,8 +237,7 @@ def test_the_masked_share_is_that_of_tokens_which_are_not_trained_on(tokens, tra
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5])
 def test_a_report_counts_what_the_files_hold(tmp_path, fraction):
-    lost = make_episode(5, 0, ends_after=1, ends_with=Status.ENGINE_FAILURE)
-    episodes = [*make_episodes(5, 3), lost, make_episode(5, 1), make_episode(6, 0)]
+    episodes = [*make_episodes(5, 3), make_episode(5, 1), make_episode(6, 0)]
     report = run_convert(write_episodes(tmp_path / "games.jsonl", episodes), tmp_path / "out", val_fraction=fraction)
     rows = rows_of(tmp_path / "out")
     every = [row for found in rows.values() for row in found]
@@ -252,6 +246,6 @@ def test_a_report_counts_what_the_files_hold(tmp_path, fraction):
     assert (report.train_groups, report.val_groups) == (groups["train"], groups.get("val", 0))
     assert report.tokens == sum(len(row["prompt_ids"]) + len(row["response_ids"]) for row in every)
     assert report.trained_tokens == sum(sum(row["response_mask"]) for row in every)
-    assert (report.episodes, report.engine_failures, report.episodes_per_state) == (len(episodes), 1, 3)
+    assert (report.episodes, report.episodes_per_state) == (len(episodes), 3)
     assert (report.groups, report.single_episode_groups_dropped) == (sum(groups.values()) + 2, 2)
     assert ("val" in rows) == (fraction > 0)

@@ -220,7 +220,7 @@ def test_figures_of_any_episode_fit_together(group, number):
 
 
 def test_episodes_lost_to_the_engine_are_counted_but_in_no_figure():
-    records = [make_episode(0, 0), make_episode(0, 1, ends_after=1)]
+    records = [make_episode(0, 0), make_episode(0, 1, ends_after=1, ends_with=Status.ENGINE_FAILURE)]
     tally = Tally(game(), 1, Seating.BOTH).add(records)
     assert tally.statuses["engine_failure"] == 1
     assert tally.totals().intervals()["reward"].value == records[0].outcome.normalized_reward

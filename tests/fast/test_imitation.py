@@ -278,7 +278,7 @@ def trained(folder, *losses, held_out=()) -> TrainResult:
         "".join(json.dumps({"step": n, "selfplay/loss": loss}) + "\n" for n, loss in enumerate(losses, 1))
     )
     return TrainResult(
-        steps=len(losses), planned_steps=len(losses), groups=1, groups_without_signal=0, rows=1, seconds_total=1,
+        steps=len(losses), groups=1, groups_without_signal=0, rows=1, seconds_total=1,
         checkpoint=folder / "checkpoint", trainer_state=folder / "state", metrics_path=metrics, seconds_in_steps=1,
         log_prob_gap=None, held_out_losses=held_out,
     )  # fmt: skip

@@ -13,13 +13,11 @@ from factories import make_episode, make_episodes, write_episodes
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.convert import token_check as checks
 from selfplay_pipeline.convert.check import check_parquet
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
-from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.convert.run import _vocabulary, run_convert
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate import records
 from selfplay_pipeline.train.groups import read_data
 
@@ -164,7 +162,7 @@ def model(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("model")
 @pytest.mark.parametrize(("path", "value", "field"), LINES)
 def test_an_impossible_episode_is_refused_with_its_line_and_field(tmp_path, path, value, field):
-    checks._vocabulary.cache_clear()
+    _vocabulary.cache_clear()
     episode = deepcopy(episodes()[1])
     put(episode, path, value)
     assert field in refused_line(tmp_path, json.dumps(episode).encode())
@@ -320,11 +318,9 @@ def test_a_file_of_some_whole_groups_is_trained_on(tmp_path):
 
 
 def test_a_group_that_lost_episodes_and_seats_while_it_was_played_is_trained_on(tmp_path):
-    lost = {"ends_after": 1, "ends_with": Status.ENGINE_FAILURE}
-    silent = {"ends_after": 1, "ends_with": Status.CONTEXT_LENGTH}
-    played = [make_episode(0, 0), make_episode(0, 1, **lost), make_episode(0, 2, **silent), make_episode(0, 3)]
-    assert [len(episode_to_rows(episode, 4)) for episode in played] == [2, 0, 1, 2]
-    run_convert(write_episodes(tmp_path / "games.jsonl", [*played, *make_episodes(2, 4)][:4]), tmp_path)
+    played = [make_episode(0, 0), make_episode(0, 2, ends_after=1), make_episode(0, 3)]
+    assert [len(episode_to_rows(episode, 4)) for episode in played] == [2, 1, 2]
+    run_convert(write_episodes(tmp_path / "games.jsonl", played), tmp_path)
     (group,) = read_data([tmp_path / "train.parquet"]).groups
     assert len(group.rows) == 5
 

@@ -27,7 +27,6 @@ from selfplay_pipeline.evaluate.crossplay import run_crossplay
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.evaluate.tally import Seating, Tally
-from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.records import EpisodeRecord
@@ -152,13 +151,6 @@ def test_a_file_is_scanned_to_the_figures_that_evaluate_computes(tmp_path):
     assert found.summary.to_dict()["token_entropy"] > 0
 
 
-def test_episodes_lost_to_the_engine_are_listed_but_in_no_figure(tmp_path):
-    records = [make_episode(0), make_episode(1, ends_after=1, ends_with=Status.ENGINE_FAILURE)]
-    found = scan_of(tmp_path / "games.jsonl", records)
-    assert len(found.places) == 2 and len(found.rewards) == 1
-    assert scan_of(tmp_path / "lost.jsonl", records[1:]).figures == {}
-
-
 def test_a_line_that_is_being_written_is_not_there_yet(tmp_path):
     path = write_episodes(tmp_path / "games.jsonl", make_episodes(2, 2))
     whole = path.read_text()
@@ -231,14 +223,6 @@ def test_a_group_that_is_too_large_is_left_out_and_the_others_stay(tmp_path):
     records = [*large, *make_episodes(5, 2, seed=3)]
     taken = take_sample([scan_of(tmp_path / "games.jsonl", records)], lambda found: None, 60_000)
     assert len(taken.episodes) > 0 and "s0-g000000-p0" not in {episode.id for episode in taken.episodes}
-
-
-def test_episodes_lost_to_the_engine_are_neither_worst_nor_median(tmp_path):
-    lost = [make_episode(n, ends_after=1, ends_with=Status.ENGINE_FAILURE) for n in range(3)]
-    played = [make_episode(n, habits=Habits(spoil=0, cut=0, best=1)) for n in range(3, 6)]
-    order = sample._order(scan_of(tmp_path / "games.jsonl", [*lost, *played]))
-    assert set(order[:2]) <= {3, 4, 5}
-    assert sorted(order) == list(range(6))
 
 
 # --- runs
@@ -528,7 +512,7 @@ def page_of(tmp_path: Path, records, max_bytes: int = 1_000_000) -> str:
     source = discover(write_episodes(tmp_path / "games.jsonl", records))
     scans = [scan(file) for file in source.files]
     decoder = ByteDecoder()
-    return render(source, scans, lambda room: take_sample(scans, lambda found: decoder, room), max_bytes, AT)
+    return render(source, scans, lambda found: decoder, max_bytes, AT)[0]
 
 
 def test_hostile_text_cannot_leave_its_place(tmp_path):
@@ -578,8 +562,8 @@ def failed(*arguments: str) -> str:
         ("state.json", '{"iterations": {"1": {"sleep": {}}}}', "state.json: field 'iterations.1.sleep"),
         ("manifest.json", '{"config": {}}', "manifest.json: field 'created'"),
         ("manifest.json", "{", "manifest.json:1: not JSON"),
-        ("iter_1/metrics.jsonl", '{"step": 1}\n{"step"\n', "metrics.jsonl:2: not a step's metrics"),
-        ("iter_1/metrics.jsonl", '{"loss": 1}\n', "metrics.jsonl:1: not a step's metrics"),
+        ("iter_1/metrics.jsonl", '{"step": 1}\n{"step"\n', "metrics.jsonl:2: damaged: not the figures of a step"),
+        ("iter_1/metrics.jsonl", '{"loss": 1}\n', "metrics.jsonl:1: damaged: not the figures of a step"),
         ("iter_0/evaluation/evaluation.json", "{}", "evaluation.json: field 'player'"),
         ("iter_1/selfplay_games.jsonl", "{}\n", "selfplay_games.jsonl:1: field 'episode_id'"),
     ],

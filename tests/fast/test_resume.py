@@ -121,7 +121,7 @@ def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_b
         for made in ("trainer_state", "checkpoint"):
             (output / made).mkdir(parents=True, exist_ok=True)
         metrics, state = output / "metrics.jsonl", output / "trainer_state"
-        return TrainResult(1, 1, 1, 0, 2, output / "checkpoint", state, metrics, 1.0, 1.0, None)
+        return TrainResult(1, 1, 0, 2, output / "checkpoint", state, metrics, 1.0, 1.0, None)
 
     def left() -> list[str]:
         return sorted(state.parent.name for state in run.glob("iter_*/trainer_state"))
@@ -171,7 +171,7 @@ def test_a_run_in_another_place_goes_on_with_its_own_files(tmp_path, monkeypatch
             raise KeyboardInterrupt
         (job.output / "checkpoint").mkdir()
         metrics, state = job.output / "metrics.jsonl", job.output / "trainer_state"
-        return TrainResult(1, 1, 1, 0, 2, job.output / "checkpoint", state, metrics, 1.0, 1.0, None)
+        return TrainResult(1, 1, 0, 2, job.output / "checkpoint", state, metrics, 1.0, 1.0, None)
 
     monkeypatch.setattr("selfplay_pipeline.iterate.loop.train_policy", train)
     with pytest.raises(KeyboardInterrupt):

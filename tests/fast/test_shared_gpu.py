@@ -260,7 +260,7 @@ def test_the_server_gives_memory_back_before_a_training_and_the_trainer_after_it
         if len(notes) > len(noted):
             raise NoSignalError("all groups")
         (job.output / "checkpoint").mkdir(parents=True)
-        return TrainResult(1, 1, 1, 0, 2, job.output / "checkpoint", tmp_path, tmp_path, 1.0, 1.0, None)
+        return TrainResult(1, 1, 0, 2, job.output / "checkpoint", tmp_path, tmp_path, 1.0, 1.0, None)
 
     def noting(what: str, result=None):
         return lambda *given: notes.append(what) or result

@@ -14,7 +14,6 @@ from rich.console import Console
 from test_report import ByteDecoder, spoken
 
 from selfplay_pipeline.core.terminal.harmless import harmless
-from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.report import terminal
 from selfplay_pipeline.report.reading import read_episode, read_state
@@ -98,14 +97,6 @@ def test_best_worst_random_last_or_one_by_its_id(tmp_path):
     assert terminal.choose(path, "random", 3) == terminal.choose(path, "random", 3)
     assert len({terminal.choose(path, "random", seed).episode_id for seed in range(30)}) > 8
     assert terminal.find_episode(path, records[4].episode_id) == records[4]
-
-
-def test_an_episode_that_the_engine_lost_is_not_the_worst(tmp_path):
-    lost = make_episode(0, ends_after=1, ends_with=Status.ENGINE_FAILURE)
-    played = make_episode(1, habits=Habits(spoil=0, cut=0, best=1))
-    path = write_episodes(tmp_path / "games.jsonl", [played, lost])
-    assert terminal.choose(path, "worst") == played
-    assert terminal.choose(path, "last") == lost
 
 
 def test_tokens_that_cannot_be_read_are_said_to_be_missing(tmp_path):

@@ -201,10 +201,9 @@ function reveal(anchor) {
 
 // --- ways from episode to episode, all within the filter
 
-// An episode that the engine lost is neither good nor bad.
 const at = () => found.indexOf(current);
 const step = by => at() < 0 ? found[0] : found[at() + by];
-const sorted = order => found.filter(episode => episode.status !== "engine_failure").sort(order);
+const sorted = order => [...found].sort(order);
 const extreme = order => sorted(order)[0];
 const median = () => { const all = sorted(ORDERS.worst); return all[Math.floor(all.length / 2)]; };
 const illegal = () => [...found.slice(at() + 1), ...found.slice(0, at() + 1)].find(episode => episode.illegal > 0);
