@@ -36,11 +36,12 @@ from verl.checkpoint_engine import CheckpointEngineManager
 from verl.experimental.reward_loop import RewardLoopManager
 from verl.single_controller.ray import RayWorkerGroup, ResourcePoolManager
 from verl.trainer.ppo.v1 import trainer_base
-from verl.utils import distributed, ray_utils, torch_functional
+from verl.utils import ray_utils, torch_functional
 from verl.utils import tensordict_utils as tu
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.device import get_device_id
 from verl.utils.fsdp_utils import offload_fsdp_model_to_cpu
+from verl.workers import engine_workers
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
@@ -248,6 +249,8 @@ def reserve_port() -> None:
 
 @verl_patch(
     "verl.utils.distributed:initialize_global_process_group_ray",
+    "verl.workers.engine_workers:TrainingWorker.__init__",
+    "verl.workers.engine_workers:initialize_global_process_group_ray",
     public_way="verl's platform names the backend of a device, but verl itself adds that of the CPU.",
 )
 def use_plain_gloo() -> None:
@@ -255,9 +258,8 @@ def use_plain_gloo() -> None:
 
     verl asks for "cpu:gloo,<device>:<backend>", which names the CPU twice here, so that torch refuses it.
     """
-    distributed.initialize_global_process_group_ray = functools.partial(
-        distributed.initialize_global_process_group_ray, backend="gloo"
-    )
+    initialize = engine_workers.initialize_global_process_group_ray
+    engine_workers.initialize_global_process_group_ray = functools.partial(initialize, backend="gloo")
 
 
 @verl_patch(
