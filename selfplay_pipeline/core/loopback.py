@@ -13,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.core.patches import patch
+
 ADDRESS = "127.0.0.1"
 SWITCH = "SELFPLAY_LOOPBACK"
 """Variable that is set if all processes run on this machine; `loopback_environment` is not used by a trainer that joins
@@ -87,6 +89,11 @@ def loopback_environment() -> dict[str, str]:
     }
 
 
+@patch(
+    "torch>=2.11,<2.14",
+    "torch.distributed.rendezvous:TCPStore",
+    public_way="The store takes a bound socket, but torch's rendezvous passes none.",
+)
 def keep_torch_local() -> None:
     """Make torch's rendezvous store of this process listen on the loopback address if the switch is set.
 

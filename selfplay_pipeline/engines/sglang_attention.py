@@ -1,16 +1,13 @@
 """Attention in plain torch, many sequences at a time, for SGLang on a CPU.
 
-SGLang 0.5.12's own backend (`TorchNativeAttnBackend`) computes the sequences of a batch one by one in every layer, and
-recomputes the outputs of cached prefixes only to discard them. This backend computes a few sequences of similar length
-together, as many as have keys that fit into a core's cache. It prepares indices and masks once per batch, for all
-layers.
+A few sequences of similar length are computed together, as many as have keys that fit into a core's cache. Indices and
+masks are prepared once per batch, for all layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -125,55 +122,3 @@ class Attention:
         if self._gathered[number].numel() < size or self._gathered[number].dtype != cache.dtype:
             self._gathered[number] = cache.new_empty(size)
         return torch.index_select(rows, 0, slots, out=self._gathered[number][:size].view(len(slots), -1))
-
-
-def register() -> None:
-    """Replace SGLang's `torch_native` backend. The name stays, because it tells SGLang that Triton is not used."""
-    from sglang.srt.layers.attention.attention_registry import register_attention_backend
-
-    @register_attention_backend("torch_native")  # type: ignore[untyped-decorator]
-    def create(runner: Any) -> Any:
-        return _backend(runner)
-
-
-def _backend(runner: Any) -> Any:
-    from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
-
-    class Backend(TorchNativeAttnBackend):  # type: ignore[misc]  # SGLang has no types
-        """Falls back to SGLang's own attention except in the plain case: causal, one dtype, one head size."""
-
-        def __init__(self, runner: Any) -> None:
-            super().__init__(runner)
-            self._dtype = runner.dtype
-            self._attention = Attention()
-            self._pieces: list[Piece] | None = None
-
-        def init_forward_metadata(self, forward_batch: Any) -> None:
-            lengths = forward_batch.seq_lens.tolist()
-            new = [1] * len(lengths)
-            if not forward_batch.forward_mode.is_decode_or_idle():
-                new = forward_batch.extend_seq_lens.tolist()
-            table = forward_batch.req_to_token_pool.req_to_token
-            self._pieces = make_pieces(table, forward_batch.req_pool_indices, lengths, new, self._dtype)
-
-        def _run_sdpa_forward_decode(
-            self, query: Any, output: Any, keys: Any, values: Any, *rest: Any, **how: Any
-        ) -> Any:
-            if not self._plain(query, keys, values):
-                return super()._run_sdpa_forward_decode(query, output, keys, values, *rest, **how)
-            self._attention.compute(self._pieces or (), query, output, keys, values, how["scaling"])
-            return output
-
-        def _run_sdpa_forward_extend(
-            self, query: Any, output: Any, keys: Any, values: Any, *rest: Any, **how: Any
-        ) -> Any:
-            if not (how["causal"] and self._plain(query, keys, values)):
-                return super()._run_sdpa_forward_extend(query, output, keys, values, *rest, **how)
-            self._attention.compute(self._pieces or (), query, output, keys, values, how["scaling"])
-            return output
-
-        def _plain(self, query: Any, keys: Any, values: Any) -> bool:
-            one_type = self._dtype == query.dtype == keys.dtype == values.dtype
-            return one_type and keys.shape == values.shape and self._pieces is not None
-
-    return Backend(runner)

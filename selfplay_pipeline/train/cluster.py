@@ -26,6 +26,7 @@ from pydantic import BaseModel
 
 from selfplay_pipeline.config.training import TrainOptions
 from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.patches import patch
 from selfplay_pipeline.core.processes import environment
 
 CPUS_PER_GPU, CPUS_BESIDE = 3, 3
@@ -270,11 +271,16 @@ def _unlike(question: Question) -> str | None:
     return None
 
 
+@patch(
+    "ray==2.60.0",
+    "ray.job_config:JobConfig._runtime_env_has_working_dir",
+    "ray._private.worker:connect",
+    public_way="Ray adds none where a job brings a working directory, but Ray would upload that.",
+)
 def keep_workers_paths() -> None:
     """Let Ray's workers import from their own module path alone; Ray would put this process's directory first."""
     from ray.job_config import JobConfig
 
-    # Ray adds none where a job brings a working directory of its own.
     JobConfig._runtime_env_has_working_dir = lambda self: True
 
 

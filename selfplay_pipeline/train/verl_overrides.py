@@ -353,7 +353,6 @@ def _precision(short: str) -> dict[str, Any]:
 
 _CPU = {
     "trainer.device": "cpu",
-    "actor_rollout_ref.model.external_lib": f"{PARTS}.cpu_engine",
     "actor_rollout_ref.actor.use_torch_compile": False,
     "actor_rollout_ref.actor.fsdp_config.use_torch_compile": False,
     "actor_rollout_ref.ref.fsdp_config.use_torch_compile": False,

@@ -2,8 +2,6 @@
 
 import os
 import socket
-import subprocess
-import sys
 from importlib import import_module
 
 import psutil
@@ -49,35 +47,6 @@ def test_a_port_that_is_held_is_free_only_for_the_server_that_names_it():
             client.connect(("127.0.0.1", port))
     with hold_port([port, 0]) as again, hold_port([port, 0]) as other:
         assert port_of(again) != port_of(other), "the second candidate"
-
-
-@pytest.mark.long
-def test_sglang_and_verl_hold_the_ports_that_they_pick():
-    """As a copy of the model and a group of workers pick theirs; verl's choice would need Ray."""
-    code = """
-import os, socket, sys, types
-from selfplay_pipeline.engines import sglang_launch
-sglang_launch.hold_ports()
-from sglang.srt.managers.data_parallel_controller import bind_port
-from sglang.srt.server_args import PortArgs
-from selfplay_pipeline.train.verl import master_port
-from verl.single_controller.ray import RayWorkerGroup
-copies = types.SimpleNamespace(nccl_port=None, tokenizer_worker_num=1, enable_dp_attention=False)
-ports = [PortArgs.init_new(copies).nccl_port for _ in range(2)]
-for port in ports:
-    bind_port(port).close()
-group = types.SimpleNamespace(_master_addr=None, _master_port=None)
-RayWorkerGroup._get_master_addr_port(group, None, bundle_index=0)
-assert group._master_addr == "127.0.0.1"
-for port in (*ports, int(group._master_port)):
-    try:
-        socket.socket().bind(("127.0.0.1", port))
-    except OSError:
-        print("held")
-"""
-    env = os.environ | loopback_environment() | {"SGLANG_USE_CPU_ENGINE": "1", "VERL_PLATFORM": "cpu"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.stdout.split().count("held") == 3, done.stdout + done.stderr
 
 
 def test_torchs_store_listens_where_this_machine_alone_reaches_it(rendezvous, monkeypatch):

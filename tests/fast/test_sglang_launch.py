@@ -1,9 +1,6 @@
-"""How a server is launched: what stands in for packages that it imports on a CPU, and its key."""
+"""The key of a server that is launched."""
 
 import asyncio
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,27 +12,6 @@ from selfplay_pipeline.core.server_keys import SERVER_KEY, key_from_environment,
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_launch import Unprinted
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
-
-
-def imported(site: Path, code: str) -> str:
-    """What the code prints in a process like the server's, with `site` before everything that is installed."""
-    for package in ("transformers", "sglang"):
-        (site / f"{package}.py").write_text("AutoImageProcessor = 'their own'\n")
-    env = {**os.environ, "SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": f"{site}:{Path.cwd()}"}
-    code = f"import selfplay_pipeline.engines.sglang_launch, transformers; {code}"
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("package", ["torchvision", "sgl_kernel"])
-def test_a_package_that_cannot_be_imported_gets_a_stand_in_and_the_other_one_is_left_alone(tmp_path, package):
-    (tmp_path / "torchvision.py").write_text("real = 'torchvision'\n")
-    (tmp_path / "sgl_kernel.py").write_text("real = 'sgl_kernel'\n")
-    (tmp_path / f"{package}.py").write_text("raise ImportError('libcuda.so.1: cannot open shared object file')\n")
-    code = "import torchvision, sgl_kernel; print([isinstance(p.real, str) for p in (torchvision, sgl_kernel)]); "
-    code += "print(transformers.AutoImageProcessor == 'their own')"
-    left_alone = [package != name for name in ("torchvision", "sgl_kernel")]
-    assert imported(tmp_path, code) == f"{left_alone}\n{left_alone[0]}\n"
 
 
 def test_the_key_of_a_server_is_on_no_command_line_and_in_no_log():
@@ -64,7 +40,7 @@ def answer(key: str, engine_key: str) -> tuple[dict, int]:
         async with TestServer(app) as server:
             engine = SGLangEngine([str(server.make_url("/"))], key=engine_key)
             try:
-                return {"models": [(await engine.lines[0].info()).model_path]}
+                return {"models": [(await engine.clients[0].info()).model_path]}
             except UserError as error:
                 return {"error": str(error)}
             finally:

@@ -224,7 +224,6 @@ class TestOverrides:
     def test_a_cpu_gets_its_platform_and_float32(self) -> None:
         found, variables = overrides("cpu"), environment(config(), "cpu", {})
         assert found["trainer.device"] == "cpu"
-        assert found["actor_rollout_ref.model.external_lib"] == "selfplay_pipeline.train.verl.cpu_engine"
         assert found["actor_rollout_ref.actor.fsdp_config.dtype"] == "float32"
         assert found["+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"] == "fp32"
         assert found["+actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"
@@ -236,7 +235,6 @@ class TestOverrides:
         found, variables = overrides("cuda"), environment(config(), "cuda", {})
         assert found["+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"] == "bf16"
         cpu_only = overrides("cpu").keys() - found.keys()
-        assert "actor_rollout_ref.model.external_lib" in cpu_only
         assert "ray_kwargs.ray_init.num_cpus" in cpu_only
         assert "trainer.device" in cpu_only
         assert not {"VERL_PLATFORM", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"} & variables.keys()

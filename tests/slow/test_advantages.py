@@ -213,17 +213,6 @@ def test_rows_that_were_written_again_under_the_same_name_are_read_again(tmp_pat
     assert rewards(0.75) == [0.75, 0.5]
 
 
-def test_online_training_divides_by_the_rows_that_have_own_tokens_as_offline_training_does() -> None:
-    """verl makes a step's batch up to a whole update with rows without own tokens, wherever the others are from."""
-    from verl.workers.engine_workers import ActorRolloutRefWorker
-
-    import selfplay_pipeline.train.verl.load_online
-    from selfplay_pipeline.train.verl.worker import PolicyWorker, RealRowsWorker
-
-    assert selfplay_pipeline.train.verl.online_trainer.OnlineTrainer
-    assert ActorRolloutRefWorker.actor_worker_cls is PolicyWorker.actor_worker_cls is RealRowsWorker
-
-
 def test_a_shared_reward_gives_the_advantages_of_one_group_a_state_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

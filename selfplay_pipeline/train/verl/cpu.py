@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
@@ -106,18 +105,3 @@ class CPUPlatform(PlatformBase):  # type: ignore[misc]
 
     def cudart(self) -> None:
         return None
-
-
-def _use_plain_gloo() -> None:
-    """Let verl ask for the backend "gloo".
-
-    verl asks for "cpu:gloo,<device>:<backend>", which names the CPU twice here, so that torch refuses it.
-    """
-    from verl.utils import distributed
-
-    distributed.initialize_global_process_group_ray = functools.partial(
-        distributed.initialize_global_process_group_ray, backend="gloo"
-    )
-
-
-_use_plain_gloo()

@@ -19,7 +19,7 @@ import ray
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from safetensors.torch import save_file
-from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
+from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
 from selfplay_pipeline.core.files import replacing
@@ -40,7 +40,7 @@ _here: dict[int, CPUServer] = {}
 
 
 class CPUServer:
-    """Owner of one server: a Ray actor, or an object of verl's main process in a run without Ray (`one_process.py`)."""
+    """Owner of one server: a Ray actor, or an object of verl's main process in a run without Ray (`patches.py`)."""
 
     def __init__(self, model: str, rank: int, folder: str, context_length: int | None) -> None:
         self._server = SGLangServer(
@@ -195,4 +195,3 @@ def _actor_name(rank: int) -> str:
 
 
 RolloutReplicaRegistry.register(NAME, lambda: CPUReplica)
-_ROLLOUT_REGISTRY[NAME, "async"] = f"{__name__}.CPUAdapter"

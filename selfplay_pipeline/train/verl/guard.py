@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import shutil
 from collections.abc import Iterator
@@ -12,14 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transfer_queue as tq
-from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 
 from selfplay_pipeline.core.checkpoints import number_of_weights
 from selfplay_pipeline.core.files import write_json
-from selfplay_pipeline.train.saves import ADAPTER, PICKLED_POSITION, WHOLE, is_whole, saves
+from selfplay_pipeline.train.saves import PICKLED_POSITION, WHOLE, is_whole, saves
 from selfplay_pipeline.train.stopped import TrainingStopped, cause_of, no_space, one_line
-from selfplay_pipeline.train.verl import safe_load as safe_load
-from selfplay_pipeline.train.verl.lora import save_adapter
 
 if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as Trainer
@@ -142,24 +138,3 @@ def _breaks(name: str, value: Any) -> bool:
         return name.startswith("actor/") and not math.isfinite(value)
     except TypeError:
         return False
-
-
-_save = FSDPCheckpointManager.save_checkpoint
-
-
-@functools.wraps(_save)
-def _save_finite(self: Any, local_path: str, *args: Any, **kwargs: Any) -> None:
-    """Refuse to save weights that are not finite; each process checks its own shard."""
-    for name, parameter in self.model.named_parameters():
-        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-        if not torch.isfinite(local).all():
-            raise TrainingStopped(f"{Path(local_path).parent.name}: the weights are not finite ({name})")
-    # verl removes the oldest of these paths; it must not remove saves of an earlier training of this process.
-    training = Path(local_path).parent.parent
-    self.previous_saved_paths = [path for path in self.previous_saved_paths if Path(path).is_relative_to(training)]
-    _save(self, local_path, *args, **kwargs)
-    if self._has_lora():
-        save_adapter(self.model, Path(local_path) / ADAPTER)
-
-
-FSDPCheckpointManager.save_checkpoint = _save_finite

@@ -6,13 +6,10 @@ rest of the package must not import it, because torch and verl come with it.
 
 import os
 
-from selfplay_pipeline.core.loopback import keep_torch_local
-
 if os.environ.get("VERL_PLATFORM") == "cpu":
     from selfplay_pipeline.train.verl import cpu as cpu
 
-from selfplay_pipeline.train.verl import master_port as master_port
-from selfplay_pipeline.train.verl import safe_load as safe_load
+from selfplay_pipeline.train.verl import patches
 from selfplay_pipeline.train.verl import trainer as trainer
 
-keep_torch_local()
+patches.apply()

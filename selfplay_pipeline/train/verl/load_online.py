@@ -6,15 +6,12 @@ rest of the package must not import it, because torch and verl come with it.
 
 import os
 
-from selfplay_pipeline.core.loopback import keep_torch_local
-
 if os.environ.get("VERL_PLATFORM") == "cpu":
     from selfplay_pipeline.train.verl import cpu as cpu
     from selfplay_pipeline.train.verl import cpu_rollout as cpu_rollout
 
 from selfplay_pipeline.train.verl import agent_loop as agent_loop
-from selfplay_pipeline.train.verl import master_port as master_port
 from selfplay_pipeline.train.verl import online_trainer as online_trainer
-from selfplay_pipeline.train.verl import safe_load as safe_load
+from selfplay_pipeline.train.verl import patches
 
-keep_torch_local()
+patches.apply()

@@ -77,13 +77,13 @@ def _run_once(file: Path, overrides: list[str]) -> None:
     from hydra import initialize_config_dir
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
-    from selfplay_pipeline.train.verl import one_process
+    from selfplay_pipeline.train.verl import patches
 
     with initialize_config_dir(str(file.parent), version_base=None):
         config = _configured(file.stem, overrides)
-    if one_process.is_enough(config) and config.actor_rollout_ref.rollout.agent.num_workers == 1:
-        one_process.use_one_process()
-        one_process.plain(TaskRunnerV1)().run(config)
+    if patches.is_enough(config) and config.actor_rollout_ref.rollout.agent.num_workers == 1:
+        patches.use_one_process()
+        patches.plain(TaskRunnerV1)().run(config)
         return
     try:
         run_ppo(config, TaskRunnerV1)
@@ -108,14 +108,14 @@ def _run_staying(overrides: list[str]) -> None:
     from hydra import initialize_config_module
     from verl.trainer.main_ppo import run_ppo
 
-    from selfplay_pipeline.train.verl import one_process
+    from selfplay_pipeline.train.verl import patches
     from selfplay_pipeline.train.verl.runner import Runner
 
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = _configured("ppo_trainer", overrides)
-    if one_process.is_enough(config):
+    if patches.is_enough(config):
         if not _staying:
-            one_process.use_one_process()
+            patches.use_one_process()
             _staying.append(Runner())
         _staying[0].run(config)
         return

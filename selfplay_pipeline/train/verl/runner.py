@@ -18,7 +18,7 @@ from selfplay_pipeline.train.verl.trainer import OfflineTrainer
 class Runner:
     """Task runner like `verl/trainer/main_ppo.py: TaskRunnerV1` that creates the trainer only once.
 
-    It is a Ray actor, or an object of verl's main process if that process does all the work (`one_process.py`).
+    It is a Ray actor, or an object of verl's main process if that process does all the work (`patches.py`).
     """
 
     def __init__(self) -> None:

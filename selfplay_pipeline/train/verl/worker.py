@@ -11,36 +11,13 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from verl.single_controller.base.decorator import Dispatch, register
-from verl.utils import tensordict_utils as tu
-from verl.utils.device import get_device_id, get_torch_device
+from verl.utils.device import get_torch_device
 from verl.utils.memory_utils import aggressive_empty_cache
-from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from selfplay_pipeline.train.verl.loss import imitation_loss, one_update_loss
 
 log = logging.getLogger(__name__)
-
-
-class RealRowsWorker(TrainingWorker):  # type: ignore[misc]
-    """Training worker that counts only rows with own tokens and reports the learning rate of the current update.
-
-    verl divides a loss of the form `seq-mean-*` by all rows of an update, including padding rows without own tokens. It
-    reports the learning rate of the next update.
-    """
-
-    def train_batch(self, data: Any) -> Any:
-        """Make one update."""
-        rows = torch.tensor(sum(bool(mask.any()) for mask in data["loss_mask"].unbind()), device=get_device_id())
-        torch.distributed.all_reduce(rows, group=self.engine.get_data_parallel_group())
-        tu.assign_non_tensor(data, global_batch_size=rows.item())
-        rate = self.engine.optimizer.param_groups[0]["lr"]
-        output = super().train_batch(data)
-        if output is not None and "lr" in (metrics := tu.get(output, "metrics")):
-            metrics["lr"] = rate
-        return output
-
-
-ActorRolloutRefWorker.actor_worker_cls = RealRowsWorker
 
 
 def begin_above_zero(schedule: LambdaLR) -> None:

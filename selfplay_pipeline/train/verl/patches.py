@@ -1,0 +1,473 @@
+"""Replacements of verl's and TransferQueue's code; each function says why, its decorator names code and public way.
+
+`apply` puts those in place that every one of verl's processes needs, `use_one_process` those of a run without Ray. To
+raise verl, run tests/slow/test_verl_patches.py: it names the replacements whose code has changed, and the classes of
+this folder that override a method that has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import torch
+import torch.distributed.tensor  # lets torch load sharded tensors as data
+import transfer_queue as tq
+from omegaconf import OmegaConf
+from peft.tuners.lora import LoraLayer
+from peft.utils import get_peft_model_state_dict
+from safetensors.torch import save_file
+from torch.distributed.fsdp import CPUOffloadPolicy
+from torch.nn.functional import pad
+from torch.serialization import add_safe_globals
+from transfer_queue import interface
+from transfer_queue.controller import TransferQueueController
+from transfer_queue.storage.simple_storage import SimpleStorageUnit
+from verl.checkpoint_engine import CheckpointEngineManager
+from verl.experimental.reward_loop import RewardLoopManager
+from verl.single_controller.ray import RayWorkerGroup, ResourcePoolManager
+from verl.trainer.ppo.v1 import trainer_base
+from verl.utils import ray_utils, torch_functional
+from verl.utils import tensordict_utils as tu
+from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
+from verl.utils.device import get_device_id
+from verl.utils.fsdp_utils import offload_fsdp_model_to_cpu
+from verl.workers import engine_workers
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp import transformer_impl
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+from verl.workers.rollout.base import _ROLLOUT_REGISTRY
+from verl.workers.rollout.llm_server import LLMServerManager
+
+from selfplay_pipeline.core.loopback import ADDRESS, SWITCH, held_port, keep_torch_local
+from selfplay_pipeline.core.patches import patch
+from selfplay_pipeline.train.adapter import PREFIX, WEIGHTS, added
+from selfplay_pipeline.train.online_overrides import CPU_ROLLOUT
+from selfplay_pipeline.train.saves import ADAPTER
+from selfplay_pipeline.train.stopped import TrainingStopped
+
+verl_patch = functools.partial(patch, "verl==0.9.1")
+queue_patch = functools.partial(patch, "TransferQueue==0.1.11")
+
+TOKENS_AT_A_TIME = 1024
+"""Number of tokens whose log-probs are computed together."""
+ENGINE = "verl.workers.engine.fsdp.transformer_impl"
+TRAINER = "verl.trainer.ppo.v1.trainer_base"
+
+
+@functools.cache
+def apply() -> None:
+    """Put the replacements in place that every process of verl needs; a second call does nothing."""
+    keep_torch_local()
+    load_as_data()
+    check_saves()
+    seed_adapters()
+    send_merged_weights()
+    count_real_rows()
+    if os.environ.get(SWITCH) == "1":
+        reserve_port()
+    if os.environ.get("VERL_PLATFORM") == "cpu":
+        use_plain_gloo()
+        leave_memory_unpinned()
+        compute_log_probs_in_blocks()
+        EngineRegistry.register("language_model", backend="fsdp2", device="cpu")(CPUEngine)
+        name_cpu_adapter()
+
+
+@verl_patch(
+    "verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheckpointManager.load_checkpoint",
+    public_way="torch's own switch is used; verl asks torch for unrestricted pickles, and has no option for it.",
+)
+def load_as_data() -> None:
+    """Load trainer states as data: a pickle that names anything but the parts of a tensor is refused.
+
+    A pickle can run code. torch's environment variable overrules every call of `torch.load` in this process.
+    """
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
+    # The state of numpy's random generator, which verl saves too.
+    reconstruct = np.zeros(0).__reduce__()[0]
+    name = "numpy._core.multiarray._reconstruct"
+    add_safe_globals([(reconstruct, name), np.ndarray, np.dtype, np.dtypes.UInt32DType])
+
+
+@verl_patch(
+    "verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheckpointManager.save_checkpoint",
+    "verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheckpointManager._has_lora",
+    "verl.utils.checkpoint.checkpoint_manager:BaseCheckpointManager.register_checkpoint",
+    public_way="The engine creates this class by its name; no option names another one.",
+)
+def check_saves() -> None:
+    """Refuse to save weights that are not finite, keep the saves of earlier trainings, and save adapters for peft."""
+    save = FSDPCheckpointManager.save_checkpoint
+
+    @functools.wraps(save)
+    def save_finite(self: Any, local_path: str, *args: Any, **kwargs: Any) -> None:
+        """Each process checks its own shard."""
+        for name, parameter in self.model.named_parameters():
+            local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+            if not torch.isfinite(local).all():
+                raise TrainingStopped(f"{Path(local_path).parent.name}: the weights are not finite ({name})")
+        # verl removes the oldest of these paths; it must not remove saves of an earlier training of this process.
+        training = Path(local_path).parent.parent
+        self.previous_saved_paths = [path for path in self.previous_saved_paths if Path(path).is_relative_to(training)]
+        save(self, local_path, *args, **kwargs)
+        if self._has_lora():
+            _save_adapter(self.model, Path(local_path) / ADAPTER)
+
+    FSDPCheckpointManager.save_checkpoint = save_finite
+
+
+def _save_adapter(model: Any, folder: Path) -> None:
+    """Write the adapter in peft's format. All ranks must call this function; rank 0 writes.
+
+    Args:
+        model: peft's model, sharded or not.
+        folder: Folder to create.
+    """
+    state = get_peft_model_state_dict(model, save_embedding_layers=False)
+    tensors = {name: _whole(tensor).cpu().contiguous() for name, tensor in state.items()}
+    if torch.distributed.get_rank() == 0:
+        folder.mkdir(exist_ok=True)
+        model.peft_config["default"].save_pretrained(folder)
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def _whole(tensor: Any) -> torch.Tensor:
+    """Returns the full tensor on the device; `tensor` may be sharded over the ranks and be in host memory."""
+    tensor = tensor.detach().to(get_device_id())
+    whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole
+
+
+@verl_patch(f"{ENGINE}:FSDPEngine._build_lora_module", public_way="No option of verl or peft seeds an adapter.")
+def seed_adapters() -> None:
+    """Build an adapter with seeded random numbers, which verl does not seed."""
+    build = FSDPEngine._build_lora_module
+
+    def seeded(self: FSDPEngine, module: Any) -> Any:
+        torch.manual_seed(self.engine_config.seed)
+        return build(self, module)
+
+    FSDPEngine._build_lora_module = seeded
+
+
+@verl_patch(
+    f"{ENGINE}:FSDPEngine._merged_lora_per_tensor_param",
+    f"{ENGINE}:FSDPEngine.get_per_tensor_param",
+    public_way="`lora.merge` is set and chooses this function; no option keeps the precision.",
+)
+def send_merged_weights() -> None:
+    """Let verl send servers the weights with the adapter merged in, in their own precision.
+
+    verl's own function merges the adapter into the model itself meanwhile, and rounds all weights to bfloat16.
+    """
+
+    def pushed(self: FSDPEngine) -> Iterator[tuple[str, torch.Tensor]]:
+        try:
+            yield from _merged_weights(self.module)
+        finally:
+            if self.is_param_offload_enabled:
+                offload_fsdp_model_to_cpu(self.module)
+
+    FSDPEngine._merged_lora_per_tensor_param = pushed
+
+
+def _merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the weights of a model with its adapter merged in, by the model's own names; the model is not changed.
+
+    All ranks must iterate to the end.
+    """
+    layers: dict[str, Any] = {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
+    state = model.state_dict()
+    for name in state:
+        if ".lora_" in name:
+            continue
+        weight = _whole(state[name])
+        layer = layers.get(place := name.removesuffix(".base_layer.weight"))
+        if layer is not None:
+            first, second = (_whole(state[f"{place}.{part}.default.weight"]) for part in ("lora_A", "lora_B"))
+            weight = added(weight, first, second, layer.scaling["default"], transposed=layer.fan_in_fan_out)
+        yield name.removeprefix(PREFIX).replace(".base_layer.", "."), weight
+
+
+class RealRowsWorker(TrainingWorker):  # type: ignore[misc]
+    """Training worker that counts only rows with own tokens and reports the learning rate of the current update.
+
+    verl divides a loss of the form `seq-mean-*` by all rows of an update, including padding rows without own tokens. It
+    reports the learning rate of the next update.
+    """
+
+    def train_batch(self, data: Any) -> Any:
+        """Make one update."""
+        rows = torch.tensor(sum(bool(mask.any()) for mask in data["loss_mask"].unbind()), device=get_device_id())
+        torch.distributed.all_reduce(rows, group=self.engine.get_data_parallel_group())
+        tu.assign_non_tensor(data, global_batch_size=rows.item())
+        rate = self.engine.optimizer.param_groups[0]["lr"]
+        output = super().train_batch(data)
+        if output is not None and "lr" in (metrics := tu.get(output, "metrics")):
+            metrics["lr"] = rate
+        return output
+
+
+@verl_patch(
+    "verl.workers.engine_workers:ActorRolloutRefWorker.actor_worker_cls",
+    public_way="Only a subclass can name the class, and online training uses verl's own worker.",
+)
+def count_real_rows() -> None:
+    """Let verl's workers, and ours, use `RealRowsWorker`."""
+    ActorRolloutRefWorker.actor_worker_cls = RealRowsWorker
+
+
+@verl_patch(
+    "verl.single_controller.ray.base:RayWorkerGroup._get_master_addr_port",
+    public_way="A worker group takes an address and a port, but verl's trainer gives it none.",
+)
+def reserve_port() -> None:
+    """Reserve the port where the workers of one machine meet, until they have met.
+
+    verl picks a free port, and the first worker listens there only after all its imports. By then another process may
+    have taken the port.
+    """
+
+    def reserve(group: Any, *_: Any, **__: Any) -> None:
+        if group._master_port is None:
+            group._master_addr, group._master_port = ADDRESS, str(held_port())
+
+    RayWorkerGroup._get_master_addr_port = reserve
+
+
+@verl_patch(
+    "verl.utils.distributed:initialize_global_process_group_ray",
+    "verl.workers.engine_workers:TrainingWorker.__init__",
+    "verl.workers.engine_workers:initialize_global_process_group_ray",
+    public_way="verl's platform names the backend of a device, but verl itself adds that of the CPU.",
+)
+def use_plain_gloo() -> None:
+    """Let verl ask for the backend "gloo".
+
+    verl asks for "cpu:gloo,<device>:<backend>", which names the CPU twice here, so that torch refuses it.
+    """
+    initialize = engine_workers.initialize_global_process_group_ray
+    engine_workers.initialize_global_process_group_ray = functools.partial(initialize, backend="gloo")
+
+
+@verl_patch(
+    f"{ENGINE}:CPUOffloadPolicy",
+    f"{ENGINE}:FSDPEngine._build_fsdp_module",
+    public_way="verl offloads every reference model, and has no option for the memory.",
+)
+def leave_memory_unpinned() -> None:
+    """Let verl offload the reference model without pinned memory, which would need an accelerator's driver."""
+    transformer_impl.CPUOffloadPolicy = lambda pin_memory: CPUOffloadPolicy(pin_memory=False)
+
+
+@verl_patch(
+    "verl.utils.torch_functional:logprobs_from_logits_v2",
+    "verl.utils.torch_functional:logprobs_from_logits",
+    public_way="verl chooses this function itself where flash-attn is missing.",
+)
+def compute_log_probs_in_blocks() -> None:
+    """Let verl compute the log-probs of many tokens at a time, because its loop over tokens took a tenth of a step."""
+    torch_functional.logprobs_from_logits_v2 = log_probs_of
+
+
+def log_probs_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Returns log-probs as verl's `logprobs_from_logits_v2` does, in blocks of tokens.
+
+    They are computed in float32, as in verl: in bfloat16 a log-prob is rounded to an eighth of a nat where logits are
+    large.
+
+    Args:
+        logits: Logits, shape (tokens, vocabulary), float32 or bfloat16.
+        labels: Token ids, shape (tokens,).
+
+    Returns:
+        Log-probs of the labels, shape (tokens,), float32.
+    """
+    parts = zip(map(torch.Tensor.float, logits.split(TOKENS_AT_A_TIME)), labels.split(TOKENS_AT_A_TIME), strict=True)
+    return torch.cat([part.gather(-1, chosen.unsqueeze(-1)).squeeze(-1) - part.logsumexp(-1) for part, chosen in parts])
+
+
+class CPUEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]
+    """verl's engine without the logits of prompts: nothing reads them, and a large vocabulary makes them expensive."""
+
+    def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        inputs, arguments = super().prepare_model_inputs(micro_batch)
+        first, labels = _first_predicted(micro_batch), arguments["input_ids_rmpad_rolled"]
+        rows = torch.nested.nested_tensor_from_jagged(labels, micro_batch["input_ids"].offsets()).unbind()
+        arguments |= {"first": first, "input_ids_rmpad_rolled": torch.cat([row[first:] for row in rows])}
+        return inputs | {"logits_to_keep": inputs["input_ids"].shape[1] - first}, arguments
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
+    ) -> dict[str, torch.Tensor]:
+        """Compute verl's outputs for rows without their first tokens, and pad the results with zeros in their place."""
+        first, whole, short = output_args["first"], micro_batch["input_ids"], micro_batch.copy()
+        short["input_ids"] = torch.nested.as_nested_tensor([row[first:] for row in whole.unbind()], layout=torch.jagged)
+        found = super().prepare_model_outputs(output, output_args, short, logits_processor_func)
+        return {
+            name: torch.nested.nested_tensor_from_jagged(
+                torch.cat([pad(row, (first, 0)) for row in values.unbind()]), whole.offsets()
+            )
+            for name, values in found.items()
+        }
+
+
+def _first_predicted(micro_batch: Any) -> int:
+    """Returns the first position whose prediction is needed: the last token of the shortest prompt."""
+    whole = micro_batch["input_ids"].offsets().diff()
+    return int((whole - micro_batch["response_mask"].offsets().diff()).min()) - 1
+
+
+@verl_patch(
+    "verl.workers.rollout.base:_ROLLOUT_REGISTRY",
+    "verl.workers.rollout.base:get_rollout_class",
+    public_way="Replicas have a registry with a function `register`; the adapters in the trainer's ranks have none.",
+)
+def name_cpu_adapter() -> None:
+    """Name the class that sends weights to a server on a CPU; verl imports it if `rollout.name` is `sglang_cpu`."""
+    _ROLLOUT_REGISTRY[CPU_ROLLOUT, "async"] = f"{__package__}.cpu_rollout.CPUAdapter"
+
+
+class OneWorker(RayWorkerGroup):  # type: ignore[misc]
+    """A group of one worker, which is an object of this process."""
+
+    def _init_with_resource_pool(self, resource_pool: Any, ray_cls_with_init: Any, **options: Any) -> None:
+        os.environ |= {
+            "WORLD_SIZE": "1",
+            "RANK": "0",
+            "WG_BACKEND": "ray",
+            "MASTER_ADDR": ADDRESS,
+            "MASTER_PORT": str(held_port()),
+        }
+        self.resource_pool, self._world_size = resource_pool, 1
+        self._workers = [plain(ray_cls_with_init.cls)()]
+
+    def _bind_worker_method(self, worker: type, generator: Callable[..., Any]) -> Any:
+        """Bind a method that is called without a wait: it returns the result itself, not one of Ray's references."""
+
+        def at_once(*arguments: Any, **options: Any) -> Any:
+            return generator(*arguments, **options | {"blocking": False})
+
+        return super()._bind_worker_method(worker, at_once)
+
+    def _execute_remote_single_worker(self, worker: Any, method: str, *arguments: Any, **options: Any) -> Any:
+        result = getattr(worker, method)(*arguments, **options)
+        return asyncio.run(result) if inspect.iscoroutine(result) else result
+
+
+class OnePool(ResourcePoolManager):  # type: ignore[misc]
+    """Resource pool that counts the worker and reserves nothing."""
+
+    def _check_resource_available(self) -> None:
+        """Check nothing, since nothing is reserved."""
+
+
+class NoRewards(RewardLoopManager):  # type: ignore[misc]
+    """Reward loop without workers, since rewards come with the episodes."""
+
+    def _init_reward_loop_workers(self) -> None:
+        self.reward_loop_workers: list[Any] = []
+
+
+class OneServer(LLMServerManager):  # type: ignore[misc]
+    """Server manager for at most one server, which episodes query directly; none if nothing is generated."""
+
+    async def _init_global_load_balancer(self) -> None:
+        """Start no load balancer, since there is at most one server."""
+
+    def get_client(self, *arguments: Any, **options: Any) -> Any:
+        return self.server_handles[0]
+
+
+class OneReceiver(CheckpointEngineManager):  # type: ignore[misc]
+    """Checkpoint engine for a worker that sends its weights to the server itself."""
+
+    def update_weights(self, global_steps: int | None = None) -> dict[str, Any]:
+        self.actor_wg.update_weights(global_steps=global_steps, mode=self.backend)
+        return {}
+
+
+def is_enough(config: Any) -> bool:
+    """Whether one process can do all that this configuration asks for."""
+    trainer = config.trainer
+    here = config.ray_kwargs.ray_init.address == "local"
+    return bool(here and trainer.device == "cpu" and trainer.n_gpus_per_node * trainer.nnodes == 1)
+
+
+@verl_patch(
+    f"{TRAINER}:RayWorkerGroup",
+    f"{TRAINER}:ResourcePoolManager",
+    f"{TRAINER}:RewardLoopManager",
+    f"{TRAINER}:LLMServerManager",
+    f"{TRAINER}:CheckpointEngineManager",
+    "verl.utils.ray_utils:parallel_put",
+    public_way="verl knows workers only as Ray's actors, and Ray no longer supports its `local_mode`.",
+)
+def use_one_process() -> None:
+    """Let verl's trainers of this process work without Ray from now on, with their one worker and data store.
+
+    Ray's services and the actors that verl creates are twelve processes. They take 2 GB and half a minute of CPU time
+    to start, and each step sends its data from one to the other. One worker on a CPU gains nothing from them. A thread
+    plays the episodes of online training, and their server is a child of this process.
+    """
+    trainer_base.RayWorkerGroup = OneWorker
+    trainer_base.ResourcePoolManager = OnePool
+    trainer_base.RewardLoopManager = NoRewards
+    trainer_base.LLMServerManager = OneServer
+    trainer_base.CheckpointEngineManager = OneReceiver
+    ray_utils.parallel_put = lambda data, max_workers=None: copy.deepcopy(data)  # a worker has its own arguments
+    keep_queue_here()
+
+
+@queue_patch(
+    "transfer_queue.interface:init",
+    "transfer_queue.interface:close",
+    "transfer_queue.interface:_TQ_STORAGE",
+    "transfer_queue.interface:_TQ_CONTROLLER",
+    "transfer_queue.interface:_maybe_create_tq_storage",
+    "transfer_queue.interface:_maybe_create_tq_client",
+    public_way="`init` always creates the controller and the store as Ray's actors.",
+)
+def keep_queue_here() -> None:
+    """Let TransferQueue run its controller and its store as threads of this process, with which they end."""
+    tq.init, tq.close = _init_queue, lambda: None
+
+
+def _init_queue(config: Any = None) -> None:
+    """Start TransferQueue as its `init` does.
+
+    Args:
+        config: The section `transfer_queue`; None if a worker only wants the queue to exist.
+    """
+    if config is None:
+        return
+    whole = OmegaConf.merge(
+        OmegaConf.create({}, flags={"allow_objects": True}),
+        OmegaConf.load(str(resources.files("transfer_queue") / "config.yaml")),
+        config,
+    )
+    backend = whole.backend.SimpleStorage
+    controller = plain(TransferQueueController)(polling_mode=whole.controller.polling_mode)
+    store = plain(SimpleStorageUnit)(config={**backend, "_run_id": uuid4().hex})
+    whole.controller.zmq_info = controller.get_zmq_server_info()
+    backend.zmq_info = {"TransferQueueStorageUnit#0": store.get_zmq_server_info()}
+    controller.store_config(whole)
+    interface._TQ_STORAGE, interface._TQ_CONTROLLER = store, controller  # else they would be garbage-collected
+    interface._maybe_create_tq_client(whole)
+
+
+def plain(remote: Any) -> Any:
+    """Returns the plain class behind a Ray actor class."""
+    return remote.__ray_actor_class__

@@ -1,0 +1,170 @@
+"""The replacements of verl's code: is it still the code that they were written for, and do they do what they say?
+
+Raise verl by one version, run this file, and see what it names.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from inspect import isclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import TINY
+from library_code import check_code, check_records, ours
+from tensordict import TensorDict
+from transformers import AutoModelForCausalLM
+from verl.utils import tensordict_utils as tu
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+import selfplay_pipeline.train.verl as folder
+from selfplay_pipeline.core.loopback import loopback_environment
+from selfplay_pipeline.core.patches import PATCHES
+from selfplay_pipeline.train.verl.patches import TOKENS_AT_A_TIME, CPUEngine, log_probs_of
+
+FOUND = [patch for patch in PATCHES if patch.library.startswith(("verl", "TransferQueue"))]
+IMPLICIT = {"__module__", "__doc__", "__annotations__", "__abstractmethods__", "__dict__", "__weakref__", "_abc_impl"}
+"""What each class has."""
+
+
+def test_each_replacement_has_its_reasons_and_was_written_for_the_installed_version() -> None:
+    check_records(FOUND)
+
+
+def overridden() -> Iterator[tuple[str, str]]:
+    """Yields each part of a class of verl's that a class of this folder overrides, and that class."""
+    names = (f"{folder.__name__}.{module.name}" for module in pkgutil.iter_modules(folder.__path__))
+    modules = [import_module(name) for name in names if ".load_" not in name]
+    for line in {value.__mro__ for module in modules for value in vars(module).values() if isclass(value)}:
+        for place, own in enumerate(line):
+            if own.__module__.startswith(folder.__name__):
+                user = f"{own.__module__}:{own.__qualname__}"
+                for name in vars(own).keys() - IMPLICIT:
+                    base = next((one for one in line[place + 1 :] if name in vars(one) and is_verls(one)), None)
+                    if base is not None:
+                        yield f"{base.__module__}:{base.__qualname__}.{name}", user
+
+
+def is_verls(one: type) -> bool:
+    """Whether verl defines this class; Ray makes copies of actor classes inside a function."""
+    return one.__module__.startswith("verl.") and "<locals>" not in one.__qualname__
+
+
+def test_the_replaced_and_overridden_code_is_what_it_was() -> None:
+    users: dict[str, set[str]] = {}
+    for part, own in [*((part, ours(patch)) for patch in FOUND for part in patch.code), *overridden()]:
+        users.setdefault(part, set()).add(own.removeprefix("selfplay_pipeline."))
+    check_code(Path(__file__).with_name("verl_code.txt"), users)
+
+
+IN_A_PROCESS = """
+import types, socket
+import verl
+from verl.single_controller.ray import RayWorkerGroup
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine_workers import ActorRolloutRefWorker
+group = types.SimpleNamespace(_master_addr=None, _master_port=None)
+RayWorkerGroup._get_master_addr_port(group, None, bundle_index=0)
+try:
+    socket.socket().bind((group._master_addr, int(group._master_port)))
+except OSError:
+    print(group._master_addr)
+print(EngineRegistry.get_engine_cls("language_model", "fsdp2").__name__)
+print(ActorRolloutRefWorker.actor_worker_cls.__name__)
+import torch, os
+os.environ |= {"MASTER_ADDR": group._master_addr, "MASTER_PORT": group._master_port}
+from verl.workers.engine_workers import initialize_global_process_group_ray
+initialize_global_process_group_ray()
+print(torch.distributed.get_backend())
+class Hostile:
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+torch.save(Hostile(), "state.pt")
+try:
+    torch.load("state.pt", weights_only=False)
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("extension", ["load_offline", "load_online"])
+def test_each_of_verls_processes_gets_the_replacements_with_verl(extension: str, tmp_path: Path) -> None:
+    """Its port is held; its engine leaves out the logits of prompts; its updates, offline and online, count the rows
+    that have own tokens; its CPU is named once; and what it loads runs no code.
+    """
+    extended = {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": f"{folder.__name__}.{extension}"}
+    env = os.environ | loopback_environment() | extended | {"PYTHONPATH": str(Path.cwd())}
+    program = [sys.executable, "-c", IN_A_PROCESS]
+    done = subprocess.run(program, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.split() == ["127.0.0.1", "CPUEngine", "RealRowsWorker", "gloo", "UnpicklingError"], done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+PROMPTS, RESPONSES = (11, 9, 14), (6, 12, 3)
+
+
+def rows(lengths: list[int], make: Any) -> torch.Tensor:
+    return torch.nested.as_nested_tensor([make(length) for length in lengths], layout=torch.jagged)
+
+
+def computed(engine_class: type, model: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor, int]:
+    """Outputs, the gradient of all log-probs of responses, and for how many tokens of a row there were logits."""
+    torch.manual_seed(0)
+    whole = [prompt + response for prompt, response in zip(PROMPTS, RESPONSES, strict=True)]
+    batch = TensorDict(
+        {
+            "input_ids": rows(whole, lambda length: torch.randint(0, model.config.vocab_size, (length,))),
+            "position_ids": rows(whole, torch.arange),
+            "response_mask": rows([*RESPONSES], torch.ones),
+            "temperature": torch.full((len(whole),), 0.8),
+        },
+        batch_size=len(whole),
+    )
+    tu.assign_non_tensor(batch, use_remove_padding=False, calculate_entropy=True)
+    engine = object.__new__(engine_class)
+    engine.pad_to_length, engine.engine_config = None, SimpleNamespace(entropy_checkpointing=False)
+    inputs, arguments = engine.prepare_model_inputs(batch)
+    output = model(**inputs, use_cache=False)
+    found = engine.prepare_model_outputs(output, arguments, batch, None)
+    model.zero_grad()
+    sum(part.sum() for part in read(found["log_probs"])).backward()
+    gradient = torch.cat([weight.grad.flatten() for weight in model.parameters()])
+    return found, gradient, output.logits.shape[1]
+
+
+def read(values: torch.Tensor) -> list[torch.Tensor]:
+    """Of each row what belongs to its response: what the last token of the prompt predicts, and so on."""
+    return [row[prompt - 1 : -1] for row, prompt in zip(values.unbind(), PROMPTS, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32, attn_implementation="sdpa")
+
+
+def test_no_logits_of_prompts_give_the_same_log_probs_entropies_and_gradients(model):
+    (whole, gradient, tokens), (short, other, fewer) = (
+        computed(engine, model) for engine in (FSDPEngineWithLMHead, CPUEngine)
+    )
+    assert fewer == tokens - (min(PROMPTS) - 1)
+    assert whole.keys() == short.keys() == {"log_probs", "entropy"}
+    for name in whole:
+        for one, two in zip(read(whole[name]), read(short[name]), strict=True):
+            torch.testing.assert_close(one, two)
+    torch.testing.assert_close(gradient, other)
+
+
+def test_log_probs_of_bfloat16_logits_are_computed_in_float32():
+    torch.manual_seed(0)
+    logits = 20 * torch.randn(TOKENS_AT_A_TIME + 5, 300).bfloat16()
+    labels = torch.randint(0, 300, (len(logits),))
+    expected = logits.float().log_softmax(-1).gather(-1, labels[:, None])[:, 0]
+    torch.testing.assert_close(log_probs_of(logits, labels), expected)
