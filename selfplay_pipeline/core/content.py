@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.hub import fetched
+from selfplay_pipeline.core.reporting import progress
 
 DIGEST_BYTES = 16
 """Length of a hash before it is written as twice as many hexadecimal digits."""
@@ -37,8 +39,7 @@ def content_hash(model: str) -> str:
     try:
         weights = next(filter(None, (sorted(folder.glob(pattern)) for pattern in WEIGHTS)), [])
         files = [file for file in (folder / "config.json", *weights) if file.is_file()]
-        with ThreadPoolExecutor(max_workers=4) as pool:  # hashlib computes without the interpreter's lock
-            hashes = list(pool.map(file_hash, files))
+        hashes = _hashes_of(files, model)
     except OSError as error:
         reason = ": ".join(str(part) for part in (error.strerror, error.filename) if part)
         raise UserError(f"model {model}: cannot be read ({reason})") from None
@@ -46,6 +47,19 @@ def content_hash(model: str) -> str:
     for file, digest in zip(files, hashes, strict=True):
         total.update(f"{file.name}\0{digest}\n".encode())
     return total.hexdigest()
+
+
+def _hashes_of(files: Sequence[Path], model: str) -> list[str]:
+    """Returns the hashes of a model's files; reports progress if that takes long."""
+    hashes: list[str] = []
+    with (
+        progress(f"reading the weights of {model} for their hash", brief=True) as report,
+        ThreadPoolExecutor(max_workers=4) as pool,  # hashlib computes without the interpreter's lock
+    ):
+        for digest in pool.map(file_hash, files):
+            hashes.append(digest)
+            report(len(hashes), len(files), lambda: "files")
+    return hashes
 
 
 def file_hash(file: Path) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STORED = Path("data/silence.json")
 """File with the lines of users' configurations."""
-WITHOUT_EFFECT = frozenset({"max_length", "max_errors", "mute", "prompts"})
+WITHOUT_EFFECT = frozenset({"max_length", "max_errors", "mute", "prompts", "protocol", "messages"})
 """Settings that change neither the states nor the value of a proposal."""
 
 

@@ -1,6 +1,20 @@
-"""Episode of a game in which two seats take tagged turns: they talk, one proposes, the other accepts or rejects.
+"""Episode of a game in which two seats take tagged turns: messages, proposals and answers to them.
 
 A game defines the content, the text and the value of a proposal. Turns, limits and errors are the same in all games.
+
+Two protocols say who may do what. In `free` play the seats talk as long as they like, one proposes, the other accepts
+or rejects. In the `fixed` protocol they say a given number of messages in turn, and then the seat whose turn it is
+proposes once; its proposal is the outcome.
+
+Theorem: in the fixed protocol, no play without the content of messages has a higher expected reward than the silence
+line. Proof: the number, the order and the kind of all turns are the same in every episode, and nobody observes an
+illegal turn but its author. So if the messages carry no content (`mute: true`, or messages that are independent of the
+state given the hearer's view), the proposer's observations are its own view v and something that is independent of
+the state s given v. For each such observation its proposal has an expected reward of at most max over proposals p of
+E[reward(s, p) | v]. The mean of that maximum over v is the silence line, taken over the views of both seats; their
+distributions are equal, since the rules draw both views alike. Illegal turns can only end an episode with reward 0.
+Private or shared randomness changes nothing, since a mean never exceeds a maximum. In free play the theorem fails: who
+speaks, proposes or rejects, and when, tells something about the view.
 """
 
 from __future__ import annotations
@@ -8,13 +22,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+
+from pydantic import Field, model_validator
 
 from selfplay_pipeline.games.base import (
     AGREED,
     CUT,
     INVALID,
     Counts,
+    GameSettings,
     Opening,
     Outcome,
     ParseError,
@@ -28,9 +45,33 @@ from selfplay_pipeline.games.tags import ActionKind, tagged
 EMPTY_MESSAGE = "empty_message"
 """Error kind of a message without text."""
 NOT_NOW = "not_now"
-"""Error kind of an answer without a proposal, and of any other action while a proposal waits for its answer."""
+"""Error kind of an action that the protocol does not allow now, such as an answer without a proposal."""
 
 Proposal = TypeVar("Proposal", bound=Sequence[Sequence[int]])
+
+
+class TaggedSettings(GameSettings):
+    """Configuration fields of games with tagged turns."""
+
+    protocol: Literal["free", "fixed"] = "free"
+    """Rule of turns, `free` or `fixed`.
+
+    With `free`, seats talk, propose, accept or reject at will. With `fixed`, they say exactly `messages` messages in
+    turn, beginning with seat 0. Then the seat whose turn it is proposes once, and that is the outcome. Neither timing
+    nor the choice of an action tells anything, so no play without the content of messages exceeds the silence line.
+    """
+    messages: Annotated[int, Field(ge=1)] = 1
+    """Number of messages before the proposal, with `protocol: fixed`. After an odd number seat 1 proposes."""
+    max_errors: Annotated[int, Field(ge=1)] = 5
+    """Number of illegal actions of one player in a row after which an episode ends without agreement."""
+
+    @model_validator(mode="after")
+    def _has_room(self) -> Self:
+        if self.protocol == "fixed" and self.max_length <= self.messages:
+            raise ValueError(
+                f"max_length {self.max_length} leaves no turn for the proposal after {self.messages} messages"
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -71,7 +112,6 @@ class TaggedSession(ABC, Generic[Proposal]):
     """One episode. Seat 0 speaks first.
 
     Attributes:
-        config: Configuration of the game, with `max_length`, `max_errors` and `mute`.
         seat: Seat whose turn it is.
         pending: Proposal that waits for an answer.
         history: Legal turns so far as (seat, text), in the form that the partner receives: a message, a bare answer, or
@@ -79,7 +119,7 @@ class TaggedSession(ABC, Generic[Proposal]):
     """
 
     state: Any
-    config: Any
+    config: TaggedSettings
     prompts: Prompts
     seat: int = 0
     status: str | None = None
@@ -114,12 +154,23 @@ class TaggedSession(ABC, Generic[Proposal]):
         """Returns the score of an agreed proposal, and the reward of each seat."""
 
     @property
+    def due(self) -> ActionKind | None:
+        """Action that the next turn must be; None if the player chooses."""
+        if self.config.protocol == "free":
+            return None
+        return ActionKind.MESSAGE if self.counts.messages < self.config.messages else ActionKind.PROPOSE
+
+    @property
     def seats(self) -> tuple[int, ...]:
         """The one seat that may act; empty once the episode is over."""
         return (self.seat,) if self.status is None else ()
 
     def opening(self, seat: int) -> Opening:
-        shown = self.shown(seat)
+        shown = self.shown(seat) | {
+            "protocol": self.config.protocol,
+            "messages": self.config.messages,
+            "proposer": self.config.messages % 2,
+        }
         return Opening(self.prompts.render("system", **shown), self.prompts.render("opening", **shown))
 
     def step(self, seat: int, text: str, *, cut: bool = False) -> Step:
@@ -139,19 +190,25 @@ class TaggedSession(ABC, Generic[Proposal]):
         self.history.append((actor, heard))
         observations = ["", ""]
         about = self.about(action.proposal)
-        observations[partner] = self.prompts.render("partner", text=heard, kind=action.kind.value, **about)
         if action.kind is ActionKind.MESSAGE:
             self.counts.messages += 1
             self.seat = partner
         elif action.kind is ActionKind.PROPOSE:
             self.counts.proposals += 1
-            self.pending = action.proposal
             self.seat = partner
+            if self.due is None:
+                self.pending = action.proposal
+            else:
+                self.agreed, self.status = action.proposal, AGREED
         elif action.kind is ActionKind.ACCEPT:
             self.agreed, self.status = self.pending, AGREED
         else:
             self.pending = None
             observations[actor] = self.prompts.render("rejected")
+        if self.status is None or self.due is None:
+            observations[partner] = self.prompts.render(
+                "partner", text=heard, kind=action.kind.value, due=self.due, **about
+            )
         self._check_turn_limit()
         return Step(action.kind.value, tuple(observations), _as_json(action.proposal))
 
@@ -163,6 +220,10 @@ class TaggedSession(ABC, Generic[Proposal]):
         return f"[{action.kind}]{words if action.words else ''}"
 
     def _check_legal(self, kind: ActionKind) -> None:
+        if self.due is not None and kind is not self.due:
+            left = self.config.messages - self.counts.messages
+            why = f"messages left before the proposal: {left}" if left else "all messages are said"
+            raise ParseError(NOT_NOW, f"this turn must be a [{self.due}] ({why})")
         answers = kind in (ActionKind.ACCEPT, ActionKind.REJECT)
         if self.pending is not None and not answers:
             raise ParseError(NOT_NOW, "a proposal is waiting: answer it with [accept] or [reject]")
@@ -182,6 +243,7 @@ class TaggedSession(ABC, Generic[Proposal]):
             errors=self.counts.errors_in_a_row[actor],
             max_errors=self.config.max_errors,
             pending=self.pending is not None,
+            due=self.due,
             **self.example(),
         )
         return Step(INVALID, tuple(observations), error=str(error), error_kind=error.kind)
@@ -219,3 +281,19 @@ class TaggedSession(ABC, Generic[Proposal]):
 
 def _as_json(proposal: Sequence[Sequence[int]] | None) -> list[list[int]] | None:
     return None if proposal is None else [list(part) for part in proposal]
+
+
+def check_protocol(config: TaggedSettings, outcome: Any) -> None:
+    """Raises ValueError unless an episode that reached the goal can have these numbers of messages and proposals.
+
+    Args:
+        outcome: An `OutcomeRecord` of `generate/records.py`.
+    """
+    if config.protocol == "free":
+        return
+    for name, made, due in (
+        ("num_messages", outcome.num_messages, config.messages),
+        ("num_proposals", outcome.num_proposals, 1),
+    ):
+        if made != due:
+            raise ValueError(f"field 'outcome.{name}': {made}, but the fixed protocol has {due}")

@@ -519,8 +519,9 @@ def test_silence_is_the_best_expectation_of_who_knows_only_its_own_values(kind, 
     assert np.mean(silent_rewards(states, config)) == pytest.approx(sum(best) / 2 / len(states))
 
 
-def figures_of(state: BargainingState, turns: list[Said], *seats: int) -> Measures:
-    outcome = SimpleNamespace(status=AGREED, mean_reward_of=lambda seats: 0.9)
+def figures_of(state: BargainingState, turns: list[Said], *seats: int, agreed: Split | None) -> Measures:
+    status = AGREED if agreed else Status.TURN_LIMIT
+    outcome = SimpleNamespace(status=status, proposal=agreed, mean_reward_of=lambda seats: 0.9)
     spoken = [SimpleNamespace(**asdict(turn), error=None, error_kind=None) for turn in turns]
     record = SimpleNamespace(state=state.to_dict(), turns=spoken, outcome=outcome, trajectories=[])
     return measure(Measured(GAME, record, seats))
@@ -534,14 +535,15 @@ def test_figures_of_an_episode():
         Said(1, "[propose] Proposal: book 0, hat 2, ball 1", "propose"),
         Said(0, "[accept]", "accept"),
     ]
-    found = figures_of(STATE, turns, 0)
+    split = ((1, 0, 2), (0, 2, 1))
+    found = figures_of(STATE, turns, 0, agreed=split)
     assert {figure.name for figure in GAME.figures} <= set(found)
     assert found["sum"] == (15, 1) and found["own"] == (8, 1) and found["pareto"] == (True, True)
     assert found["told"] == (1, 3), "that of the hats was not true"
     assert found["questions"] == (1, 1) and found["specific"] == (1, 1) and found["learned"] == (1, 1)
     assert found["leaks"] == (1, 1) and found["proposals"] == (0, 1)
-    assert figures_of(STATE, turns, 0, 1)["own"] == (7.5, 1)
-    unagreed = figures_of(STATE, turns[:-1], 0, 1)
+    assert figures_of(STATE, turns, 0, 1, agreed=split)["own"] == (7.5, 1)
+    unagreed = figures_of(STATE, turns[:-1], 0, 1, agreed=None)
     assert unagreed["sum"] == (0, 1) and unagreed["pareto"] == (False, False)
 
 
@@ -554,7 +556,7 @@ def test_the_best_sum_is_pareto_optimal_and_a_worse_split_for_both_is_not(seed):
         one, other = state.worth(split)
         turns = [Said(0, format_proposal(split[0]), "propose"), Said(1, "[accept]", "accept")]
         beaten = any(a >= one and b >= other and (a, b) != (one, other) for a, b in found)
-        assert figures_of(state, turns, 0)["pareto"] == (not beaten, True)
+        assert figures_of(state, turns, 0, agreed=split)["pareto"] == (not beaten, True)
 
 
 @pytest.mark.parametrize("decision", [None, [[1, 0, 2], [0, 2, 1]]])

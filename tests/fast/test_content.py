@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.reporting import Reporter, Update, use
 
 
 @pytest.fixture
@@ -76,3 +79,22 @@ def test_a_hub_model_is_hashed_once_its_weights_are_in_the_cache(model: Path, tm
         content_hash("some/model")
     shutil.copy(model / "model.safetensors", snapshot)
     assert content_hash("some/model") == content_hash(str(model))
+
+
+def test_a_large_models_hash_reports_each_file(model: Path) -> None:
+    (model / "more.safetensors").write_bytes(b"weights")
+    said = []
+
+    class Told(Reporter):
+        @contextmanager
+        def progress(self, title: str, begin: str = "", *, brief: bool = False) -> Iterator[Update]:
+            assert brief, "a small model's hash reports nothing"
+
+            def update(done: int, total: int, figures: Callable[[], str] = str) -> None:
+                said.append((title, done, total))
+
+            yield update
+
+    with use(Told()):
+        content_hash(str(model))
+    assert said == [(f"reading the weights of {model} for their hash", number, 3) for number in (1, 2, 3)]

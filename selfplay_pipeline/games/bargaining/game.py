@@ -19,6 +19,7 @@ from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, ScriptedPlaye
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.prompts import load_prompts
+from selfplay_pipeline.games.tagged_session import check_protocol
 from selfplay_pipeline.games.tags import ActionKind
 
 PROMPTS = ("system", "opening", "partner", "error", "rejected")
@@ -85,6 +86,7 @@ class BargainingGame(Game):
         return player_view(session, seat)
 
     def check_outcome(self, state: BargainingState, outcome: Any) -> None:
+        check_protocol(self.config, outcome)
         try:
             split = check_split(outcome.proposal, state.counts)
         except ValueError as error:

@@ -13,17 +13,18 @@ from selfplay_pipeline.games.bargaining.rules import (
     BargainingState,
     Split,
     Triple,
+    check_split,
     mean_gains,
     possible_values,
     rest,
     shares,
 )
-from selfplay_pipeline.games.bargaining.text import asked_items, parse_share, told_values
+from selfplay_pipeline.games.bargaining.text import asked_items, told_values
 from selfplay_pipeline.games.base import MESSAGE, Asking, Turn
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.questions import count_asking
-from selfplay_pipeline.games.tags import PROPOSALS, ActionKind, tagged
+from selfplay_pipeline.games.tags import PROPOSALS
 
 ABOUT_SILENCE = (
     "silence is one proposal, accepted unheard, of a player who knows its own values and the rules. It is no limit of "
@@ -47,16 +48,6 @@ def _true(told: dict[int, int], state: BargainingState, teller: int) -> set[int]
     return {item for item, value in told.items() if state.values[teller][item] == value}
 
 
-def agreed_split(state: BargainingState, turns: Sequence[Turn]) -> Split | None:
-    """Returns the last proposal if the episode ended with its acceptance."""
-    if not turns or turns[-1].action != ActionKind.ACCEPT:
-        return None
-    proposer, text = [(turn.seat, turn.text) for turn in turns if turn.action == ActionKind.PROPOSE][-1]
-    own = parse_share(tagged(text)[1], state.counts)
-    partners = rest(state.counts, own)
-    return (own, partners) if proposer == 0 else (partners, own)
-
-
 def is_pareto(state: BargainingState, split: Split) -> bool:
     """Whether no other split is worth more to one player and at least as much to the other."""
     one, other = state.worth(split)
@@ -64,9 +55,13 @@ def is_pareto(state: BargainingState, split: Split) -> bool:
     return not any(a >= one and b >= other and a + b > one + other for a, b in found)
 
 
+def _agreed(episode: Measured) -> Split | None:
+    return check_split(episode.record.outcome.proposal, episode.state.counts) if episode.agreed else None
+
+
 def _worth(episode: Measured) -> tuple[int, int]:
     """Returns the value of the agreed split to each player; 0 without an agreement."""
-    split = agreed_split(episode.state, episode.record.turns)
+    split = _agreed(episode)
     return episode.state.worth(split) if split else (0, 0)
 
 
@@ -75,7 +70,7 @@ def _own(episode: Measured) -> float:
 
 
 def _pareto(episode: Measured) -> bool:
-    split = agreed_split(episode.state, episode.record.turns)
+    split = _agreed(episode)
     return split is not None and is_pareto(episode.state, split)
 
 
@@ -93,7 +88,7 @@ FIGURES = (
     Figure("own", "own value", _own),
     Figure(
         "pareto", "agreed splits that cannot be better for both", _pareto,
-        lambda e: agreed_split(e.state, e.record.turns) is not None, better="higher", unit="share",
+        lambda e: _agreed(e) is not None, better="higher", unit="share",
     ),
     PROPOSALS,
     Figure("told", "own values told", _told, lambda e: len(e.seats) * len(e.state.counts), unit="share"),

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.sections import LARGEST
-from selfplay_pipeline.games.base import GameSettings
+from selfplay_pipeline.games.tagged_session import TaggedSettings
 
 ITEMS = ("book", "hat", "ball")
 MOST_OF_A_TYPE = 4
@@ -36,7 +36,7 @@ Pair = tuple[Triple, Triple]
 """Value of one item of each type to player 0, then to player 1."""
 
 
-class BargainingConfig(GameSettings):
+class BargainingConfig(TaggedSettings):
     """Reward and limits of the game."""
 
     name: Literal["bargaining"] = "bargaining"
@@ -49,8 +49,6 @@ class BargainingConfig(GameSettings):
     max_length: Annotated[int, Field(ge=1)] = 20
     """Maximum number of turns in an episode, counting all players and illegal turns. Without agreement by then, both
     rewards are 0."""
-    max_errors: Annotated[int, Field(ge=1)] = 5
-    """Number of illegal actions of one player in a row after which an episode ends without agreement."""
 
     @property
     def partners_part(self) -> float:

@@ -15,6 +15,7 @@ from selfplay_pipeline.games.bargaining.rules import Triple, dot, possible_value
 from selfplay_pipeline.games.bargaining.session import BargainingSession
 from selfplay_pipeline.games.bargaining.text import format_items, format_proposal, told_values
 from selfplay_pipeline.games.base import SAME_SCORE, ScriptedPlayer
+from selfplay_pipeline.games.tags import ActionKind
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class PlayerView:
         values: Value of one item of each type to the player.
         history: Legal turns so far as (seat, text), the oldest first.
         pending: The player's own share in the partner's proposal that waits for an answer; None without one.
+        due: Action that the protocol demands of this turn; None if the player chooses.
     """
 
     seat: int
@@ -32,10 +34,15 @@ class PlayerView:
     values: Triple
     history: tuple[tuple[int, str], ...] = ()
     pending: Triple | None = None
+    due: ActionKind | None = None
 
     def said(self, seat: int) -> list[str]:
         """Returns the turns of one player."""
         return [text for speaker, text in self.history if speaker == seat]
+
+    def says(self, wish: bool) -> bool:
+        """Whether the player sends a message in this turn: its wish, unless the protocol demands an action."""
+        return wish if self.due is None else self.due is ActionKind.MESSAGE
 
 
 def player_view(session: BargainingSession, seat: int) -> PlayerView:
@@ -46,7 +53,12 @@ def player_view(session: BargainingSession, seat: int) -> PlayerView:
         values=session.state.values[seat],
         history=tuple(session.history),
         pending=None if session.pending is None else session.pending[seat],
+        due=session.due,
     )
+
+
+NOTHING = "[message] none"
+"""Message that tells no value."""
 
 
 def tell(view: PlayerView) -> str:
@@ -105,6 +117,8 @@ class Random:
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
             return "[accept]"
+        if view.says(False):
+            return NOTHING
         choices = shares(view.counts)
         return format_proposal(choices[rng.integers(len(choices))])
 
@@ -114,6 +128,8 @@ class Greedy:
     """Proposes to take all items of value to it, and accepts only such a share; two greedy players never agree."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.says(False):
+            return NOTHING
         if view.pending is None:
             return format_proposal(best_share(view, own_first))
         everything = dot(view.pending, view.values) == dot(view.counts, view.values)
@@ -126,6 +142,8 @@ class Fair:
     once."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.says(False):
+            return NOTHING
         if view.pending is None:
             return format_proposal(best_share(view, equal_first))
         half = 2 * dot(view.pending, view.values) >= dot(view.counts, view.values)
@@ -143,7 +161,8 @@ class Sharing:
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
             return "[accept]" if self.agrees(view, view.pending, rng) else "[reject]"
-        if not any(text.startswith("[message]") for text in view.said(view.seat)) and not heard_values(view):
+        spoke = any(text.startswith("[message]") for text in view.said(view.seat))
+        if view.says(not spoke and not heard_values(view)):
             return tell(view)
         return format_proposal(best_share(view, sum_first))
 

@@ -15,6 +15,7 @@ from selfplay_pipeline.games.bargaining.rules import ITEMS, Triple, shares
 from selfplay_pipeline.games.bargaining.scripted import PlayerView, Sharing, best_share, heard_values, sum_first
 from selfplay_pipeline.games.bargaining.text import asked_items
 from selfplay_pipeline.games.phrasings import ACCEPTING, choose
+from selfplay_pipeline.games.tags import ActionKind
 
 TOLD = (
     "a {item} is worth {number} to me", "{item}s: {number}", "I value {item}s at {number}",
@@ -44,6 +45,8 @@ class Speaking(Sharing):
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
             return choose(ACCEPTING if self.agrees(view, view.pending, rng) else REJECTING, rng)
+        if view.due is ActionKind.PROPOSE:
+            return propose(self.share(view, rng), rng)
         if view.history and view.history[-1][0] != view.seat and asked_items(view.history[-1][1]):
             return tell(view, rng)
         spoke = any(text.startswith("[message]") for text in view.said(view.seat))
@@ -51,6 +54,8 @@ class Speaking(Sharing):
         if not spoke and not heard and rng.random() < self.asks:
             return f"[message] {choose(ASKING, rng)}"
         if not spoke and (not heard or rng.random() < self.answers):
+            return tell(view, rng)
+        if view.due is ActionKind.MESSAGE:
             return tell(view, rng)
         return propose(self.share(view, rng), rng)
 

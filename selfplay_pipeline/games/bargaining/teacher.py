@@ -25,7 +25,7 @@ class Teacher:
         mine = view.said(view.seat)
         if view.pending is not None:
             return "[reject]" if "[reject]" not in mine and rng.random() < self.reject else "[accept]"
-        return tell(view) if not mine and rng.random() < self.tell else Random().act(view, rng)
+        return tell(view) if view.says(not mine and rng.random() < self.tell) else Random().act(view, rng)
 
 
 LESSONS = {

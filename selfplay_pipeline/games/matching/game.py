@@ -45,6 +45,7 @@ from selfplay_pipeline.games.matching.teacher import (
     Teacher,
 )
 from selfplay_pipeline.games.prompts import load_prompts
+from selfplay_pipeline.games.tagged_session import check_protocol
 from selfplay_pipeline.games.tags import ActionKind
 
 PROMPTS = ("system", "opening", "partner", "error", "rejected")
@@ -122,6 +123,7 @@ class MatchingGame(Game):
         return player_view(session, seat)
 
     def check_outcome(self, state: MatchingState, outcome: Any) -> None:
+        check_protocol(self.config, outcome)
         if outcome.rewards is not None:
             raise ValueError("field 'outcome.rewards': all seats of this game have one reward")
         pairs = outcome.proposal or []

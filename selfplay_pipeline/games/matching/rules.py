@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from scipy.optimize import linear_sum_assignment
 
-from selfplay_pipeline.games.base import GameSettings
 from selfplay_pipeline.games.matching.names import PAPERS
 from selfplay_pipeline.games.matching.proposals import Matching as Matching
+from selfplay_pipeline.games.tagged_session import TaggedSettings
 
 DIALOPS_BOARD = (
     "size", "max_score", "score_power", "visibility", "p_visible", "scale_min", "scale_max", "hard_factor",
@@ -24,7 +24,7 @@ DIALOPS_BOARD = (
 """Fields that must have DialOp's values for comparisons with the rewards of its human pairs."""
 
 
-class MatchingConfig(GameSettings):
+class MatchingConfig(TaggedSettings):
     """Board and limits of the game.
 
     The board's defaults are DialOp's, with three exceptions: DialOp ends a game after 30 turns, ends no game for
@@ -66,8 +66,6 @@ class MatchingConfig(GameSettings):
     max_length: Annotated[int, Field(ge=1)] = 100
     """Maximum number of turns in an episode, counting all players and illegal turns. Without agreement by then, the
     reward is 0."""
-    max_errors: Annotated[int, Field(ge=1)] = 5
-    """Number of illegal actions of one player in a row after which an episode ends without agreement."""
 
     @property
     def mean_score(self) -> float:

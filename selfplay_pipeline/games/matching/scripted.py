@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from selfplay_pipeline.games.matching.mentions import Cells, told_cells
 from selfplay_pipeline.games.matching.rules import Matching, best_matching
 from selfplay_pipeline.games.matching.session import MatchingSession
+from selfplay_pipeline.games.tags import ActionKind
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class PlayerView:
         table: Displayed scores of the player, reviewers × papers; None in cells that it does not see.
         history: Legal turns so far as (seat, text), the oldest first.
         pending: Partner's proposal that waits for an answer; None without one.
+        due: Action that the protocol demands of this turn; None if the player chooses.
         max_score: Rule of the board: true scores lie in 0..max_score.
         mean_score: Rule of the board: score to assume for a cell about which nothing is known.
         scales: Rule of the board: range from which each player's secret scale was drawn.
@@ -37,6 +39,7 @@ class PlayerView:
     reviewers: tuple[str, ...]
     history: tuple[tuple[int, str], ...] = ()
     pending: Matching | None = None
+    due: ActionKind | None = None
     max_score: int = 99
     mean_score: float = 50
     scales: tuple[float, float] = (1.0, 10.0)
@@ -44,6 +47,10 @@ class PlayerView:
     def said(self, seat: int) -> list[str]:
         """Returns the turns of one player."""
         return [text for speaker, text in self.history if speaker == seat]
+
+    def says(self, wish: bool) -> bool:
+        """Whether the player sends a message in this turn: its wish, unless the protocol demands an action."""
+        return wish if self.due is None else self.due is ActionKind.MESSAGE
 
 
 def player_view(session: MatchingSession, seat: int) -> PlayerView:
@@ -56,6 +63,7 @@ def player_view(session: MatchingSession, seat: int) -> PlayerView:
         reviewers=state.reviewers,
         history=tuple(session.history),
         pending=session.pending,
+        due=session.due,
         max_score=config.max_score,
         mean_score=config.mean_score,
         scales=(config.scale_min, config.scale_max),
@@ -138,6 +146,8 @@ class Random:
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
             return "[accept]"
+        if view.says(False):
+            return tell(view, {})
         return propose(view, random_matching(view, rng))
 
 
@@ -149,7 +159,7 @@ class OwnView:
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
             return "[accept]"
-        if not view.said(view.seat):
+        if view.says(not view.said(view.seat)):
             return tell(view, own_cells(view))
         return propose(view, best_matching(estimate(view, {}))[0])
 
@@ -163,7 +173,7 @@ class Silent:
         if view.pending is not None:
             return "[accept]"
         heard = heard_cells(view)
-        if not heard and not view.said(view.seat):
+        if view.says(not heard and not view.said(view.seat)):
             return tell(view, {})
         return propose(view, best_matching(estimate(view, heard))[0])
 
@@ -183,7 +193,7 @@ class Sharing:
         if view.pending is not None:
             return "[accept]" if self.agrees(view, view.pending, rng) else "[reject]"
         heard = heard_cells(view)
-        if not heard and not any(text.startswith("[message]") for text in view.said(view.seat)):
+        if view.says(not heard and not any(text.startswith("[message]") for text in view.said(view.seat))):
             return tell(view, own_cells(view))
         return propose(view, best_matching(estimate(view, heard))[0])
 

@@ -13,11 +13,12 @@ from selfplay_pipeline.games.matching.rules import best_matching
 from selfplay_pipeline.games.matching.scripted import PlayerView, ask, estimate, heard_cells, own_cells, propose, tell
 from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.questions import is_question
+from selfplay_pipeline.games.tags import ActionKind
 
 
 @dataclass(frozen=True)
 class Shy:
-    """Never volunteers a score and never proposes.
+    """Never volunteers a score, and proposes only if the protocol demands it.
 
     It tells a score only if asked for exactly that reviewer and paper (`none` if it does not see the cell), and answers
     other questions vaguely. It judges a proposal by the cells that it sees and was told: it rejects a proposal worth
@@ -38,6 +39,8 @@ class Shy:
             table = estimate(view, heard_cells(view))
             offered = sum(float(table[pair]) for pair in view.pending)
             return "[accept]" if offered >= self.GOOD_ENOUGH * best_matching(table)[1] else "[reject]"
+        if view.due is ActionKind.PROPOSE:
+            return propose_another(view, heard_cells(view))
         if not view.history:
             return self.HELLO
         speaker, text = view.history[-1]
@@ -56,7 +59,7 @@ class Quiet:
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
             return "[accept]"
-        return propose_another(view, {})
+        return tell(view, {}) if view.says(False) else propose_another(view, {})
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,8 @@ class Asker:
         if view.pending is not None:
             return "[accept]"
         wanted = unasked_cells(view)
-        if wanted:
-            return ask(view, wanted[: self.PAIRS_A_MESSAGE])
+        if view.says(bool(wanted)):
+            return ask(view, wanted[: self.PAIRS_A_MESSAGE]) if wanted else tell(view, {})
         return propose_another(view, heard_cells(view))
 
 

@@ -20,6 +20,7 @@ from selfplay_pipeline.games.matching.shy import Asker, unasked_cells
 from selfplay_pipeline.games.matching.teacher import draw_plan
 from selfplay_pipeline.games.phrasings import ACCEPTING, choose
 from selfplay_pipeline.games.questions import is_question
+from selfplay_pipeline.games.tags import ActionKind
 
 TOLD = (
     "{reviewer} on {paper} is {score}", "{reviewer} has {score} for {paper}", "{reviewer} scores {score} on {paper}",
@@ -61,6 +62,8 @@ class Speaking(Sharing):
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
             return choose(ACCEPTING if self.agrees(view, view.pending, rng) else REJECTING, rng)
+        if view.due is ActionKind.PROPOSE:
+            return propose(view, self.plan(view, heard_cells(view), rng), rng)
         if view.history and view.history[-1][0] != view.seat and is_question(view.history[-1][1], NOUNS):
             return answer(view, asked_pairs(view.history[-1][1], view.papers, view.reviewers), rng)
         messages = [text for text in view.said(view.seat) if text.startswith("[message]")]
@@ -71,6 +74,8 @@ class Speaking(Sharing):
             return tell(view, own_cells(view), rng)
         if messages and (wanted := self._still_wanted(view, messages[-1])):
             return ask(view, wanted[: Asker.PAIRS_A_MESSAGE], rng)
+        if view.due is ActionKind.MESSAGE:
+            return tell(view, own_cells(view), rng)
         return propose(view, self.plan(view, heard, rng), rng)
 
     def _still_wanted(self, view: PlayerView, message: str) -> list[Cell]:

@@ -49,7 +49,7 @@ class Teacher:
             rejects = rng.random() < self.reject and not any("[reject]" in text for _, text in view.history)
             return "[reject]" if rejects else "[accept]"
         spoke = bool(view.said(view.seat))
-        if not spoke and (not view.history or rng.random() < self.answer):
+        if view.says(not spoke and (not view.history or rng.random() < self.answer)):
             keep = 0.5 if rng.random() < self.partial else 1.0
             return tell(view, {cell: score for cell, score in own_cells(view).items() if rng.random() < keep})
         table = estimate(view, {} if rng.random() < self.own_view else heard_cells(view))
@@ -73,8 +73,8 @@ class AskingTeacher:
             return "[accept]"
         wanted = unasked_cells(view)
         asked = sum(text.startswith("[message]") for text in view.said(view.seat))
-        if wanted and rng.random() < self.chance(asked):
-            return ask(view, [wanted[rng.integers(len(wanted))]])
+        if view.says(bool(wanted) and rng.random() < self.chance(asked)):
+            return ask(view, [wanted[rng.integers(len(wanted))]]) if wanted else tell(view, {})
         return propose(view, draw_plan(estimate(view, heard_cells(view)), self.temperature, rng))
 
     def chance(self, asked: int) -> float:
