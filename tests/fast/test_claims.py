@@ -1,6 +1,5 @@
 """What commands and documents say about the figures: no more than DialOp's board and the controls allow."""
 
-import json
 import re
 from pathlib import Path
 
@@ -11,26 +10,11 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.games.registry import make_game
 
 ROOT = Path(__file__).parents[2]
-FILTERED = ROOT / "docs" / "results" / "filtered.md"
-DOCUMENTS = [
-    FILTERED,
-    *(ROOT / "docs" / name for name in ("shy_partner.md", "results/online.md", "results/shy.md", "results/tried.md")),
-]
 
 
 def test_an_evaluation_names_the_best_play_without_messages_and_what_it_is_not(tmp_path):
-    done = selfplay(
-        "evaluate",
-        "own-view",
-        "--config",
-        "tiny",
-        "--num-states",
-        "4",
-        "--episodes",
-        "1",
-        "--output",
-        str(tmp_path / "out"),
-    )
+    options = ("--config", "tiny", "--num-states", "4", "--episodes", "1", "--output", str(tmp_path / "out"))
+    done = selfplay("evaluate", "own-view", *options)
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("rewards on the same states: ")]
     same, elsewhere = line.split("; on other states of the same configuration: ")
@@ -55,33 +39,9 @@ def test_the_hard_filter_is_named_only_where_there_is_one(tmp_path, config, filt
     assert ("the hard filter too" in make_game(load_config(config, {}).game).about_lines) == filtered
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_documents_name_the_best_play_without_messages_where_they_give_rewards(path):
-    text = " ".join(path.read_text().split())
-    assert "0.956 ± 0.001" in text
-    for claim in ("not only sharpen", "talk is worth", "asking is worth 0.215", "Asking pays", "private code"):
-        assert claim not in text
-
-
 def test_the_documents_give_the_lines_that_are_stored():
     text = (ROOT / "docs" / "what-talk-is-worth.md").read_text()
     for name in ("tiny", "tiny4x4", "tiny_honest", "tiny_honest4x4", "default"):
         silence = make_game(load_config(name, {}).game).silence
         row = next(line for line in text.splitlines() if line.startswith(f"| `{name}`"))
         assert f"| {silence.value:.3f} ± {silence.standard_error:.3f} |" in row
-
-
-def test_the_results_lie_where_the_documents_say():
-    """Below silence, and on 4×4 below own view too."""
-    text = " ".join(FILTERED.read_text().split())
-    small, larger = (
-        json.loads((ROOT / f"docs/results/{name}/results.json").read_text()) for name in ("learn", "learn4x4")
-    )
-    rewards = {
-        mode: [seed["after"][mode]["reward"]["value"] for seed in small["seeds"].values()] for mode in small["before"]
-    }
-    assert max(sum(values) / len(values) for values in rewards.values()) < 0.956
-    assert small["references"]["own_view"]["value"] < small["references"]["random"]["value"]
-    sampled = larger["seeds"]["1"]["after"]["sampled"]["reward"]["value"]
-    assert larger["references"]["random"]["value"] < sampled < larger["references"]["own_view"]["value"]
-    assert "Sampled play is below own view (0.720) and near a random matching (0.681)" in text

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import requests
 from command import selfplay
-from factories import FINISHED, make_episodes, write_episodes
+from factories import FINISHED
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core import reporting, terminal
@@ -22,7 +22,6 @@ from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
-from selfplay_pipeline.iterate.table import show_run
 from selfplay_pipeline.warm_start.tiny import _untrained
 
 
@@ -31,10 +30,8 @@ def test_the_command_exits_as_a_process():
     command = [sys.executable, "-m", "selfplay_pipeline.cli", "convert", "/nowhere/games.jsonl"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr
-        == "selfplay: /nowhere/games.jsonl: No such file or directory; `selfplay generate` writes this file\n"
-    )
+    assert done.stderr.startswith("selfplay: /nowhere/games.jsonl: No such file")
+    assert done.stderr.endswith("; `selfplay generate` writes this file\n")
 
 
 def test_help_imports_nothing_heavy():
@@ -69,25 +66,10 @@ def test_a_model_that_reaches_no_agreement_is_sent_to_its_warm_start(tmp_path, t
     assert made.returncode == 0 and taught.exists(), made.stderr
 
 
-@pytest.mark.parametrize("command", ["generate", "train-online", "iterate"])
-def test_help_says_that_a_seed_does_not_repeat_sampled_play(command):
-    said = " ".join(selfplay(command, "--help").stdout.split())
-    assert "a policy's sampled turns are not seeded" in said
-
-
 def test_a_mistyped_option_gets_the_nearest_one_first():
     done = selfplay("iterate", "--num-iteration", "2")
     assert done.returncode == 2
     assert "No such option: --num-iteration; did you mean --num-iterations (or --" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "command", ["generate", "convert", "train", "games", "train-online", "iterate", "evaluate", "crossplay", "config"]
-)
-def test_every_command_explains_its_options(command):
-    done = selfplay(command, "--help")
-    assert done.returncode == 0
-    assert "--config" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -143,14 +125,6 @@ def test_a_wrong_player_is_refused_before_states_are_sampled(monkeypatch, argume
     assert "no scripted player or checkpoint 'nobody'" in selfplay(*arguments).stderr
 
 
-def test_a_dry_run_says_what_would_be_done_and_writes_nothing(tmp_path):
-    done = selfplay("generate", "--num-episodes", "100", "--dry-run", "--output", str(tmp_path / "x" / "games.jsonl"))
-    assert "plays 104 episodes (13 states × 8 episodes" in done.stdout
-    assert not (tmp_path / "x").exists()
-    done = selfplay("evaluate", "own-view", "--partner", "random", "--num-states", "20", "--episodes", "3", "--dry-run")
-    assert "own-view with random on 20 held-out states (seed 0): 120 scripted episodes" in done.stdout
-
-
 def test_one_scripted_player_holds_all_seats_and_needs_no_model(tmp_path):
     games = tmp_path / "games.jsonl"
     options = ("--player", "teacher", "--num-episodes", "16", "--output", str(games))
@@ -160,8 +134,9 @@ def test_one_scripted_player_holds_all_seats_and_needs_no_model(tmp_path):
     assert len(episodes) == 16 and not any(episode.trajectories for episode in episodes)
     assert {turn.seat for episode in episodes for turn in episode.turns} == {0, 1}
     assert selfplay("show", str(games)).returncode == 0
-    refused = selfplay("convert", str(games))
+    refused = selfplay("convert", str(games), "--output", str(tmp_path / "out"))
     assert refused.returncode == 2 and "the policy took no turn in any of the 16 episodes" in refused.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.long
@@ -209,24 +184,6 @@ def test_a_command_that_a_message_names_can_be_pasted_where_the_environment_is_n
     assert (folder / program / "selfplay").samefile(BIN / "selfplay")
 
 
-def test_where_to_look_at_a_run_can_be_pasted(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    run = RunDirectory(tmp_path / "my runs")
-    run.finish(1, "train", StageRecord(seconds=1, figures={"carried": True, "checkpoint": "c", "steps": 0}))
-    show_run(run)
-    program, command, folder = shlex.split(capsys.readouterr().out.splitlines()[-1].partition(": ")[2])
-    assert Path(program).samefile(BIN / "selfplay") and command == "report" and Path(folder).samefile(run.path)
-
-
-def test_setup_says_how_to_call_the_program(tmp_path):
-    (tmp_path / ".ready-cpu").touch()
-    done = subprocess.run(
-        ["make", "--silent", "setup", f"VENV={tmp_path}", "DEVICE=cpu"], capture_output=True, text=True
-    )
-    assert done.returncode == 0
-    assert f"{tmp_path}/bin/selfplay" in done.stdout and f"source {tmp_path}/bin/activate" in done.stdout
-
-
 def test_results_go_where_the_same_option_says_everywhere(tmp_path):
     for command in (
         ("games", "--num-train", "1", "--num-test", "1", "--output", str(tmp_path / "games")),
@@ -261,12 +218,6 @@ def test_a_dry_run_of_a_loop_says_what_is_left(tmp_path):
     assert {path: path.read_bytes() for path in run.path.iterdir()} == before
 
 
-def test_a_dry_run_of_a_new_loop_leaves_nothing(tmp_path):
-    done = selfplay("iterate", "--dry-run", "--evaluate-every", "0", "--output", str(tmp_path / "run"))
-    assert done.stdout.splitlines()[1:] == ["iterations 1 to 3: generate, convert, train left"]
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     "wait",
     [lambda: reporting.waiting("the server"), lambda: reporting.progress("training", "waiting for step 1")],
@@ -291,18 +242,6 @@ def test_waiting_shows_that_time_passes(monkeypatch, wait, drawn):
     )
 
 
-def test_sampling_states_shows_how_far_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(reporting, "LOG_EVERY_SECONDS", 0.0)
-    for words, command in {
-        "sampling held-out states: 2/3": ("evaluate", "random", "--num-states", "3", "--episodes", "1"),
-        "sampling game states: 2/3": ("games", "--num-train", "2", "--num-test", "1"),
-    }.items():
-        console = terminal.Terminal(file=io.StringIO())
-        monkeypatch.setattr(terminal, "console", console)
-        assert selfplay(*command, "--output", str(tmp_path / command[0])).returncode == 0
-        assert words in console.file.getvalue()
-
-
 def test_a_run_without_a_turn_fails_and_stops_a_loop(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text(
@@ -318,14 +257,6 @@ def test_a_run_without_a_turn_fails_and_stops_a_loop(tmp_path):
     assert done.returncode == 1 and "context_length 4" in done.stderr
     assert len((tmp_path / "run" / "iter_1" / "selfplay_games.jsonl").read_text().splitlines()) == 4
     assert not (tmp_path / "run" / "state.json").exists()
-
-
-def test_games_that_give_no_row_are_not_converted(tmp_path):
-    scripted = [record.model_copy(update={"trajectories": []}) for record in make_episodes(2, 2)]
-    games = write_episodes(tmp_path / "games.jsonl", scripted)
-    done = selfplay("convert", str(games), "--output", str(tmp_path / "out"))
-    assert done.returncode == 2 and "the policy took no turn in any of the 4 episodes" in done.stderr
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("command", [("convert", "--output"), ("report",)])

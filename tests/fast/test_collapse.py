@@ -16,13 +16,7 @@ from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.summary import Played, Summary
 from selfplay_pipeline.iterate.folder import RunDirectory, RunState, StageRecord, describe
-from selfplay_pipeline.iterate.history import (
-    EPISODE_FIGURES,
-    Iteration,
-    best_iteration,
-    collapse_reason,
-    history_of,
-)
+from selfplay_pipeline.iterate.history import EPISODE_FIGURES, Iteration, best_iteration, collapse_reason, history_of
 from selfplay_pipeline.iterate.logs import PipelineLog
 from selfplay_pipeline.iterate.loop import Loop
 from selfplay_pipeline.iterate.results import Evaluated, Trained
@@ -48,10 +42,9 @@ def iteration(number: int, held: dict | None = None, gap: float = 1e-6, **played
     return Iteration(number, Played(**HEALTHY | played), trained, evaluated)
 
 
-def test_a_healthy_run_has_not_collapsed():
-    history = [iteration(number) for number in range(3)]
-    assert collapse_reason(history) is None
-    assert collapse_reason(history[:1]) is None
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_healthy_run_has_not_collapsed(length):
+    assert collapse_reason([iteration(number) for number in range(length)]) is None
 
 
 @pytest.mark.parametrize(
@@ -70,11 +63,8 @@ def test_each_sign_of_a_collapse_is_named(change, words):
 
 
 def test_a_fall_within_the_intervals_and_a_policy_that_never_talked_are_no_collapse():
-    history = [
-        iteration(number, held_out(reward, 0.1), proposed_without_message=1.0)
-        for number, reward in enumerate((0.8, 0.7), start=1)
-    ]
-    assert collapse_reason(history) is None
+    falls = {1: held_out(0.8, 0.1), 2: held_out(0.7, 0.1)}
+    assert collapse_reason([iteration(n, held, proposed_without_message=1.0) for n, held in falls.items()]) is None
 
 
 def test_a_figure_that_an_earlier_version_did_not_take_shows_no_collapse():
@@ -117,13 +107,8 @@ def test_signs_of_degeneration_are_counted_from_the_episodes():
     legal = [[t.action for t in r.turns if t.action in (ActionKind.MESSAGE, ActionKind.PROPOSE)] for r in episodes]
     untold = sum(actions[0] == ActionKind.PROPOSE for actions in legal if actions)
     assert figures["proposed_without_message"] == untold / 40
-    own = [
-        p
-        for r in episodes
-        for t in r.trajectories
-        for p, m in zip(t.response_logprobs, t.response_mask, strict=True)
-        if m
-    ]
+    seats = [seat for record in episodes for seat in record.trajectories]
+    own = [p for seat in seats for p, m in zip(seat.response_logprobs, seat.response_mask, strict=True) if m]
     assert figures["token_entropy"] == pytest.approx(-sum(own) / len(own))
 
 
@@ -131,11 +116,7 @@ def test_a_run_that_collapsed_says_so(tmp_path, caplog):
     episode = {**dict.fromkeys(EPISODE_FIGURES, 0.5), "repeated_messages": 0.9, "distinct_messages": 5}
     episode |= {"groups_without_signal": 0, "groups": 8}
     run = RunDirectory(tmp_path)
-    for stage, figures in {
-        "generate": episode,
-        "train": FINISHED["train"],
-        "evaluate": held_out(0.8),
-    }.items():
+    for stage, figures in {"generate": episode, "train": FINISHED["train"], "evaluate": held_out(0.8)}.items():
         run.finish(1, stage, StageRecord(seconds=1, figures=figures))
     config = load_config("tiny", {})
     log, servers = PipelineLog(config, tmp_path), Servers(config.engine, tmp_path)

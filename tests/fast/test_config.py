@@ -79,30 +79,6 @@ def test_the_learning_rate_falls_linearly_over_the_iterations_and_never_to_zero(
         load_config(written(tmp_path, "iterate: {num_iterations: 9, decay_iterations: 4}"), {})
 
 
-def test_the_built_ins_differ_from_tiny_in_what_they_are_for():
-    tiny = load_config("tiny", {})
-    assert differing(load_config("tiny4x4", {}), tiny) == {"model": "data/tiny4x4", "game.size": 4}
-    assert differing(load_config("tiny_shy", {}), tiny) == {
-        "model": "data/tiny_shy_model",
-        "game.max_length": 30,
-        "train.train_batch_size": 512,
-        "iterate.partner": "shy",
-    }
-    honest = load_config("tiny_honest", {})
-    assert differing(honest, tiny) == {
-        "model": "data/tiny_honest_model",
-        "game.score_power": 3,
-        "game.visibility": "complementary",
-        "game.hard_factor": 0,
-        "game.protocol": "fixed",
-        "generate.temperature": 1.0,
-        "train.learning_rate": 1.5e-4,
-        "train.kl_coef": 0,
-        "iterate.evaluate_states": 400,
-    }
-    assert differing(load_config("tiny_honest4x4", {}), honest) == {"model": "data/tiny_honest4x4", "game.size": 4}
-
-
 def test_a_section_of_which_all_is_commented_out_changes_nothing(tmp_path):
     path = written(tmp_path, "generate:\n  # temperature: 0.9\nonline:\n")
     assert not differing(load_config(path, {}), load_config("tiny_honest", {}))

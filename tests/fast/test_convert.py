@@ -12,16 +12,18 @@ from reports import Report, Reports
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
-from selfplay_pipeline.convert.rows import METADATA_KEY, episode_to_rows
+from selfplay_pipeline.convert.rows import METADATA_KEY, PARTNER, SCHEMA, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.iterate.folder import RunDirectory
+from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.metrics.signal import Scored, comparison_key, groups_of
+from selfplay_pipeline.train.groups import read_data
 
 GROUPS, EPISODES = 10, 4
+ROW = Scored(state=0, episode=0, seat=0, reward=0.5)
 
 
 @pytest.fixture
@@ -48,9 +50,8 @@ def test_each_episode_becomes_two_rows_of_its_group_and_groups_are_never_split(g
     assert not index["train"] & index["val"]
     assert (len(index["val"]), report.val_rows, report.train_rows) == (2, len(rows["val"]), len(rows["train"]))
     whole = [row for part in rows.values() for row in part]
-    assert sorted({(row["extra_info"]["episode_id"], row["extra_info"]["seat"]) for row in whole}) == sorted(
-        (row["extra_info"]["episode_id"], row["extra_info"]["seat"]) for row in whole
-    )
+    seats = [(row["extra_info"]["episode_id"], row["extra_info"]["seat"]) for row in whole]
+    assert sorted(set(seats)) == sorted(seats)
     facts = json.loads(pq.read_schema(tmp_path / "train.parquet").metadata[METADATA_KEY])
     assert facts == {
         "schema_version": 2,
@@ -87,13 +88,6 @@ def test_by_default_every_group_is_trained_on_and_an_older_val_file_is_removed(g
     assert {row["extra_info"]["index"] for row in rows["train"]} == set(range(GROUPS))
 
 
-def test_a_run_made_when_a_tenth_was_set_aside_is_refused_in_one_line(tmp_path):
-    config = load_config("tiny", {})
-    RunDirectory(tmp_path).open(load_config("tiny", {"convert.val_fraction": 0.1}))
-    with pytest.raises(UserError, match=r"begun with convert.val_fraction = 0.1, now it is 0.0;"):
-        RunDirectory(tmp_path).open(config)
-
-
 def test_the_order_of_the_lines_does_not_matter(games, tmp_path):
     run_convert(games, tmp_path)
     expected = rows_of(tmp_path)
@@ -115,44 +109,34 @@ def test_a_row_is_the_trajectory_of_a_seat_that_spoke(record):
         assert row["reward_model"]["normalized_reward"] == record.outcome.normalized_reward
 
 
-def test_one_episode_per_state_is_refused_with_the_reason(tmp_path):
-    refuse(
-        write_episodes(tmp_path / "games.jsonl", make_episodes(5, 1)), "one episode per state.*--episodes-per-state 2"
-    )
+def sampled(**changes):
+    """Two episodes of one state, of which the second was sampled otherwise."""
+    return [make_episode(0, 0), make_episode(0, 1, policy=POLICY.model_copy(update=changes))]
 
 
-def test_greedy_or_mixed_temperatures_are_refused_with_the_line(tmp_path):
-    hot = POLICY.model_copy(update={"temperature": 0.7})
-    episodes = [make_episode(0, 0), make_episode(0, 1, policy=hot)]
-    refuse(write_episodes(tmp_path / "games.jsonl", episodes), r"games.jsonl:2: .*temperature': 0.7, but 1.0 before")
+PAIR = [make_episode(0, 0), make_episode(0, 1)]
+OF_GROUP_1 = make_episode(1, 2)
 
 
 @pytest.mark.parametrize(
-    ("sampled", "words"),
+    ("episodes", "words"),
     [
-        ({"temperature": 0.0}, "'policy.temperature': greedy play cannot be trained on"),
-        ({"top_p": 0.9}, "'policy': sampled with top_p, top_k or a penalty"),
-        ({"top_k": 5}, "'policy': sampled with top_p, top_k or a penalty"),
-        ({"repetition_penalty": 1.1}, "'policy': sampled with top_p, top_k or a penalty"),
+        ([], "holds no finished episode"),
+        ([*make_episodes(5, 1)], "one episode per state.*--episodes-per-state 2"),
+        ([*PAIR, PAIR[0]], "group 0 episode 0 is there twice"),
+        (
+            [*PAIR, OF_GROUP_1.model_copy(update={"group_index": 0})],
+            r"jsonl:3: field 'state': group 0 has two different",
+        ),
+        (sampled(temperature=0.7), r"jsonl:2: .*temperature': 0.7, but 1.0 before"),
+        (sampled(temperature=0.0), r"jsonl:2: field 'policy.temperature': greedy play cannot be trained on"),
+        (sampled(top_p=0.9), r"jsonl:2: field 'policy': sampled with top_p, top_k or a penalty"),
+        (sampled(top_k=5), r"jsonl:2: field 'policy'"),
+        (sampled(repetition_penalty=1.1), r"jsonl:2: field 'policy'"),
     ],
 )
-def test_play_whose_log_probs_say_too_little_is_refused_with_its_line(tmp_path, sampled, words):
-    episodes = [make_episode(0, 0), make_episode(0, 1, policy=POLICY.model_copy(update=sampled))]
-    refuse(write_episodes(tmp_path / "games.jsonl", episodes), rf"games\.jsonl:2: field {words}")
-
-
-def test_two_states_of_one_group_are_refused_with_the_line(tmp_path):
-    episodes = [make_episode(0, 0), make_episode(0, 1), make_episode(1, 2).model_copy(update={"group_index": 0})]
-    refuse(write_episodes(tmp_path / "games.jsonl", episodes), r"jsonl:3: field 'state': group 0 has two different")
-
-
-def test_an_episode_that_is_there_twice_is_refused(tmp_path):
-    episodes = [make_episode(0, 0), make_episode(0, 1), make_episode(0, 0)]
-    refuse(write_episodes(tmp_path / "games.jsonl", episodes), "group 0 episode 0 is there twice")
-
-
-def test_an_empty_file_is_refused(tmp_path):
-    refuse(write_episodes(tmp_path / "games.jsonl", []), "holds no finished episode")
+def test_what_cannot_be_trained_on_is_refused_with_its_line_and_leaves_nothing(tmp_path, episodes, words):
+    refuse(write_episodes(tmp_path / "games.jsonl", episodes), words)
 
 
 @pytest.mark.parametrize("bad", ['{"half": ', "{}", '"text"', "nan"])
@@ -173,9 +157,8 @@ def test_missing_episodes_shrink_their_group_and_a_group_of_one_is_dropped(tmp_p
 
 
 def test_groups_whose_episodes_scored_alike_are_counted(tmp_path):
-    silent = Habits(talk=1.0, spoil=0, cut=0)
-    report = run_convert(write_episodes(tmp_path / "games.jsonl", make_episodes(3, 2, habits=silent)), tmp_path)
-    assert report.groups_without_signal == 3
+    silent = make_episodes(3, 2, habits=Habits(talk=1.0, spoil=0, cut=0))
+    assert run_convert(write_episodes(tmp_path / "games.jsonl", silent), tmp_path).groups_without_signal == 3
 
 
 def rewards_of(folder):
@@ -199,7 +182,6 @@ def test_a_placebo_exchanges_rewards_within_groups_and_says_so(games, tmp_path):
         name: sorted(map(min, group.values())) for name, group in false.items()
     }
     assert placebo.model_dump(exclude={"placebo"}) == report.model_dump(exclude={"placebo"})
-    assert "a placebo" in placebo.to_text() and "placebo" not in report.to_text()
     facts = [
         json.loads(pq.read_schema(tmp_path / name / "train.parquet").metadata[METADATA_KEY]).get("placebo")
         for name in ("true", "placebo")
@@ -249,3 +231,85 @@ def test_a_report_counts_what_the_files_hold(tmp_path, fraction):
     assert (report.episodes, report.episodes_per_state) == (len(episodes), 3)
     assert (report.groups, report.single_episode_groups_dropped) == (sum(groups.values()) + 2, 2)
     assert ("val" in rows) == (fraction > 0)
+
+
+# --- which rows are compared ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_seat", [False, True])
+@pytest.mark.parametrize(
+    ("change", "compared"),
+    [({"episode": 1}, True), ({"reward": 1.0}, True), ({"state": 1}, False), ({"partner": "shy"}, False)],
+)
+def test_rows_of_one_state_and_one_partner_are_compared(by_seat, change, compared):
+    row = ROW._replace(by_seat=by_seat)
+    assert (comparison_key(row) == comparison_key(row._replace(**change))) is compared
+
+
+@pytest.mark.parametrize("by_seat", [False, True])
+def test_rows_with_rewards_of_their_own_are_compared_within_a_seat(by_seat):
+    row = ROW._replace(by_seat=by_seat)
+    assert (comparison_key(row) == comparison_key(row._replace(seat=1))) is not by_seat
+
+
+def test_an_episode_counts_once_in_a_group_however_many_of_its_seats_are_there():
+    rows = [Scored(0, 0, 0, 0.5), Scored(0, 0, 1, 0.5), Scored(0, 1, 0, 1.0)]
+    assert groups_of(rows) == {comparison_key(ROW): {0: 0.5, 1: 1.0}}
+
+
+def test_groups_have_the_order_of_their_states_whatever_the_order_of_the_rows(tmp_path):
+    run_convert(write_episodes(tmp_path / "games.jsonl", make_episodes(3, 2)), tmp_path)
+    table = pq.read_table(path := tmp_path / "train.parquet")
+    groups = read_data([path]).groups
+    pq.write_table(table.take([*range(len(table))][::-1]), path)
+    again = read_data([path]).groups
+    assert [group.index for group in again] == [group.index for group in groups] == [0, 1, 2]
+
+
+def opposite(record, number):
+    """The episode with the policy in seat 0 and one of two scripts in the other."""
+    players = ["policy", ("sharing", "asker")[number % 2]]
+    return record.model_copy(update={"players": players, "trajectories": record.trajectories[:1]})
+
+
+@pytest.fixture
+def with_two_partners():
+    """Three states of four episodes, with the two partners in turn."""
+    return [opposite(record, record.episode) for record in make_episodes(3, 4)]
+
+
+def test_episodes_of_one_state_with_different_partners_are_compared_apart_at_every_stage(with_two_partners, tmp_path):
+    done = run_convert(write_episodes(tmp_path / "games.jsonl", with_two_partners), tmp_path)
+    summary = Summary()
+    for record in with_two_partners:
+        summary.add(record)
+    data = read_data([tmp_path / "train.parquet"])
+    rows = pq.read_table(tmp_path / "train.parquet").to_pylist()
+    assert {(row["extra_info"]["episode"] % 2, row[PARTNER]) for row in rows} == {(0, "sharing"), (1, "asker")}
+    assert (done.groups, done.partners, summary.signal.groups, data.signal.groups) == (6, 2, 6, 6)
+    assert done.groups_without_signal == summary.signal.without == data.signal.without
+    assert sorted(group.key.partner for group in data.groups) == ["asker"] * 3 + ["sharing"] * 3
+    for group in data.groups:
+        assert {rows[row][PARTNER] for row in group.rows} == {group.key.partner}
+
+
+def test_a_placebo_exchanges_rewards_among_episodes_with_the_same_partner(with_two_partners, tmp_path):
+    games = write_episodes(tmp_path / "games.jsonl", with_two_partners)
+    found = []
+    for name, placebo in (("true", False), ("placebo", True)):
+        run_convert(games, tmp_path / name, placebo=placebo)
+        data = read_data([tmp_path / name / "train.parquet"])
+        found.append({group.key: sorted(group.rewards) for group in data.groups})
+    assert found[0] == found[1]
+
+
+def test_one_partner_in_each_state_is_not_written_since_it_separates_nothing(tmp_path):
+    records = [opposite(record, record.group_index) for record in make_episodes(4, 2)]
+    done = run_convert(write_episodes(tmp_path / "games.jsonl", records), tmp_path)
+    assert pq.read_schema(tmp_path / "train.parquet").names == SCHEMA.names
+    assert done.partners == 0
+
+
+def test_a_state_of_which_no_two_episodes_are_compared_is_refused(tmp_path):
+    records = [opposite(record, record.episode) for record in PAIR]
+    refuse(write_episodes(tmp_path / "games.jsonl", records), "no two episodes of a state are compared with each other")

@@ -65,14 +65,10 @@ class TestArithmetic:
         assert state(qwen, Setup(processes=1, tokens=1)) == 16 * qwen.parameters == pytest.approx(122 * GB, rel=0.01)
         assert state(qwen, Setup(processes=8, tokens=1)) == pytest.approx(15.2 * GB, rel=0.01)
 
-    def test_a_token_takes_6_mb_of_activations_without_checkpointing_and_its_inputs_alone_with(
-        self, qwen: Shapes
-    ) -> None:
+    def test_a_token_takes_6_mb_of_activations_3_mb_of_logits_and_57_kb_of_cache(self, qwen: Shapes) -> None:
         assert qwen.layers * layer_activations(qwen, 2) == pytest.approx(6.3e6, rel=0.05)
-        assert qwen.layers * qwen.hidden * 2 == pytest.approx(0.2e6, rel=0.01)
-
-    def test_a_token_takes_3_mb_of_logits(self, qwen: Shapes) -> None:
         assert logits(qwen, Setup(processes=8, tokens=1000)) == pytest.approx(3.04 * GB, rel=0.01)
+        assert kv_bytes(qwen, half=True) == 57344
 
     def test_eight_gpus_without_checkpointing_hold_at_most_6600_tokens_a_pass(self, qwen: Shapes) -> None:
         without = Setup(processes=8, processes_per_node=8, tokens=1)
@@ -122,9 +118,6 @@ class TestArithmetic:
         written = disk(qwen, Setup(processes=1, tokens=1))
         assert written.state == pytest.approx(91 * GB, rel=0.01)
         assert 2 * written.state + written.saving + written.checkpoint == pytest.approx(230 * GB, rel=0.02)
-
-    def test_a_token_of_the_cache_takes_57_kb(self, qwen: Shapes) -> None:
-        assert kv_bytes(qwen, half=True) == 57344
 
 
 @pytest.mark.long
@@ -212,17 +205,18 @@ def doctor(*arguments: str) -> Done:
 
 
 class TestCommand:
-    def test_one_h100_trains_7b_with_its_state_in_host_memory(self) -> None:
-        done = doctor("--gpus", "1", "--gpu-memory", "80")
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "7,615,616,512 parameters" in done.stdout and "offloaded" in done.stdout
-        assert done.stdout.rstrip().endswith("fits")
-
-    def test_one_h100_with_little_host_memory_is_told_of_lora(self) -> None:
-        done = doctor("--gpus", "1", "--gpu-memory", "80", "--host-memory", "128")
+    @pytest.mark.parametrize(
+        ("machine", "advice"),
+        [
+            ("--gpus 1 --gpu-memory 80 --host-memory 128", "train.lora_rank 32"),
+            ("--gpus 8 --gpu-memory 24", "of 24.0 GB on each GPU with rows of 8,192 tokens: set train.max_tokens_per"),
+        ],
+    )
+    def test_what_does_not_fit_is_told_with_the_setting_to_change(self, machine: str, advice: str) -> None:
+        done = doctor(*machine.split())
         assert done.returncode == 2
-        last = done.stdout.splitlines()[-1]
-        assert last.startswith("does not fit: training needs ") and "train.lora_rank 32" in last
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith("does not fit: training needs ")]
+        assert advice in line
 
     @pytest.mark.parametrize("nodes", [1, 2])
     def test_eight_h100_hold_a_share_of_the_state_each(self, qwen: Shapes, nodes: int) -> None:
@@ -233,12 +227,6 @@ class TestCommand:
         assert found["device_total"] < 80 * GB
         assert found["serving"]["tokens"] > 8192
 
-    def test_what_does_not_fit_is_one_line_with_the_setting_to_change(self) -> None:
-        done = doctor("--gpus", "8", "--gpu-memory", "24")
-        assert done.returncode == 2
-        (line,) = [line for line in done.stdout.splitlines() if line.startswith("does not fit: training")]
-        assert "of 24.0 GB on each GPU with rows of 8,192 tokens: set train.max_tokens_per_pass" in line
-
     def test_too_little_disk_is_said(self) -> None:
         done = doctor("--gpus", "8", "--disk", "100")
         assert done.returncode == 2
@@ -247,27 +235,17 @@ class TestCommand:
     def test_a_model_that_needs_a_gpu_is_counted_for_one_where_there_is_none(self, no_gpu: None, no_hub: None) -> None:
         done = doctor("--model", GPU_MODEL)
         assert done.returncode == 2
-        first, *_ = lines = done.stdout.splitlines()
-        assert first.startswith(
-            "no GPU is visible on this machine, and training on its CPU needs at least 121.8 GB of "
-        )
-        assert first.endswith(" host memory. Counted for another machine, as with --gpus 1 --gpu-memory 80:")
+        lines = done.stdout.splitlines()
+        assert lines[0].startswith("no GPU is visible on this machine, and training on its CPU needs at least 121.8 GB")
         described = doctor("--model", GPU_MODEL, "--gpus", "1", "--gpu-memory", "80").stdout.splitlines()
         totals = [[line for line in found if line.startswith(" together")] for found in (lines, described)]
-        assert totals[0] == totals[1] and "16401" not in done.stdout
+        assert totals[0] == totals[1]
         assert lines[-3].startswith("does not fit here: no GPU is visible") and lines[-2] == "fits on 1 GPU of 80.0 GB"
 
     def test_what_the_hub_could_not_be_asked_is_no_fault(self, no_gpu: None, no_hub: None) -> None:
         done = doctor("--model", GPU_MODEL)
-        asked = f"chat template: model {GPU_MODEL}: no such folder, and the hub cannot be asked ("
-        assert f"?   {asked}" in done.stdout and f"could not be asked: {asked}" in done.stdout.splitlines()[-1]
-        assert f"does not fit: {asked}" not in done.stdout
-
-    def test_a_gpu_that_is_asked_for_where_there_is_none_is_counted_too(self, no_gpu: None) -> None:
-        done = doctor("--config", "tiny", "--device", "cuda", "--gpu-memory", "40")
-        assert done.stdout.startswith(
-            "no GPU is visible on this machine. Counted for another machine, as with --gpus 1 --gpu-memory 40:"
-        )
+        assert f"could not be asked: chat template: model {GPU_MODEL}" in done.stdout.splitlines()[-1]
+        assert "does not fit: chat template" not in done.stdout
 
     def test_this_machine_is_looked_at_with_the_shipped_model(self, tmp_path: Path) -> None:
         done = doctor("--config", "tiny", "--device", "cpu", "--output", str(tmp_path / "none" / "yet"))

@@ -85,12 +85,6 @@ def test_files_that_only_have_such_a_name_make_a_folder_nobodys(tmp_path):
     assert WRITERS["generate"](tmp_path).exit_code == 0
 
 
-def test_a_dry_run_of_generate_is_refused_like_the_run(tmp_path):
-    MADE["a model"](tmp_path)
-    done = selfplay("generate", "--dry-run", "--output", tmp_path / "games.jsonl")
-    assert done.exit_code == 2 and f"{tmp_path} holds a model" in done.stderr
-
-
 @pytest.mark.parametrize("command", ["generate", "convert", "games", "evaluate", "crossplay"])
 def test_the_same_command_goes_on_in_its_own_folder(command, tmp_path):
     for _ in range(2):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from test_asking_records import dialogue
+from test_asking import dialogue
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.shipped import GAMES, as_listed, shipped

@@ -92,11 +92,6 @@ def test_tolerance_is_for_numbers(old, new, same):
     assert (first_difference(old, new, tolerance=1e-6) is None) == same
 
 
-def test_what_may_differ_is_described():
-    fields = Fields({"a.*": ["b.*", "c"]}, {"d": "a reason"}, {"e": "another"})
-    assert fields.described() == ["a.* is now b.* and c", "d may be new: a reason", "e is not compared: another"]
-
-
 def test_a_revision_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"git archive no-such-revision: .*no-such-revision"):
         unpack("no-such-revision", tmp_path / "code")

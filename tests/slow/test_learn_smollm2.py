@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.arms import WARM
-from bench.methods import CLONING, GRPO
-from bench.smollm2 import BEFORE, Results, main
+from bench.smollm2 import BEFORE, CLONING, GRPO, Results, main
 
 SHORT = """\
 base: tiny_honest

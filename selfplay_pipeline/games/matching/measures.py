@@ -20,7 +20,7 @@ KNOWN_LINES = {
     "human pairs (8×8)": KnownLine(0.921, 0.906, 0.936, 134),
     "GPT-3.5 (8×8)": KnownLine(0.475, 0.416, 0.533, 103),
 }
-"""Rewards on DialOp's boards: of the people in data/dialop, and of GPT-3.5 with itself (`bench/gpt35.py`).
+"""Rewards on DialOp's boards: of the people in data/dialop, and of GPT-3.5 with itself (docs/results/gpt35.md).
 
 GPT-3.5 agreed on a matching in 75 of its games, and reached 0.652 in these.
 """

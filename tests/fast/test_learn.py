@@ -1,16 +1,19 @@
-"""When it may be said that a policy learned to cooperate by talking: every condition, and what its absence does."""
+"""`make learn`: its arms, their comparison, and when it may be said that a policy learned to cooperate by talking."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from bench.arms import MUTED, PLACEBO, SELF_PLAY, WARM, Played
-from bench.compared import compare, evidence
+from bench.arms import ARMS, CREDIT, IMITATION, MODES, MUTED, PLACEBO, SELF_PLAY, WARM, Effort, Played, Point, Study
+from bench.compared import Results, compare, evidence, tables
+from bench.curves import plot
+from bench.learn import main
 from bench.verdict import Evidence, conditions, verdict
+from selfplay_pipeline.config.identity import differences, flatten
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.evaluate.listen import Replay, totals_of
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
-
-MODES = ("sampled", "greedy")
 
 
 def about(value, error=0.01):
@@ -76,18 +79,6 @@ def test_a_placebo_that_falls_did_not_rise():
     assert failing(replace(LEARNED, placebo_rise=both(-0.1))) == []
 
 
-def test_each_condition_has_its_figures_whether_it_holds_or_not():
-    found = conditions(replace(LEARNED, over_muted=both(0.005)))
-    assert (found[1].holds, found[1].figures) == (
-        True,
-        "sampled 0.950 [0.940, 0.960], greedy 0.950 [0.940, 0.960]; silence 0.840 [0.839, 0.841]",
-    )
-    assert (found[3].holds, found[3].figures) == (
-        False,
-        "sampled +0.005 [-0.005, +0.015], greedy +0.005 [-0.005, +0.015]",
-    )
-
-
 def outcomes(seeds, **reward):
     """Evaluations of so many seeds on 200 states each; a muted evaluation has its player's name and `_muted`."""
     rng = np.random.default_rng(0)
@@ -129,3 +120,75 @@ def test_arms_with_other_seeds_are_compared_over_those_that_they_share():
     players = compare(found, {}, 200)
     assert (players[SELF_PLAY].seeds, players[MUTED].seeds) == ([1, 2, 3], [1, 2])
     assert players[MUTED].below_self_play["sampled"]["reward"].value == pytest.approx(0.12, abs=0.01)
+
+
+@pytest.fixture
+def study(tmp_path):
+    return Study("tiny_honest", None, iterations=4, states=20, episodes=1, work=tmp_path)
+
+
+def settings(study, arm):
+    return flatten(study.config(1, ARMS[arm].changes).model_dump(mode="json"))
+
+
+@pytest.mark.parametrize(
+    ("arm", "key", "values"),
+    [
+        (MUTED, "game.mute", (False, True)), (PLACEBO, "convert.placebo", (False, True)),
+        (CREDIT, "convert.credit", ("episode", "turn")),
+    ],
+)  # fmt: skip
+def test_an_arm_differs_from_self_play_in_one_key(study, arm, key, values):
+    assert differences(settings(study, SELF_PLAY), settings(study, arm)) == {key: values}
+
+
+def test_imitation_continued_is_refused_where_it_is_not_known_whom_the_warm_start_imitated():
+    with pytest.raises(UserError, match="name the scripted player with --teacher"):
+        main(arms=[IMITATION], model="some/model", teacher=None)
+
+
+def test_each_seed_is_evaluated_on_states_of_its_own_and_all_its_arms_on_the_same(study):
+    assert study.held_out(1).fingerprint != study.held_out(2).fingerprint
+    of_arms = {study._job(Played("warm start", mute), 1)[1].states.fingerprint for mute in (False, True)}
+    assert of_arms == {study.held_out(1).fingerprint}
+
+
+def test_arms_that_were_not_trained_are_left_out(study):
+    assert study.outcomes([1, 2]) == study.heard([1, 2]) == {}
+
+
+def test_imitation_waits_for_self_play_whose_tokens_it_is_to_have(study):
+    with pytest.raises(UserError, match="train self-play of seed 1 first"):
+        study.train(IMITATION, 1)
+    assert not list(study.work.iterdir()), "nothing is left half-written"
+
+
+REPLAY = {"state": 0, "seat": 0, "message": "", "said": [0], "expected": [1], "decided": [1]}
+FOLLOWS = {kind: totals_of([Replay.model_validate(REPLAY | {"kind": kind})]) for kind in ("changed", "swapped")}
+
+
+@pytest.fixture(scope="module")
+def results():
+    players = compare(outcomes(2, **TALKS, **SILENT), {SELF_PLAY: {1: FOLLOWS, 2: FOLLOWS}}, 100)
+    found = conditions(evidence(players, about(0.84, 0.001)))
+    points = [Point(iteration=number, rewards={"sampled": 0.7, "greedy": 0.8}) for number in (0, 2, 4)]
+    return Results(
+        command="make learn",
+        config={},
+        iterations=4,
+        states_of_each_seed=200,
+        episodes_of_each_state=1,
+        references={"silence": about(0.84, 0.001), "optimum": about(1.0, 0.0)},
+        players=players,
+        effort={SELF_PLAY: {1: Effort(minutes=9.0, episodes=2048, sampled_tokens=70_000, updates=32, shared=0)}},
+        curves={SELF_PLAY: {1: points, 2: points}, IMITATION: {1: []}, CREDIT: {1: points}},
+        conditions=found,
+        verdict=verdict(found),
+    )
+
+
+def test_what_was_found_is_read_back_as_it_was_written_and_drawn(results, tmp_path):
+    assert Results.model_validate_json(results.model_dump_json()) == results
+    assert tables(results).endswith(f"{results.verdict}\n")
+    plot(results, tmp_path / "learning.png")
+    assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
