@@ -17,7 +17,7 @@ from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
 
 Device = Literal["cpu", "cuda"]
 PARTS = "selfplay_pipeline.train.verl"
-EXTENSION = f"{PARTS}.offline"
+EXTENSION = f"{PARTS}.load_offline"
 IMPORTANCE_THRESHOLD = 2.0
 """Largest importance weight (trainer over engine, for each token); larger ones are cut to it."""
 OBJECT_STORE_BYTES = 300_000_000
