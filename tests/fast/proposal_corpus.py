@@ -508,27 +508,11 @@ WITHDRAWING_TAILS = (
 )
 """Each takes back the pairs that stand before it, or one of them."""
 DENYING_MARKS = (
-    "{} != {}",
-    "{} ≠ {}",
-    "~~{}: {}~~",
-    "<s>{}: {}</s>",
-    "<del>{}: {}</del>",
-    "<!-- {}: {} -->",
-    "❌ {}: {}",
-    "{}: {} ✗",
-    "{}: {} (excluded)",
-    "{}: {} (removed)",
-    "{}: {} (not)",
-    "{} (no!): {}",
-    "{}: {} (or someone else)",
-    "{}: {} (maybe)",
-    "{}: {} (?)",
-    "{}: {} [do not use]",
-    "{}: {} = false",
-    "- [ ] {}: {}",
-    "take {} from {}",
+    "{} != {}", "{} ≠ {}", "~~{}: {}~~", "<s>{}: {}</s>", "<del>{}: {}</del>", "<!-- {}: {} -->", "❌ {}: {}",
+    "{}: {} ✗", "{}: {} (excluded)", "{}: {} (removed)", "{}: {} (not)", "{} (no!): {}", "{}: {} (or someone else)",
+    "{}: {} (maybe)", "{}: {} (?)", "{}: {} [do not use]", "{}: {} = false", "- [ ] {}: {}", "take {} from {}",
     "{}: everyone except {}",
-)
+)  # fmt: skip
 """Each denies a pair, or leaves it open."""
 TALK_OF_TAGS = (
     "I do not want to [propose] this yet:\n{}",

@@ -98,7 +98,7 @@ def test_a_damaged_record_of_a_training_is_named(tmp_path):
 
 
 class OnlyTraining(Loop):
-    """The loop without its games; what verl would do is in the test."""
+    """The loop without its games; what a training does is up to the test."""
 
     async def _generate(self, number, checkpoint):
         return Played(**FINISHED["generate"])
@@ -110,18 +110,26 @@ class OnlyTraining(Loop):
         pass
 
 
+def trained(output: Path, **changes: Any) -> TrainResult:
+    """Make what a training of one step leaves, and say so."""
+    made = {name: output / name for name in ("checkpoint", "trainer_state")}
+    for folder in made.values():
+        folder.mkdir(parents=True, exist_ok=True)
+    done = {
+        "steps": 1, "planned_steps": 1, "groups": 1, "groups_without_signal": 0, "rows": 2, "seconds_total": 1.0,
+        "seconds_in_steps": 1.0, "log_prob_gap": None, "metrics_path": output / "metrics.jsonl", **made,
+    }  # fmt: skip
+    return TrainResult(**done | changes)
+
+
 def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_began_with(tmp_path, monkeypatch):
     options = {"iterate.evaluate_every": 0, "iterate.keep_processes": False}
     config, run = load_config("tiny", options), tmp_path / "run"
     began_with = []
 
     async def train(job, trainer):
-        state, output = job.initial_trainer_state, job.output
-        began_with.append(state and state.parent.name)
-        for made in ("trainer_state", "checkpoint"):
-            (output / made).mkdir(parents=True, exist_ok=True)
-        metrics, state = output / "metrics.jsonl", output / "trainer_state"
-        return TrainResult(1, 1, 1, 0, 2, output / "checkpoint", state, metrics, 1.0, 1.0, None)
+        began_with.append(job.initial_trainer_state and job.initial_trainer_state.parent.name)
+        return trained(job.output)
 
     def left() -> list[str]:
         return sorted(state.parent.name for state in run.glob("iter_*/trainer_state"))
@@ -169,18 +177,13 @@ def test_a_run_in_another_place_goes_on_with_its_own_files(tmp_path, monkeypatch
         began_with.append((job.model, str(job.initial_trainer_state)))
         if len(began_with) == 2:
             raise KeyboardInterrupt
-        (job.output / "checkpoint").mkdir()
-        metrics, state = job.output / "metrics.jsonl", job.output / "trainer_state"
-        return TrainResult(1, 1, 1, 0, 2, job.output / "checkpoint", state, metrics, 1.0, 1.0, None)
+        return trained(job.output)
 
     monkeypatch.setattr("selfplay_pipeline.iterate.loop.train_policy", train)
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(run_iterate(config, run, OnlyTraining))
     place.parent.mkdir()
-    if moved:
-        run.rename(place)
-    else:
-        shutil.copytree(run, place)
+    (shutil.move if moved else shutil.copytree)(run, place)
     (place / "iter_1" / "checkpoint" / "config.json").write_text("{}")
     with pytest.raises(UserError, match="holds other files than when the iteration had made it"):
         asyncio.run(run_iterate(config, place, OnlyTraining))

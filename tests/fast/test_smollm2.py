@@ -5,8 +5,8 @@ import pytest
 
 from bench.arms import MODES, WARM
 from bench.methods import GRPO, Budget, Study, cloning
-from bench.smollm2 import BEFORE, CONFIG, SHOWN, Results, lines, player_of, table
-from selfplay_pipeline.metrics.bootstrap import Interval, Totals
+from bench.smollm2 import BEFORE, CONFIG, SHOWN, lines, player_of
+from selfplay_pipeline.metrics.bootstrap import Totals
 
 BUDGETS = [Budget(episodes=128, rows=256, own_tokens=9000, updates=4, minutes=minutes) for minutes in (10, 20)]
 
@@ -33,26 +33,6 @@ def test_a_player_is_compared_with_the_warm_start_over_the_seeds_that_it_has():
     assert [each["greedy"]["reward"].value for each in both.rise_of_seeds] == pytest.approx([0.11, 0.12])
     assert one.seeds == 1 and one.rise["greedy"]["reward"].value == pytest.approx(0.11)
     assert both.budget.minutes == 15
-
-
-def test_the_table_has_a_column_for_each_player_that_is_there():
-    players = {name: player_of(name, OUTCOMES, BUDGETS if name == GRPO else []) for name in OUTCOMES[1]}
-    results = Results(
-        teacher="speaking-teacher",
-        teacher_episodes=240,
-        iterations=6,
-        states_of_each_seed=50,
-        episodes_of_each_state=2,
-        references={"random": Interval(value=0.65, low=0.64, high=0.66)},
-        players=players,
-    )
-    text = table(results)
-    rows = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if line.startswith("|")}
-    assert rows["legal actions, sampled"].startswith("| legal actions, sampled | 0.100 [")
-    assert rows["rise of the reward, greedy"].startswith("| rise of the reward, greedy |  |  | +0.115 [")
-    assert rows["seed 2 alone, greedy"].startswith("| seed 2 alone, greedy |  |  | +0.120 [")
-    assert len({line.count("|") for line in rows.values()}) == 1
-    assert text.endswith("Rewards on the same states: random 0.650 [0.640, 0.660].\n")
 
 
 def test_the_states_have_a_silence_line_and_an_adapter_takes_few_bytes(tmp_path):
