@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-from pathlib import Path
+from contextlib import nullcontext
 
 import pyarrow.parquet as pq
 import pytest
-from factories import byte_chat, write_episodes
+from factories import TINY, byte_chat, write_episodes
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -143,17 +143,10 @@ def test_a_cell_of_the_cross_play_is_the_reward_of_the_player_in_its_row(tmp_pat
     assert first.value > 0.8 > 0.6 > other.value
 
 
-def test_three_checkpoints_may_play_with_each_other_where_each_gets_a_server(tmp_path):
-    urls = [f"http://127.0.0.1:{port}" for port in (29_997, 29_998, 29_999)]
-    copies = [tmp_path / name for name in ("one", "two")]
-    for copy in copies:
-        copy.symlink_to(Path("data/tiny_model").resolve())
-
-    def check(*attached: str) -> None:
-        config = load_config("tiny", {"engine.server_url": [*attached]})
-        check_seats(config, "data/tiny_model", ["policy", *map(str, copies)])
-
-    check()
-    check(*urls)
-    with pytest.raises(UserError, match=r"each of the 3 checkpoints .* needs a server of its own, and 2 are given"):
-        check(*urls[:2])
+@pytest.mark.parametrize(("attached", "enough"), [(0, True), (2, False), (3, True)])
+def test_three_checkpoints_may_play_with_each_other_where_each_gets_a_server(attached, enough):
+    urls = [f"http://127.0.0.1:{port}" for port in range(29_997, 29_997 + attached)]
+    config = load_config("tiny", {"engine.server_url": urls})
+    words = r"each of the 3 checkpoints .* needs a server of its own, and 2 are given"
+    with nullcontext() if enough else pytest.raises(UserError, match=words):
+        check_seats(config, TINY, ["policy", "data/tiny_apart_model", "data/tiny_honest_model"])

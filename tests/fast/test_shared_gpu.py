@@ -15,17 +15,14 @@ from test_resume import OnlyTraining, trained
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import EngineConfig
-from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.engines import client, pool, sglang_server
 from selfplay_pipeline.engines.pool import EnginePool
 from selfplay_pipeline.engines.requests import RELEASED
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec
-from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate import loop as iterate
 from selfplay_pipeline.train.groups import NoSignalError
-from selfplay_pipeline.train.offline import TrainResult
 
 LOADS = ["pause_generation", "update_weights_from_disk", "flush_cache", "continue_generation", "generate"]
 RELEASES = ["pause_generation", "flush_cache", "release_memory_occupation"]

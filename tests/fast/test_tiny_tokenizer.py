@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from factories import take
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.shipped import shipped
@@ -44,31 +45,13 @@ def encode(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
-TEXTS = [
-    "",
-    "see",
-    "error",
-    "[message] none",
-    "[accept]",
-    "[propose] Proposal: BLEU: Ava\nElectra: Daniel\nGloVe: Sofia",
-    "  two  spaces , and . punctuation , it's n't \n\n\ttabs\r\n ",
-    "Avatar seen users100 [messages] match-again",
-    "".join(map(chr, range(128))),
-    "日本 naïve \U0001f389 ~",
-    "<|im_start|>user\nsee<|im_end|>\n<|endoftext|>",
-]
-
-
-@pytest.mark.parametrize("text", TEXTS)
+@given(text=st.text() | st.text(st.characters(max_codepoint=127)))
+@example(text="[propose] Proposal: BLEU: Ava\nElectra: Daniel\nGloVe: Sofia")
+@example(text="  two  spaces , and . punctuation , it's n't \n\n\ttabs\r\n ")
+@example(text="Avatar seen users100 [messages] match-again")
+@example(text="<|im_start|>user\nsee<|im_end|>\n<|endoftext|>")
 def test_any_text_decodes_to_itself(tokenizer: Any, text: str) -> None:
     assert tokenizer.decode(encode(tokenizer, text)) == text
-
-
-def test_random_ascii_decodes_to_itself(tokenizer: Any) -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        text = "".join(map(chr, rng.integers(0, 128, 40)))
-        assert tokenizer.decode(encode(tokenizer, text)) == text
 
 
 @pytest.mark.parametrize("config", [TINY, MatchingConfig(hard_factor=0)], ids=["compact", "default"])
