@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 from command import selfplay
-from factories import BOARD, Habits, episode_records, make_episode, make_episodes, set_at, write_episodes
+from factories import BOARD, FINISHED, Habits, episode_records, make_episode, make_episodes, set_at, write_episodes
 from hypothesis import given, settings
 from matplotlib.figure import Figure
 
@@ -126,8 +126,7 @@ def test_a_trajectory_reads_as_its_tokens_with_own_ones_apart(record):
 def test_bytes_of_one_character_are_one_piece():
     trajectory = make_episode(1, habits=Habits(spoil=1, cut=0)).trajectories[0]
     texts = [text for run in read_stream(trajectory, ByteDecoder()).runs for text in run.texts]
-    assert "ï" in texts and "雪" in texts
-    assert not any("�" in text for text in texts)
+    assert {"ï", "雪"} <= {*texts} and not any("�" in text for text in texts)
 
 
 def test_very_long_texts_and_trajectories_are_cut_with_a_count(monkeypatch):
@@ -246,21 +245,18 @@ def whole_run(tmp_path_factory) -> Path:
         write_episodes(run.games(number), make_episodes(4, 3, seed=number))
         note_rules(run.games(number))
     write_episodes(run.iteration(0) / "evaluation" / "sampled.jsonl", make_episodes(5, 1, seed=7))
-    steps = [
-        {
-            "step": n,
-            "actor/pg_loss": 0.1 * n,
-            "perf/total_num_tokens": 8.0 * n,
-            "selfplay/log_prob_gap/mean": 10.0 ** (n - 5),
-        }
-        for n in (1, 2)
-    ]
-    (run.iteration(1) / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    names = ("actor/pg_loss", "perf/total_num_tokens", "selfplay/log_prob_gap/mean")
+    write_steps(run.iteration(1), *(dict(zip(names, (0.1 * n, 8.0 * n, 10.0 ** (n - 5)), strict=True)) for n in (1, 2)))
     episode = scan(EpisodesFile(run.games(1), "training", "")).summary.to_dict()
-    train = {"checkpoint": "c", "carried": False, "steps": 2, "log_prob_gap": 1e-4}
     run.finish(1, "generate", StageRecord(seconds=3, figures=episode))
+    train = FINISHED["train"] | {"steps": 2, "log_prob_gap": 1e-4}
     run.finish(1, "train", StageRecord(seconds=9, figures=train))
     return run.path
+
+
+def write_steps(folder: Path, *steps: dict[str, float]) -> None:
+    lines = (json.dumps({"step": number} | step) + "\n" for number, step in enumerate(steps, 1))
+    (folder / "metrics.jsonl").write_text("".join(lines))
 
 
 def charts(path: Path) -> dict[str, Chart]:
@@ -381,20 +377,20 @@ def test_a_file_that_has_only_begun_draws_no_point(run_folder):
 
 
 def test_steps_are_numbered_through_the_iterations_and_many_are_drawn_as_means(run_folder):
-    (run_folder / "iter_2" / "metrics.jsonl").write_text('{"step": 1, "actor/pg_loss": 0.5}\n')
+    write_steps(run_folder / "iter_2", {"actor/pg_loss": 0.5})
     assert list(charts(run_folder)["loss"].series[0].x) == [1, 2, 3]
     (run_folder / "iter_2" / "metrics.jsonl").unlink()
-    steps = [{"step": n, "actor/pg_loss": float(n)} for n in range(1, 1201)]
-    (run_folder / "iter_1" / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    write_steps(run_folder / "iter_1", *({"actor/pg_loss": float(n)} for n in range(1, 1201)))
     (series,) = charts(run_folder)["loss"].series
     assert series.label == "means of 3 steps" and len(series.y) == 400
     assert list(series.y[:2]) == list(series.x[:2]) == [2, 5]
 
 
 def test_an_online_training_has_a_report(tmp_path):
-    lines = [{"step": 0, "held_out/reward": 0.7}, {"step": 1, "selfplay/reward": 0.75}]
-    lines.append({"step": 2, "selfplay/reward": 0.8, "held_out/reward": 0.9})
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    held_out, reward = "held_out/reward", "selfplay/reward"
+    write_steps(
+        tmp_path, {"step": 0, held_out: 0.7}, {"step": 1, reward: 0.75}, {"step": 2, reward: 0.8, held_out: 0.9}
+    )
     (tmp_path / "server_0_weights.jsonl").write_text('{"step": 1}\n')
     found = charts(tmp_path)
     assert found.keys() == {"step_reward", "step_held_out"}
