@@ -10,7 +10,6 @@ from chat_templates import shaped_tokenizer
 from factories import BOARD
 from scripted_server import played
 
-from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.base import state_rng
@@ -19,8 +18,6 @@ from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.outside_text import ChatPlayer
 from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord
 from selfplay_pipeline.generate.run import Sitting
-from selfplay_pipeline.generate.stage import make_job
-from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.slime.rollout import first_prompt
 
@@ -110,18 +107,6 @@ def test_a_prompt_that_opens_the_thought_itself_needs_only_its_end():
 
 def test_a_model_without_thoughts_may_write_of_them():
     assert ChatTokenizer(shaped_tokenizer("llama-3")).said("[message] </think> hi") == ("[message] </think> hi", True)
-
-
-def test_games_with_and_without_thoughts_are_not_mixed_in_one_file(tmp_path):
-    output = tmp_path / "games.jsonl"
-    configs = [load_config("tiny", {"generate.thinking": thinking}) for thinking in (False, True)]
-    before, after = (
-        EpisodeStore(output, make_job(config, output, "data/tiny_model", 0, 0).arguments) for config in configs
-    )
-    with before.held(), before.opened(lambda episode: None):
-        pass
-    with pytest.raises(UserError, match=r"generate\.thinking = False, now it is True"), after.held():
-        pass
 
 
 def test_slimes_rendered_prompt_must_agree_with_the_configuration():
