@@ -1,7 +1,9 @@
 """What holds for all tests: timings never decide one, and messages call the program as in an activated environment."""
 
+import asyncio
 import functools
 import gc
+import inspect
 import os
 import re
 import signal
@@ -56,6 +58,15 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     collect_seldom()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -60,67 +60,27 @@ PHI3_TEMPLATE = """\
 """
 
 QWEN_SPECIAL = [
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|object_ref_start|>",
-    "<|object_ref_end|>",
-    "<|vision_start|>",
-]
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|vision_start|>",
+]  # fmt: skip
 QWEN_PLAIN = ["<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"]
 LLAMA3_SPECIAL = [
-    "<|begin_of_text|>",
-    "<|end_of_text|>",
-    "<|reserved_special_token_0|>",
-    "<|finetune_right_pad_id|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eom_id|>",
-    "<|eot_id|>",
-    "<|python_tag|>",
-]
+    "<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|finetune_right_pad_id|>",
+    "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>",
+]  # fmt: skip
 SMOLLM2_SPECIAL = [
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<repo_name>",
-    "<reponame>",
-    "<file_sep>",
-    "<filename>",
-    "<gh_stars>",
-    "<issue_start>",
-    "<issue_comment>",
-    "<issue_closed>",
-    "<jupyter_start>",
-    "<jupyter_text>",
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", "<reponame>", "<file_sep>", "<filename>",
+    "<gh_stars>", "<issue_start>", "<issue_comment>", "<issue_closed>", "<jupyter_start>", "<jupyter_text>",
     "<empty_output>",
-]
+]  # fmt: skip
 GEMMA_SPECIAL = [
-    "<pad>",
-    "<eos>",
-    "<bos>",
-    "<unk>",
-    "<mask>",
-    "<unused0>",
-    "<unused9>",
-    "<start_of_turn>",
-    "<end_of_turn>",
+    "<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<unused0>", "<unused9>", "<start_of_turn>", "<end_of_turn>",
     "[multimodal]",
-]
+]  # fmt: skip
 GEMMA_PLAIN = ["\n\n", "\n\n\n", "▁▁", "▁▁▁▁", "<table>", "</table>", "<h1>"]
 MISTRAL_SPECIAL = [
-    "<unk>",
-    "<s>",
-    "</s>",
-    "[INST]",
-    "[/INST]",
-    "[TOOL_CALLS]",
-    "[AVAILABLE_TOOLS]",
-    "[/AVAILABLE_TOOLS]",
-    "[TOOL_RESULTS]",
-    "[/TOOL_RESULTS]",
-    "[control_8]",
-]
+    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[control_8]",
+]  # fmt: skip
 PHI3_SPECIAL = ["<|endoftext|>", "<|assistant|>", "<|placeholder1|>", "<|system|>", "<|end|>", "<|user|>"]
 """Added tokens of the published tokenizers, flagged special and not."""
 

@@ -195,6 +195,14 @@ FINISHED: dict[str, dict[str, Any]] = {
 """Figures of finished stages, as `iterate` records them."""
 
 
+def set_at(data: Any, path: str, value: Any) -> None:
+    """Set what lies at a dotted path in nested dictionaries."""
+    *outer, last = path.split(".")
+    for key in outer:
+        data = data[key]
+    data[last] = value
+
+
 def episode_records(**fixed: Any) -> st.SearchStrategy[EpisodeRecord]:
     """Episodes of any kind: agreed or not, with illegal and cut turns, broken off early, of seats that never spoke."""
     share = st.floats(0, 1)

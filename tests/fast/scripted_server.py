@@ -8,8 +8,16 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from factories import POLICY
 
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
+from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.generate.players import PolicyPlayer
+from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -62,3 +70,16 @@ def answering(
             return await act(engine)
 
     return serving({"/generate": generate}, run)
+
+
+def played(chat: ChatTokenizer, replies: Sequence[list[int]], config: MatchingConfig, limit: int) -> EpisodeRecord:
+    """An episode of a policy in both seats that is answered so, as far as a turn's limit of tokens allows."""
+    game, policy = MatchingGame(config), POLICY.model_copy(update={"max_new_tokens": limit})
+
+    async def act(engine: SGLangEngine) -> EpisodeRecord:
+        me = PolicyPlayer(engine, chat, policy, 100_000)
+        sitting = Sitting(game, game.sample_state(state_rng(0, 0)), [me, me], "g", (0, 0, 0))
+        await sitting.episode.run()
+        return sitting.record(policy)
+
+    return answering([reply[:limit] for reply in replies], act)

@@ -34,6 +34,11 @@ MESSAGE = (
     r"was begun with generate\.max_new_tokens = \d+, now it is 9 \(option --max-new-tokens\); "
     "give the earlier value, or another --output"
 )
+PLAYED = {
+    "generate": "generate --player random --player sharing --num-episodes 2 --episodes-per-state 2",
+    "evaluate": "evaluate random --num-states 2 --episodes 1",
+    "crossplay": "crossplay random sharing --num-states 2",
+}
 
 
 def changed(section: str, **fields) -> Config:
@@ -51,10 +56,7 @@ def changed(section: str, **fields) -> Config:
 @pytest.mark.parametrize(
     ("section", "commands"),
     [
-        ("", {"generate", "evaluate", "iterate"}),
-        ("generate", {"generate", "evaluate", "iterate"}),
-        ("engine", {"generate", "evaluate", "iterate"}),
-        ("game", {"generate", "evaluate", "iterate"}),
+        *((section, {"generate", "evaluate", "iterate"}) for section in ("", "generate", "engine", "game")),
         ("evaluate", {"evaluate", "iterate"}),
         ("train", {"iterate"}),
         ("iterate", {"iterate"}),
@@ -121,10 +123,12 @@ def test_a_run_goes_on_only_with_the_same_values_of_what_decides(tmp_path):
             check_same(tmp_path, before | {"weight": 3}, before)
 
 
-def test_fields_of_all_marks_are_decided_as_the_marks_say():
+def test_fields_of_all_marks_are_decided_as_the_marks_say_and_a_fields_own_mark_goes_before_its_sections():
     class Part(Section):
         plain: int = 1
         free: Annotated[int, FREE] = 1
+        own: Annotated[int, UsedBy("train", "iterate")] = 1
+        narrower: Annotated[int, UsedBy("train", "iterate"), Identity("iterate")] = 1
 
     class Whole(Section):
         open: Part = Part()
@@ -132,69 +136,40 @@ def test_fields_of_all_marks_are_decided_as_the_marks_say():
         of_one: Annotated[Part, Identity("train")] = Part()
         used: Annotated[Part, UsedBy("train")] = Part()
 
-    assert deciding(Whole(), "train") == {"open.plain": 1, "of_one.plain": 1, "used.plain": 1}
-    assert deciding(Whole(), "iterate") == {"open.plain": 1}
-
-
-def test_the_mark_of_a_field_takes_the_place_of_its_sections_mark():
-    class Part(Section):
-        plain: int = 1
-        own: Annotated[int, UsedBy("train", "iterate")] = 1
-        narrower: Annotated[int, UsedBy("train", "iterate"), Identity("iterate")] = 1
-
-    class Whole(Section):
-        part: Annotated[Part, UsedBy("train")] = Part()
-
-    assert deciding(Whole(), "train") == {"part.plain": 1, "part.own": 1}
-    assert deciding(Whole(), "iterate") == {"part.own": 1, "part.narrower": 1}
+    named = {command: set(deciding(Whole(), command)) for command in ("train", "iterate")}
+    plain = {"open.plain", "open.own", "used.own"}
+    assert named["train"] == plain | {"of_one.plain", "of_one.own", "used.plain"}
+    assert named["iterate"] == plain | {"open.narrower", "used.narrower"}
 
 
 def selfplay(*arguments) -> str:
-    done = CliRunner().invoke(app, [*map(str, arguments), "--config", "tiny"])
+    words = [word for argument in arguments for word in str(argument).split()]
+    done = CliRunner().invoke(app, [*words, "--config", "tiny"])
     return " ".join(done.stderr.split())
 
 
-PLAYED = {
-    "generate": (
-        "generate",
-        "--player",
-        "random",
-        "--player",
-        "sharing",
-        "--num-episodes",
-        2,
-        "--episodes-per-state",
-        2,
-    ),
-    "evaluate": ("evaluate", "random", "--num-states", 2, "--episodes", 1),
-    "crossplay": ("crossplay", "random", "sharing", "--num-states", 2),
-}
-
-
-@pytest.mark.parametrize("command", PLAYED)
-def test_who_plays_says_what_differs_in_the_same_words(command, tmp_path):
-    output = tmp_path / ("games.jsonl" if command == "generate" else "folder")
-    selfplay(*PLAYED[command], "--output", output)
-    assert re.search(MESSAGE, selfplay(*PLAYED[command], "--output", output, "--max-new-tokens", 9))
-
-
-@pytest.mark.parametrize("command", ["evaluate", "crossplay"])
 @pytest.mark.parametrize(
-    ("option", "words"),
+    ("command", "option", "words"),
     [
-        ("--state-seed", "evaluate.state_seed = 0, now it is 3 (option --state-seed); give the earlier value,"),
-        ("--num-states", "evaluate.num_states = 2, now it is 3 (option --num-states); give the earlier value,"),
-        ("--states", "states = 'held out', now it is 'a file' (option --states); give the earlier value,"),
+        *((command, "--max-new-tokens 9", MESSAGE) for command in PLAYED),
+        *(
+            (command, option, f"was begun with {words}; give the earlier value,")
+            for command in ("evaluate", "crossplay")
+            for option, words in (
+                ("--state-seed 3", r"evaluate\.state_seed = 0, now it is 3 \(option --state-seed\)"),
+                ("--num-states 3", r"evaluate\.num_states = 2, now it is 3 \(option --num-states\)"),
+                ("--states states.jsonl", r"states = 'held out', now it is 'a file' \(option --states\)"),
+            )
+        ),
     ],
 )
-def test_other_states_are_named_by_the_option_that_gave_them(command, option, words, tmp_path):
+def test_who_plays_says_what_differs_by_the_option_that_gave_it(command, option, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     state = make_game(load_config("tiny", {}).game).sample_state(state_rng(5, 0))
-    file = tmp_path / "states.jsonl"
-    file.write_text(json.dumps(state.to_dict()) + "\n")
-    played = *PLAYED[command], "--output", tmp_path / "folder"
+    Path("states.jsonl").write_text(json.dumps(state.to_dict()) + "\n")
+    played = PLAYED[command], "--output", "games.jsonl" if command == "generate" else "folder"
     selfplay(*played)
-    said = selfplay(*played, option, file if option == "--states" else 3)
-    assert f"was begun with {words}" in said
+    assert re.search(words, selfplay(*played, option))
 
 
 def test_a_file_of_states_that_has_changed_is_noticed(tmp_path):
@@ -203,11 +178,6 @@ def test_a_file_of_states_that_has_changed_is_noticed(tmp_path):
         file.write_text(json.dumps(game.sample_state(state_rng(seed, 0)).to_dict()) + "\n")
         said = selfplay("evaluate", "random", "--states", file, "--output", tmp_path / "folder")
     assert "was begun with contents of states = " in said
-
-
-def test_so_does_a_loop(tmp_path):
-    RunDirectory(tmp_path).open(load_config("tiny", {}))
-    assert re.search(MESSAGE, selfplay("iterate", "--output", tmp_path, "--dry-run", "--max-new-tokens", 9))
 
 
 def test_so_do_trainings(tmp_path, monkeypatch):
@@ -227,17 +197,13 @@ def test_so_do_trainings(tmp_path, monkeypatch):
         claim(offline, deciding(offline, "train") | {"learning_rate": 1.0}, tmp_path / "checkpoint")
 
 
-def test_what_comes_with_the_package_has_one_name_wherever_a_command_is_given(tmp_path, monkeypatch):
+def test_a_loop_goes_on_from_any_folder_with_what_comes_with_the_package_and_with_the_same_values(
+    tmp_path, monkeypatch
+):
     run = RunDirectory(tmp_path / "run")
     run.open(load_config("tiny", {}))
     monkeypatch.chdir(tmp_path)
     elsewhere = load_config("tiny", {})
     assert Path(str(elsewhere.model)).is_absolute()
     run.open(elsewhere)
-
-
-def test_a_loop_is_not_continued_with_another_context(tmp_path):
-    run = RunDirectory(tmp_path)
-    run.open(load_config("tiny", {}))
-    with pytest.raises(UserError, match=r"engine\.context_length"):
-        run.open(load_config("tiny", {"engine.context_length": 300}))
+    assert re.search(MESSAGE, selfplay("iterate --dry-run --max-new-tokens 9 --output", run.path))

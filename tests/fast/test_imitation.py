@@ -11,6 +11,7 @@ import pytest
 from factories import BOARD, byte_chat, make_episodes, write_episodes
 from hypothesis import given
 from hypothesis import strategies as st
+from test_resume import trained
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
@@ -39,12 +40,11 @@ def games(tmp_path_factory):
 
 
 def write(output, *sources, game=None, context_length=10_000, **choice) -> Imitated:
-    choice = {"held_out": 0.25} | choice
     return write_rows(
         [Source.of(str(source)) for source in sources],
         game or MatchingGame(BOARD),
         byte_chat(),
-        ImitateConfig(**choice),
+        ImitateConfig(**{"held_out": 0.25} | choice),
         output,
         context_length=context_length,
         seed=0,
@@ -69,12 +69,13 @@ def test_every_row_is_there_or_left_out_for_a_named_reason(games, tmp_path):
     assert all(row["reward_model"]["normalized_reward"] >= 0.3 for row in rows(tmp_path))
 
 
-def test_whole_states_are_held_out_the_same_ones_each_time(games, tmp_path):
-    write(tmp_path / "one", games)
-    write(tmp_path / "other", games)
+def test_whole_states_are_held_out_the_same_ones_each_time_and_one_seat_alone_can_be_imitated(games, tmp_path):
+    for name in ("one", "other"):
+        write(tmp_path / name, games, seats=[1])
     trained, away = states(tmp_path / "one", TRAIN), states(tmp_path / "one", HELD_OUT)
     assert len(away) == GROUPS // 4 and len(trained) == GROUPS - GROUPS // 4 and not trained & away
     assert states(tmp_path / "other", HELD_OUT) == away
+    assert {row["extra_info"]["seat"] for row in rows(tmp_path / "one")} == {1}
 
 
 def test_held_out_rows_of_a_call_that_was_cut_do_not_stay(games, tmp_path):
@@ -89,9 +90,8 @@ def test_one_state_is_one_group_whatever_files_its_episodes_are_in(games, tmp_pa
         (tmp_path / f"{name}.jsonl").write_text("".join(part))
     write(tmp_path / "out", tmp_path / "a.jsonl", f"{tmp_path}/b.jsonl=0.5", best_of_group=1, held_out=0)
     found = rows(tmp_path / "out", TRAIN)
-    assert len({row["extra_info"]["index"] for row in found}) == len(
-        {(r["extra_info"]["index"], r["extra_info"]["episode"]) for r in found}
-    )
+    groups = {row["extra_info"]["index"] for row in found}
+    assert len(groups) == len({(row["extra_info"]["index"], row["extra_info"]["episode"]) for row in found})
     low, high = sorted({row["weight"] for row in found})
     assert high / low == pytest.approx(2)
     own = [sum(row["response_mask"]) for row in found]
@@ -99,11 +99,6 @@ def test_one_state_is_one_group_whatever_files_its_episodes_are_in(games, tmp_pa
     assert sum(len(batch.index) for batch in read_rows(tmp_path / "out" / TRAIN)) == len(found)
     facts = json.loads(pq.read_schema(tmp_path / "out" / TRAIN).metadata[METADATA_KEY])
     assert facts["temperature"] == 1.0 == found[0]["sampling_temperature"]
-
-
-def test_one_seat_alone_can_be_imitated(games, tmp_path):
-    write(tmp_path, games, seats=[1])
-    assert {row["extra_info"]["seat"] for row in rows(tmp_path)} == {1}
 
 
 def test_a_row_beyond_the_context_is_left_out_and_counted(games, tmp_path):
@@ -129,13 +124,6 @@ def test_what_cannot_be_imitated_is_refused_in_one_line_and_nothing_is_written(g
     assert "\n" not in str(refused.value) and not (tmp_path / "out").exists()
 
 
-def test_a_bad_line_is_named(games, tmp_path):
-    line = json.loads(games.read_text().splitlines()[0])
-    (tmp_path / "bad.jsonl").write_text(games.read_text() + json.dumps(line | {"episode": -1}) + "\n")
-    with pytest.raises(UserError, match=f"bad.jsonl:{GROUPS * EPISODES + 1}: field 'episode'"):
-        write(tmp_path / "out", tmp_path / "bad.jsonl")
-
-
 @pytest.mark.parametrize("text", ["f=0", "f=-1", "f=x", "f=inf", "f=nan", "f="])
 def test_a_weight_that_is_none_is_refused(text):
     with pytest.raises(UserError, match="is no weight"):
@@ -153,6 +141,10 @@ def selfplay(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+def imitate(settings, *sources, output):
+    return asyncio.run(imitate_episodes(settings, [Source(source) for source in sources], output))
+
+
 def test_a_model_without_a_chat_template_is_refused_before_anything_is_written(games, tmp_path):
     model = shutil.copytree("data/tiny_model", tmp_path / "model")
     (model / "chat_template.jinja").unlink()
@@ -165,58 +157,54 @@ async def only_told(job, *rest):
     return job
 
 
-def test_rows_are_made_once_and_other_choices_are_refused_afterwards(games, tmp_path, monkeypatch):
-    monkeypatch.setattr("selfplay_pipeline.train.imitation.train_policy", only_told)
-    settings = load_config("tiny", {"imitate.epochs": 3, "imitate.held_out": 0.2}).model_copy(update={"game": COMPACT})
-    config = asyncio.run(imitate_episodes(settings, [Source(games)], tmp_path))
-    assert config.held_out == tmp_path / HELD_OUT and config.epochs == 3 and config.imitated == 0
-    (tmp_path / TRAIN).write_bytes(b"not made anew")
-    asyncio.run(imitate_episodes(settings, [Source(games)], tmp_path))
-    assert (tmp_path / TRAIN).read_bytes() == b"not made anew"
-    other = settings.model_copy(update={"imitate": settings.imitate.model_copy(update={"min_reward": 0.5})})
-    with pytest.raises(UserError, match=r"begun with imitate.min_reward = 0.0, now it is 0.5"):
-        asyncio.run(imitate_episodes(other, [Source(games)], tmp_path))
-
-
 @pytest.fixture
 def begun(games, tmp_path, monkeypatch):
     """A copy of the episodes, the configuration by which their rows were made, and the folder of the training."""
     monkeypatch.setattr("selfplay_pipeline.train.imitation.train_policy", only_told)
-    settings = load_config("tiny", {}).model_copy(update={"game": COMPACT})
+    settings = load_config("tiny", {"imitate.epochs": 3, "imitate.held_out": 0.2}).model_copy(update={"game": COMPACT})
     copied = Path(shutil.copy(games, tmp_path / "copied.jsonl"))
-    asyncio.run(imitate_episodes(settings, [Source(copied)], tmp_path / "out"))
+    job = imitate(settings, copied, output=tmp_path / "out")
+    assert (job.held_out, job.epochs, job.imitated) == (tmp_path / "out" / HELD_OUT, 3, 0)
     return copied, settings, tmp_path / "out"
 
 
-def test_other_episodes_in_the_same_file_are_refused_and_the_same_ones_written_anew_are_not(begun):
+def test_rows_are_made_once_and_other_episodes_in_the_same_file_are_refused(begun):
     episodes, settings, output = begun
     lines = episodes.read_bytes().splitlines(keepends=True)
     episodes.write_bytes(b"".join(lines))
-    asyncio.run(imitate_episodes(settings, [Source(episodes)], output))
+    (output / TRAIN).write_bytes(b"not made anew")
+    imitate(settings, episodes, output=output)
+    assert (output / TRAIN).read_bytes() == b"not made anew"
     episodes.write_bytes(b"".join(lines[:-1]))
     with pytest.raises(UserError, match=r"begun with contents of .*/copied.jsonl = '\w{16}', now it is '\w{16}'"):
-        asyncio.run(imitate_episodes(settings, [Source(episodes)], output))
+        imitate(settings, episodes, output=output)
 
 
-def test_another_context_length_is_refused_since_it_decides_which_rows_are_left_out(begun):
+@pytest.mark.parametrize(
+    ("section", "key", "value", "words"),
+    [
+        ("engine", "context_length", 900, "engine.context_length = None, now it is 900"),
+        ("imitate", "min_reward", 0.5, "imitate.min_reward = 0.0, now it is 0.5"),
+    ],
+)
+def test_what_decides_which_rows_are_left_out_cannot_change(begun, section, key, value, words):
     episodes, settings, output = begun
-    longer = settings.model_copy(update={"engine": settings.engine.model_copy(update={"context_length": 900})})
-    with pytest.raises(UserError, match=r"begun with engine.context_length = None, now it is 900"):
-        asyncio.run(imitate_episodes(longer, [Source(episodes)], output))
+    part = getattr(settings, section).model_copy(update={key: value})
+    with pytest.raises(UserError, match=f"begun with {words}"):
+        imitate(settings.model_copy(update={section: part}), episodes, output=output)
 
 
-def test_rows_to_write_down_are_refused_before_any_are_made(games, tmp_path):
-    settings = load_config("tiny", {"train.dump_rows": True}).model_copy(update={"game": COMPACT})
-    with pytest.raises(UserError, match=r"train.dump_rows: rows that are imitated have no advantages"):
-        asyncio.run(imitate_episodes(settings, [Source(games)], tmp_path))
-    assert not (tmp_path / TRAIN).exists()
-
-
-def test_thoughts_are_refused_since_episodes_hold_none(games, tmp_path):
-    settings = load_config("tiny", {"generate.thinking": True})
-    with pytest.raises(UserError, match=r"generate.thinking: episodes hold no thoughts"):
-        asyncio.run(imitate_episodes(settings, [Source(games)], tmp_path / "out"))
-    assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"train.dump_rows": True}, "train.dump_rows: rows that are imitated have no advantages"),
+        ({"generate.thinking": True}, "generate.thinking: episodes hold no thoughts"),
+    ],
+)
+def test_what_imitation_cannot_do_is_refused_before_any_rows_are_made(games, tmp_path, given, words):
+    with pytest.raises(UserError, match=words):
+        imitate(load_config("tiny", given).model_copy(update={"game": COMPACT}), games, output=tmp_path / "out")
+    assert not (tmp_path / "out" / TRAIN).exists()
 
 
 @given(st.dictionaries(st.integers(0, 20), st.sampled_from([0.0, 0.5, 1.0]), min_size=1), st.integers(0, 8))
@@ -271,17 +259,11 @@ def test_a_rate_that_is_not_given_is_chosen_by_what_is_trained(tmp_path, given, 
     assert training_of(config, tmp_path).learning_rate == rate
 
 
-def trained(folder, *losses, held_out=()) -> TrainResult:
-    folder.mkdir(exist_ok=True)
-    metrics = folder / "metrics.jsonl"
-    metrics.write_text(
-        "".join(json.dumps({"step": n, "selfplay/loss": loss}) + "\n" for n, loss in enumerate(losses, 1))
-    )
-    return TrainResult(
-        steps=len(losses), groups=1, groups_without_signal=0, rows=1, seconds_total=1,
-        checkpoint=folder / "checkpoint", trainer_state=folder / "state", metrics_path=metrics, seconds_in_steps=1,
-        log_prob_gap=None, held_out_losses=held_out,
-    )  # fmt: skip
+def training(folder, *losses, held_out=()) -> TrainResult:
+    lines = [json.dumps({"step": step, "selfplay/loss": loss}) + "\n" for step, loss in enumerate(losses, 1)]
+    result = trained(folder, held_out_losses=held_out)
+    result.metrics_path.write_text("".join(lines))
+    return result
 
 
 @pytest.mark.parametrize(
@@ -301,5 +283,5 @@ def trained(folder, *losses, held_out=()) -> TrainResult:
     ],
 )
 def test_a_loss_that_hardly_falls_is_warned_of(tmp_path, losses, held_out, words):
-    said = barely_fell(trained(tmp_path, *losses, held_out=held_out))
+    said = barely_fell(training(tmp_path, *losses, held_out=held_out))
     assert (said is None) == (words is None) and (words or "") in (said or "")

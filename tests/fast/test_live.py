@@ -5,6 +5,7 @@ import io
 import re
 
 import pytest
+from factories import FINISHED
 from rich.console import Console
 
 from selfplay_pipeline.config.load import load_config
@@ -18,10 +19,7 @@ from selfplay_pipeline.iterate.loop import Loop, run_iterate
 from selfplay_pipeline.iterate.results import Evaluated, Trained
 from selfplay_pipeline.iterate.table import live_table, run_table
 
-PLAY = {"mean_reward": 0.8, "reward_standard_error": 0.01, "agreement_rate": 1.0, "illegal_per_episode": 0.0}
-PLAY |= {"messages_per_episode": 1.5, "groups_without_signal": 2, "groups": 8}
-HELD_OUT = {name: {"value": 0.9, "low": 0.8, "high": 1.0} for name in ("held_out_reward", "held_out_greedy_reward")}
-HELD_OUT["checkpoint"] = "c"
+PLAY, HELD_OUT = FINISHED["generate"], FINISHED["evaluate"]
 
 
 class OneStage(Loop):
@@ -63,14 +61,11 @@ def screen(text: str) -> list[str]:
     return lines
 
 
-def test_on_a_terminal_nothing_stays_but_the_closing_table(tmp_path, monkeypatch):
-    text = run(tmp_path, monkeypatch, drawn=True)
+def test_on_a_terminal_nothing_stays_but_the_closing_table_and_a_log_has_plain_lines(tmp_path, monkeypatch):
+    text = run(tmp_path / "drawn", monkeypatch, drawn=True)
     assert "self-play in" in text and "playing" in text
     assert "".join(screen(text)).strip() == ""
-
-
-def test_in_a_log_there_are_plain_lines(tmp_path, monkeypatch):
-    text = run(tmp_path, monkeypatch, drawn=False)
+    text = run(tmp_path / "logged", monkeypatch, drawn=False)
     assert text.splitlines()[0] == "iteration 1/1: generate"
     assert "\x1b" not in text and "self-play in" not in text
 
@@ -87,25 +82,25 @@ def test_the_table_shows_what_is_done_and_only_the_newest_iterations(tmp_path):
     directory.finish(0, "evaluate", StageRecord(seconds=1, figures=HELD_OUT | score))
     for number in range(1, 4):
         directory.finish(number, "generate", StageRecord(seconds=3, figures=PLAY))
-    directory.finish(1, "train", StageRecord(seconds=9, figures={"carried": False, "steps": 7, "checkpoint": "c"}))
+    directory.finish(1, "train", StageRecord(seconds=9, figures=FINISHED["train"]))
     console = Console(file=io.StringIO(), width=110)
     console.print(run_table(directory))
-    rows = [line.split() for line in console.file.getvalue().splitlines() if line[:1].isdigit()]
-    assert rows[0] == ["0", "0.900", "0.900", "0.500"]
-    assert rows[1] == ["1", "0.800", "100.0%", "0.000", "1.50", "2/8", "7", "3", "9"]
-    assert len(rows) == 4
-    assert rows[3] == ["3", "0.800", "100.0%", "0.000", "1.50", "2/8", "3"]
+    assert [line.split() for line in console.file.getvalue().splitlines() if line[:1].isdigit()] == [
+        ["0", "0.900", "0.900", "0.500"],
+        ["1", "0.800", "100.0%", "0.000", "1.50", "2/8", "7", "3", "9"],
+        ["2", "0.800", "100.0%", "0.000", "1.50", "2/8", "3"],
+        ["3", "0.800", "100.0%", "0.000", "1.50", "2/8", "3"],
+    ]
     assert run_table(directory, newest=2).row_count == 2
 
 
 def test_an_iteration_in_words():
-    trained = Trained(checkpoint="c", carried=False, steps=7)
+    trained = Trained(**FINISHED["train"])
     assert in_words(Iteration(1, Played(**PLAY), trained, Evaluated(**HELD_OUT))) == (
         "reward 0.800 ± 0.010, agreed 100.0%, illegal 0.000, 7 steps, "
         "held out 0.900 [0.800, 1.000], greedy 0.900 [0.800, 1.000]"
     )
     parts = {"lost_to_telling": {"value": 0.1, "low": 0.0, "high": 0.2}}
-    evaluated = Evaluated(**HELD_OUT, held_out_parts=parts)
-    said = in_words(Iteration(0, evaluated=evaluated), game_named("matching"))
+    said = in_words(Iteration(0, evaluated=Evaluated(**HELD_OUT, held_out_parts=parts)), game_named("matching"))
     assert said.endswith(", lost to telling 0.100 [0.000, 0.200]")
     assert in_words(Iteration(0)) == ""

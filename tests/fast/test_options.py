@@ -116,17 +116,6 @@ def test_a_mistake_in_a_file_is_said_in_plain_words(tmp_path, text, words):
         load_config(str(tmp_path / "run.yaml"), {})
 
 
-def test_more_games_than_before_are_refused_by_the_name_of_their_option(tmp_path):
-    command = ("generate", "--player", "random", "--player", "random", "--output", str(tmp_path / "games.jsonl"))
-    assert selfplay(*command, "--num-episodes", "8").returncode == 0
-    done = selfplay(*command, "--num-episodes", "20", "--temperature", "0.9")
-    assert done.returncode == 2
-    assert (
-        "games.jsonl was begun with generate.num_episodes = 8, now it is 24 (option --num-episodes); "
-        "generate.temperature = 0.8, now it is 0.9 (option --temperature); give the earlier values, or another --output"
-    ) in " ".join(done.stderr.split())
-
-
 def test_a_switch_of_a_file_can_be_put_off_again(tmp_path):
     (tmp_path / "run.yaml").write_text("game: {mute: true}\n")
     command = ("evaluate", "random", "--config", str(tmp_path / "run.yaml"), "--num-states", "2", "--dry-run")

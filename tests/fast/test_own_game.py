@@ -1,9 +1,11 @@
 """A game that lives outside of the package: it is imported when a user names it, and by no stored file."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -56,26 +58,29 @@ def forget():
     registry._found.clear()
 
 
+def printed_by(code: str, **environment: str) -> str:
+    """What a Python process of its own prints."""
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 # --- found when it is asked for -----------------------------------------------------------------------------
 
 
 @pytest.mark.long
 def test_no_module_outside_of_a_games_folder_imports_a_game():
-    done = subprocess.run([sys.executable, "-c", EVERYTHING], capture_output=True, text=True)
-    assert (done.stdout, done.returncode) == ("\n", 0), done.stderr
+    assert printed_by(EVERYTHING) == "\n"
 
 
 def test_help_imports_nothing_of_games():
-    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "found:", done.stderr
+    assert printed_by(HELP).splitlines()[-1] == "found:"
 
 
 def test_a_configuration_imports_its_own_game_alone():
     probe = "import sys; from selfplay_pipeline.config.load import load_config; load_config('tiny_bargaining', {})\n"
     probe += "inside = [name.split('.') for name in sys.modules if name.startswith('selfplay_pipeline.games.')]\n"
-    probe += "print(*{parts[2] for parts in inside if len(parts) > 3})"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    assert done.stdout == "bargaining\n", done.stderr
+    assert printed_by(f"{probe}print(*{{parts[2] for parts in inside if len(parts) > 3}})") == "bargaining\n"
 
 
 def test_a_game_in_one_file_is_played_recorded_and_measured(games, tmp_path):
@@ -95,31 +100,29 @@ def test_the_next_command_names_the_game(tmp_path, games):
     assert f"next: selfplay --game {GAME} show {tmp_path / 'more.jsonl'}" in done.stderr
 
 
-def test_its_files_are_shown_when_it_is_named(games):
+@pytest.mark.parametrize("command", ["show", pytest.param("report", marks=pytest.mark.long)])
+def test_its_files_are_shown_and_reported_on_when_it_is_named(command, games):
     forget()
-    shown = selfplay("--game", GAME, "show", str(games))
-    assert shown.returncode == 0 and "[message]" in shown.stdout and "numbers" in shown.stdout
+    done = selfplay("--game", GAME, command, str(games))
+    assert done.returncode == 0, done.stderr
+    assert "[message]" in done.stdout if command == "show" else games.with_name("report.html").stat().st_size > 10_000
 
 
-@pytest.mark.long
-def test_its_files_are_reported_on_when_it_is_named(games, tmp_path):
-    forget()
-    done = selfplay("--game", GAME, "report", str(games), "--output", str(tmp_path / "report.html"))
-    assert done.returncode == 0 and (tmp_path / "report.html").stat().st_size > 10_000
-
-
-def test_its_keys_are_those_of_its_settings(tmp_path):
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("larges: 3", r"3: key 'game.larges': there is no such key; did you mean `largest`"),
+        ("largest: 0", r"3: key 'game.largest': expected at least 1, found 0"),
+        ("largest: 3", None),
+    ],
+)
+def test_its_keys_are_those_of_its_settings(tmp_path, line, words):
     own = tmp_path / "own.yaml"
-    own.write_text(f"game:\n  name: {GAME}\n  larges: 3\n")
-    with pytest.raises(UserError, match=r"own.yaml:3: key 'game.larges': there is no such key; did you mean `largest`"):
-        load_config(str(own), {})
-    own.write_text(f"game:\n  name: {GAME}\n  largest: 0\n")
-    with pytest.raises(UserError, match=r"own.yaml:3: key 'game.largest': expected at least 1, found 0"):
-        load_config(str(own), {})
-    own.write_text(f"game: {{name: '{GAME}', largest: 3}}")
-    assert load_config(str(own), {}).game.model_dump() == {
-        "name": "sums", "max_length": 20, "mute": False, "prompts": "default", "largest": 3
-    }  # fmt: skip
+    own.write_text(f"game:\n  name: {GAME}\n  {line}\n")
+    with pytest.raises(UserError, match=f"own.yaml:{words}") if words else nullcontext():
+        assert load_config(str(own), {}).game.model_dump() == {
+            "name": "sums", "max_length": 20, "mute": False, "prompts": "default", "largest": 3
+        }  # fmt: skip
 
 
 def test_the_printed_configuration_can_be_given_again(tmp_path):
@@ -138,10 +141,7 @@ def test_a_game_is_found_by_module_and_class_and_by_the_name_that_a_package_offe
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: haggle\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(f"[{registry.ENTRY_POINTS}]\nhaggle = haggle:Sums\n")
     probe = "from selfplay_pipeline.games.registry import find; print(find('haggle').name, find('haggle:Sums').name)"
-    done = subprocess.run(
-        [sys.executable, "-c", probe], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
-    )
-    assert done.stdout == "haggle haggle\n", done.stderr
+    assert printed_by(probe, PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}") == "haggle haggle\n"
 
 
 # --- what cannot be found -----------------------------------------------------------------------------------

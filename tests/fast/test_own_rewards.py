@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-from pathlib import Path
+from contextlib import nullcontext
 
 import pyarrow.parquet as pq
 import pytest
-from factories import byte_chat, write_episodes
+from factories import TINY, byte_chat, write_episodes
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -58,18 +58,13 @@ def summary_of(records: list[EpisodeRecord]) -> Summary:
     return summary
 
 
-def test_the_mean_reward_of_episodes_is_the_policys(records):
+def test_the_reward_of_an_episode_is_the_policys_in_its_summary_the_report_and_the_analysis_of_questions(
+    records, tmp_path
+):
     own = [record.outcome.reward_of(0) for record in records]
-    both = [record.outcome.normalized_reward for record in records]
-    assert sum(own) != pytest.approx(sum(both))
+    assert sum(own) != pytest.approx(sum(record.outcome.normalized_reward for record in records))
     assert summary_of(records).mean_reward == pytest.approx(sum(own) / len(own))
-
-
-def test_so_it_is_in_the_report_and_in_the_analysis_of_questions(records, tmp_path):
-    path = tmp_path / "episodes.jsonl"
-    path.write_text("".join(f"{record.model_dump_json()}\n" for record in records))
-    (file,) = discover(path).files
-    own = [record.outcome.reward_of(0) for record in records]
+    (file,) = discover(write_episodes(tmp_path / "episodes.jsonl", records)).files
     assert scan(file, lambda size: None).rewards == own
     assert [found.reward for record in records for found in records_of(record, 0)] == own
 
@@ -124,21 +119,19 @@ def test_rewards_with_another_mean_than_the_episodes_are_refused(records, by):
 def test_rows_have_the_rewards_of_their_seats_even_if_the_last_episode_shared_one(records, tmp_path):
     game = BargainingGame(parse_game_config('{"name": "bargaining", "reward": "selfish"}'))
     without = {"status": Status.TURN_LIMIT, "proposal": None, "score": 0.0, "rewards": None, "normalized_reward": 0.0}
-    played = []
-    for record in records[:8]:
-        seats = {"players": ["policy", "policy"], "trajectories": replay(record, game, byte_chat())}
-        played.append(record.model_copy(update=seats))
+    played = [
+        record.model_copy(update={"players": ["policy"] * 2, "trajectories": replay(record, game, byte_chat())})
+        for record in records[:8]
+    ]
     assert any(record.outcome.rewards for record in played[:-1])
     played[-1] = played[-1].model_copy(update={"outcome": played[-1].outcome.model_copy(update=without)})
     run_convert(write_episodes(tmp_path / "games.jsonl", played), tmp_path)
     table = pq.read_table(tmp_path / "train.parquet")
     assert json.loads(table.schema.metadata[METADATA_KEY])["shared_reward"] is False
     by_id = {record.episode_id: record.outcome for record in played}
-    rows = table.to_pylist()
+    rows = [(row["extra_info"], row["reward_model"]["normalized_reward"]) for row in table.to_pylist()]
+    assert [reward for _, reward in rows] == [by_id[info["episode_id"]].reward_of(info["seat"]) for info, _ in rows]
     assert len(rows) == 2 * len(played)
-    for row in rows:
-        info = row["extra_info"]
-        assert row["reward_model"]["normalized_reward"] == by_id[info["episode_id"]].reward_of(info["seat"])
 
 
 def test_a_cell_of_the_cross_play_is_the_reward_of_the_player_in_its_row(tmp_path):
@@ -150,17 +143,10 @@ def test_a_cell_of_the_cross_play_is_the_reward_of_the_player_in_its_row(tmp_pat
     assert first.value > 0.8 > 0.6 > other.value
 
 
-def test_three_checkpoints_may_play_with_each_other_where_each_gets_a_server(tmp_path):
-    urls = [f"http://127.0.0.1:{port}" for port in (29_997, 29_998, 29_999)]
-    copies = [tmp_path / name for name in ("one", "two")]
-    for copy in copies:
-        copy.symlink_to(Path("data/tiny_model").resolve())
-
-    def check(*attached: str) -> None:
-        config = load_config("tiny", {"engine.server_url": [*attached]})
-        check_seats(config, "data/tiny_model", ["policy", *map(str, copies)])
-
-    check()
-    check(*urls)
-    with pytest.raises(UserError, match=r"each of the 3 checkpoints .* needs a server of its own, and 2 are given"):
-        check(*urls[:2])
+@pytest.mark.parametrize(("attached", "enough"), [(0, True), (2, False), (3, True)])
+def test_three_checkpoints_may_play_with_each_other_where_each_gets_a_server(attached, enough):
+    urls = [f"http://127.0.0.1:{port}" for port in range(29_997, 29_997 + attached)]
+    config = load_config("tiny", {"engine.server_url": urls})
+    words = r"each of the 3 checkpoints .* needs a server of its own, and 2 are given"
+    with nullcontext() if enough else pytest.raises(UserError, match=words):
+        check_seats(config, TINY, ["policy", "data/tiny_apart_model", "data/tiny_honest_model"])

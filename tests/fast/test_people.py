@@ -74,24 +74,19 @@ def answer(player: int, *, accept: bool) -> dict[str, object]:
     return {"type": "proposal_response", "player": player, "response": {"accept": accept}}
 
 
+NO, YES = answer(1, accept=False), answer(1, accept=True)
+
+
 @pytest.mark.parametrize(
     ("log", "kept", "left_out"),
     [
-        ([message(0), message(1), proposal(0), answer(1, accept=True)], [0, 1, 2, 3], {}),
-        ([message(1), message(0), proposal(0), answer(1, accept=True)], [0, 2, 3], {humans.BESIDE: 1}),
-        ([proposal(0), message(0), answer(1, accept=True)], [0, 2], {humans.WAITING: 1}),
-        ([proposal(0), proposal(0), answer(1, accept=True)], [1, 2], {humans.REPLACED: 1}),
-        (
-            [proposal(0), answer(1, accept=False), message(1), proposal(0), answer(1, accept=True)],
-            [0, 1, 2, 3, 4],
-            {},
-        ),
-        ([proposal(0), answer(1, accept=False), proposal(0), answer(1, accept=True)], [2, 3], {humans.AGAIN: 2}),
-        (
-            [proposal(0), answer(1, accept=False), message(0), message(1), proposal(0), answer(1, accept=True)],
-            [0, 1, 3, 4, 5],
-            {humans.BESIDE: 1},
-        ),
+        ([message(0), message(1), proposal(0), YES], [0, 1, 2, 3], {}),
+        ([message(1), message(0), proposal(0), YES], [0, 2, 3], {humans.BESIDE: 1}),
+        ([proposal(0), message(0), YES], [0, 2], {humans.WAITING: 1}),
+        ([proposal(0), proposal(0), YES], [1, 2], {humans.REPLACED: 1}),
+        ([proposal(0), NO, message(1), proposal(0), YES], [0, 1, 2, 3, 4], {}),
+        ([proposal(0), NO, proposal(0), YES], [2, 3], {humans.AGAIN: 2}),
+        ([proposal(0), NO, message(0), message(1), proposal(0), YES], [0, 1, 3, 4, 5], {humans.BESIDE: 1}),
     ],
 )
 def test_what_is_kept_of_what_people_did(log: list, kept: list[int], left_out: dict[str, int]) -> None:

@@ -53,10 +53,9 @@ def attached(urls: Sequence[str], at_once: int) -> list[list[str]]:
     return [engine.server_url for engine in plan(EngineConfig(server_url=urls), at_once)]
 
 
-def test_one_checkpoint_has_all_attached_servers():
-    assert attached(URLS, 1) == [URLS]
-    assert attached(URLS[:1], 1) == [URLS[:1]]
-    assert attached(URLS, 0) == []
+def test_one_checkpoint_has_all_attached_servers_and_logs_are_numbered():
+    assert (attached(URLS, 1), attached(URLS[:1], 1), attached(URLS, 0)) == ([URLS], [URLS[:1]], [])
+    assert [log_name(number) for number in range(3)] == ["server.log", "server_2.log", "server_3.log"]
 
 
 @pytest.mark.parametrize("at_once", [2, 3, 5])
@@ -114,10 +113,6 @@ def test_more_checkpoints_at_the_same_time_than_there_are_engines_are_refused():
         engine_for(["a", "b"], "c", ["a", "b"])
 
 
-def test_the_first_log_has_the_name_that_it_has_where_there_is_one():
-    assert [log_name(number) for number in range(3)] == ["server.log", "server_2.log", "server_3.log"]
-
-
 async def begun(servers: Sequence[SGLang], at_once: int) -> EnginePool:
     urls = [await server.start() for server in servers]
     return EnginePool(EngineConfig(server_url=urls, startup_timeout=20), Path("logs"), at_once=at_once)
@@ -136,29 +131,25 @@ def serves(servers: Sequence[SGLang]) -> set[str]:
     return {str(server.weights) for server in servers}
 
 
-def test_three_checkpoints_play_with_each_other_on_three_attached_servers_and_with_more_one_after_the_other():
+async def test_three_checkpoints_play_with_each_other_on_three_servers_and_with_more_one_after_the_other():
     servers = [SGLang() for _ in range(3)]
-
-    async def play() -> None:
-        async with await begun(servers, 3) as pool:
-            engines = [await pool.serving(checkpoint, beside=[A, B, C]) for checkpoint in (A, B, C)]
-            await asyncio.gather(*map(ask, engines))
-            assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, B, C)}
-            assert loads(servers) == [1, 1, 1]
-            fourth = await pool.serving("data/tiny_shy_model", beside=[A, C])
-            await asyncio.gather(*map(ask, [engines[0], fourth, engines[2]]))
-            with pytest.raises(EngineError, match=f"{B} is not served any more: .* to data/tiny_shy_model"):
-                await ask(engines[1])
-            assert loads(servers) == [1, 1, 2]
-            for server in servers:
-                url = str(server.server.make_url("/")).rstrip("/")
-                assert not ServerLock(url).take(alone=False), "no other command may use it"
-
-    asyncio.run(play())
+    async with await begun(servers, 3) as pool:
+        engines = [await pool.serving(checkpoint, beside=[A, B, C]) for checkpoint in (A, B, C)]
+        await asyncio.gather(*map(ask, engines))
+        assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, B, C)}
+        assert loads(servers) == [1, 1, 1]
+        fourth = await pool.serving("data/tiny_shy_model", beside=[A, C])
+        await asyncio.gather(*map(ask, [engines[0], fourth, engines[2]]))
+        with pytest.raises(EngineError, match=f"{B} is not served any more: .* to data/tiny_shy_model"):
+            await ask(engines[1])
+        assert loads(servers) == [1, 1, 2]
+        for server in servers:
+            url = str(server.server.make_url("/")).rstrip("/")
+            assert not ServerLock(url).take(alone=False), "no other command may use it"
     assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, "data/tiny_shy_model", C)}
 
 
-def test_two_commands_that_divide_the_same_servers_play_one_after_the_other():
+async def test_two_commands_that_divide_the_same_servers_play_one_after_the_other():
     servers = [SGLang() for _ in range(2)]
 
     async def command(urls: list[str], checkpoints: Sequence[str]) -> None:
@@ -167,35 +158,23 @@ def test_two_commands_that_divide_the_same_servers_play_one_after_the_other():
             await asyncio.sleep(0.05)
             await asyncio.gather(*map(ask, engines))
 
-    async def both() -> None:
-        urls = [await server.start() for server in servers]
-        await asyncio.gather(command(urls, [A, B]), command(urls[::-1], [B, C]))
-
-    asyncio.run(both())
+    urls = [await server.start() for server in servers]
+    await asyncio.gather(command(urls, [A, B]), command(urls[::-1], [B, C]))
 
 
-def test_weights_that_were_replaced_under_the_same_path_are_loaded(tmp_path):
-    server, folder = SGLang(), tmp_path / "model"
-
-    async def play() -> list[list[int]]:
-        loaded = []
-        async with await begun([server], 1) as pool:
-            for model in (A, A, B):
-                shutil.copytree(model, folder, dirs_exist_ok=True)
-                for _ in range(2):
-                    await ask(await pool.serving(str(folder)))
-                    loaded.append(loads([server]))
-        return loaded
-
-    assert asyncio.run(play()) == [[1], [1], [1], [1], [2], [2]]
+async def test_weights_that_were_replaced_under_the_same_path_are_loaded(tmp_path):
+    server, folder, loaded = SGLang(), tmp_path / "model", []
+    async with await begun([server], 1) as pool:
+        for model in (A, A, B):
+            shutil.copytree(model, folder, dirs_exist_ok=True)
+            for _ in range(2):
+                await ask(await pool.serving(str(folder)))
+                loaded += loads([server])
+    assert loaded == [1, 1, 1, 1, 2, 2]
 
 
-def test_an_engine_that_several_ask_for_at_the_same_time_is_started_once():
+async def test_an_engine_that_several_ask_for_at_the_same_time_is_started_once():
     server = SGLang()
-
-    async def play() -> None:
-        async with await begun([server], 1) as pool:
-            await asyncio.gather(*map(ask, await asyncio.gather(*(pool.serving(A) for _ in range(4)))))
-
-    asyncio.run(play())
+    async with await begun([server], 1) as pool:
+        await asyncio.gather(*map(ask, await asyncio.gather(*(pool.serving(A) for _ in range(4)))))
     assert loads([server]) == [1]

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from selfplay_pipeline.core.processes import own_temporary_files, remove_abandoned, scratch_folder, spawn
+from selfplay_pipeline.core.processes import Child, own_temporary_files, remove_abandoned, scratch_folder, spawn
 
 DAEMON = "import subprocess,sys,time; subprocess.Popen(['sleep', '300'], start_new_session=True); time.sleep({seconds})"
 
@@ -35,13 +35,18 @@ def wait_until_none(mark: str) -> None:
     assert sleepers(mark) == 0
 
 
-@pytest.mark.parametrize("stopped", [True, False])
-def test_a_daemon_of_the_child_ends_with_it(tmp_path, stopped):
+def started(tmp_path: Path, seconds: float) -> tuple[Child, str]:
+    """A child with a daemon, and the mark that both and the supervisor have in their environment."""
     mark = f"mark-{os.urandom(8).hex()}"
-    seconds = 300 if stopped else 0.5
     child = spawn([sys.executable, "-c", DAEMON.format(seconds=seconds)], tmp_path / "log", {"SELFPLAY_MARK": mark})
     while sleepers(mark) < 3 and child.poll() is None:
         time.sleep(0.02)
+    return child, mark
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_daemon_of_the_child_ends_with_it(tmp_path, stopped):
+    child, mark = started(tmp_path, 300 if stopped else 0.5)
     if stopped:
         child.stop()
     else:
@@ -50,10 +55,7 @@ def test_a_daemon_of_the_child_ends_with_it(tmp_path, stopped):
 
 
 def test_a_child_is_stopped_also_when_its_supervisor_is_stopped(tmp_path):
-    mark = f"mark-{os.urandom(8).hex()}"
-    child = spawn([sys.executable, "-c", DAEMON.format(seconds=300)], tmp_path / "log", {"SELFPLAY_MARK": mark})
-    while sleepers(mark) < 3 and child.poll() is None:
-        time.sleep(0.02)
+    child, mark = started(tmp_path, 300)
     os.kill(child.pid, signal.SIGSTOP)
     child.stop()
     assert child.poll() != -signal.SIGKILL, "its supervisor ended by itself, and with it all others"
@@ -75,17 +77,12 @@ def test_kill_9_of_the_driver_ends_its_children(tmp_path):
     wait_until_none(mark)
 
 
-def test_the_exit_code_and_the_last_lines_of_a_child_are_kept(tmp_path):
-    child = spawn([sys.executable, "-c", "print('one'); print('two'); raise SystemExit(7)"], tmp_path / "log")
-    assert child.wait(60) == 7
-    assert child.last_lines(1) == "two"
-
-
-def test_a_child_finds_the_programs_of_its_python_environment_that_is_not_activated(tmp_path, monkeypatch):
+def test_a_child_has_an_exit_code_last_lines_and_the_programs_of_its_python_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    child = spawn([sys.executable, "-c", "import shutil; print(shutil.which('pytest'))"], tmp_path / "log")
-    assert child.wait(60) == 0
-    assert child.last_lines() == str(Path(sys.executable).parent / "pytest")
+    code = "import shutil; print('one'); print(shutil.which('pytest')); raise SystemExit(7)"
+    child = spawn([sys.executable, "-c", code], tmp_path / "log")
+    assert child.wait(60) == 7
+    assert child.last_lines(1) == str(Path(sys.executable).parent / "pytest")
 
 
 WRITER = (
@@ -124,26 +121,20 @@ def semaphores(folder: Path) -> list[Path]:
     return list(Path("/dev/shm").glob(f"*{folder.name}*"))
 
 
-def test_what_a_child_writes_into_the_temporary_folder_is_its_own_and_goes_with_it(tmp_path):
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_a_child_writes_into_the_temporary_folder_is_its_own_and_goes_with_it(tmp_path, killed):
+    """Also where its supervisor was killed before."""
     child = spawn([sys.executable, "-c", WRITER.format(seconds=300)], tmp_path / "log")
     folder, file = wrote(tmp_path / "log")
     assert file.parent == folder
     assert stat.filemode(folder.stat().st_mode) == "drwx------"
     assert len(semaphores(folder)) == 1
+    if killed:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait(60)
+        assert folder.exists()
     child.stop()
-    assert not folder.exists()
-    assert not semaphores(folder)
-
-
-def test_what_a_killed_supervisor_could_not_remove_is_removed_when_its_driver_stops_it(tmp_path):
-    child = spawn([sys.executable, "-c", WRITER.format(seconds=300)], tmp_path / "log")
-    folder, _ = wrote(tmp_path / "log")
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait(60)
-    assert folder.exists()
-    child.stop()
-    assert not folder.exists()
-    assert not semaphores(folder)
+    assert not folder.exists() and not semaphores(folder)
 
 
 @pytest.mark.parametrize("titled", [False, True])

@@ -17,7 +17,10 @@ from selfplay_pipeline.games.matching.scripted import ask, player_view, tell
 from selfplay_pipeline.games.questions import is_question
 from selfplay_pipeline.games.tags import ActionKind
 
-LABELS = [json.loads(line) for line in Path("data/dialop/question_labels.jsonl").read_text().splitlines()]
+GAMES, LABELS = (
+    [json.loads(line) for line in Path(f"data/dialop/{name}.jsonl").read_text().splitlines()]
+    for name in ("optimization_human", "question_labels")
+)
 NAMES, TITLES = [name.split()[0] for name in REVIEWERS[:8]], [title.split(":")[0] for title in PAPERS[:8]]
 
 
@@ -36,10 +39,9 @@ class TestHumanMessages:
     ODD = [line for line in LABELS if line["game"] % 2]
 
     def test_at_least_150_messages_are_labelled_and_are_those_of_the_games(self) -> None:
-        games = [json.loads(line) for line in Path("data/dialop/optimization_human.jsonl").read_text().splitlines()]
         assert len({(line["game"], line["turn"]) for line in LABELS}) == 240
         for line in LABELS:
-            assert games[line["game"]]["action_log"][line["turn"]]["message"]["data"] == line["text"]
+            assert GAMES[line["game"]]["action_log"][line["turn"]]["message"]["data"] == line["text"]
             assert line["asks"] or not (line["pairs"] or line["about_scores"])
 
     @pytest.mark.parametrize(("lines", "least"), [(LABELS, (0.96, 0.95)), (ODD, (0.94, 0.91))], ids=["all", "unseen"])
@@ -111,6 +113,9 @@ def test_what_scripted_players_ask_for_is_read_back_and_what_they_tell_asks_for_
     assert not is_question(told)
 
 
+HOW, IT_IS = (0, "How is Daniel on BLEU?"), (1, "66 on my scale")
+
+
 class TestAsking:
     """A board of two: seat 0 sees Ava's row, seat 1 Daniel's and Ava's first."""
 
@@ -127,31 +132,31 @@ class TestAsking:
         return asking([Said(seat, f"[message] {text}") for seat, text in turns], self.STATE, 0)
 
     def test_a_question_and_its_answer(self) -> None:
-        found = self.count((0, "How is Daniel on BLEU?"), (1, "66 on my scale"))
+        found = self.count(HOW, IT_IS)
         assert found == Asking(messages=1, questions=1, specific=1, facts=1, learned=1, partner_messages=1)
-
-    def test_what_the_player_sees_itself_is_not_learned(self) -> None:
-        assert self.count((0, "Ava BLEU?"), (1, "Ava BLEU 22")).learned == 0
-
-    def test_a_question_asked_again_is_repeated(self) -> None:
-        found = self.count((0, "Daniel BLEU?"), (1, "Daniel BLEU 66"), (0, "Daniel BLEU?"), (1, "Daniel BLEU 66"))
-        assert (found.specific, found.repeated, found.facts, found.learned) == (2, 1, 1, 1)
 
     def test_a_general_question_is_none_for_a_pair(self) -> None:
         assert self.count((0, "What do you have?"), (1, "some")) == Asking(1, 1, partner_messages=1)
 
     @pytest.mark.parametrize(
-        "answer", ["Daniel BLEU 66 Daniel Electra 88", "It is 66, and my best is an 88", "Daniel is 88 on Electra"]
+        ("turns", "expected"),
+        [
+            ([(0, "Ava BLEU?"), (1, "Ava BLEU 22")], {"learned": 0}),  # it sees that itself
+            ([HOW, (1, "Daniel BLEU 66")] * 2, {"specific": 2, "repeated": 1, "facts": 1, "learned": 1}),
+            ([HOW, (1, "Daniel BLEU 66 Daniel Electra 88")], {"leaks": 1}),
+            ([HOW, (1, "It is 66, and my best is an 88")], {"leaks": 1}),
+            ([HOW, (1, "Daniel is 88 on Electra")], {"leaks": 1}),
+            (  # what was asked for before may be told later
+                [(0, "Daniel on BLEU, Daniel on Electra?"), (1, "66"), (0, "and?"), (1, "88 for Electra")],
+                {"leaks": 0, "learned": 2},
+            ),
+            # no score of the partner's, or said by the player
+            ([(0, "I have 88 for you"), (1, "you say 88, I cannot see 2 of them")], {"leaks": 0}),
+        ],
     )
-    def test_a_score_that_nobody_asked_for_is_a_leak(self, answer: str) -> None:
-        assert self.count((0, "Daniel on BLEU?"), (1, answer)).leaks == 1
-
-    def test_what_was_asked_for_before_may_be_told_later(self) -> None:
-        found = self.count((0, "Daniel on BLEU, Daniel on Electra?"), (1, "66"), (0, "and?"), (1, "88 for Electra"))
-        assert (found.leaks, found.learned) == (0, 2)
-
-    def test_numbers_that_are_no_score_or_that_the_player_said_are_no_leak(self) -> None:
-        assert self.count((0, "I have 88 for you"), (1, "you say 88, I cannot see 2 of them")).leaks == 0
+    def test_what_is_learned_repeated_and_leaked(self, turns: list[tuple[int, str]], expected: dict[str, int]) -> None:
+        found = self.count(*turns)
+        assert {name: getattr(found, name) for name in expected} == expected
 
     def test_only_messages_count(self) -> None:
         turns = [Said(0, "[propose] Proposal: BLEU: Ava?", ActionKind.PROPOSE), Said(1, "66?", INVALID)]
@@ -159,8 +164,7 @@ class TestAsking:
 
 
 def test_a_share_of_human_messages_asks() -> None:
-    games = [json.loads(line) for line in Path("data/dialop/optimization_human.jsonl").read_text().splitlines()]
-    said = [turn["message"]["data"] for game in games for turn in game["action_log"] if turn["type"] == "message"]
+    said = [turn["message"]["data"] for game in GAMES for turn in game["action_log"] if turn["type"] == "message"]
     assert np.mean(["?" in text for text in said]) == pytest.approx(0.27, abs=0.005)
     assert np.mean([is_question(text, NOUNS) for text in said]) == pytest.approx(0.321, abs=0.005)
 

@@ -99,25 +99,19 @@ def test_no_word_of_people_is_taken_behind_a_tag_unless_it_is_a_courtesy(form: s
     assert len(taken) <= 75 and all(map(COURTESIES.fullmatch, taken)), taken
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_turn_that_is_no_action_or_another_than_it_seems(name: str) -> None:
-    text, wanted = HOSTILE[name]
-    assert read(text)[0] == (wanted or "refused")
-
-
-@pytest.mark.parametrize("text", denied_turns())
-def test_what_is_denied_taken_back_quoted_or_only_talked_about_is_no_action(text: str) -> None:
-    assert read(text)[0] == "refused"
-
-
-@pytest.mark.parametrize("text", DECISIONS)
-def test_a_decision_may_have_words_before_its_tag(text: str) -> None:
-    assert read(text)[0] == "accept"
-
-
-@pytest.mark.parametrize("text", UNFINISHED)
-def test_a_tag_in_a_sentence_decides_nothing(text: str) -> None:
-    assert read(text)[0] == "refused"
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        *((text, "accept") for text in DECISIONS),
+        *((text, "refused") for text in (*UNFINISHED, *denied_turns())),
+        *((text, wanted or "refused") for text, wanted in HOSTILE.values()),
+    ],
+)
+def test_a_turn_is_the_action_that_it_states_and_none_if_it_denies_quotes_or_only_talks_of_one(
+    text: str, kind: str
+) -> None:
+    """A tag in a sentence decides nothing; a decision may have sentences before it."""
+    assert read(text)[0] == kind
 
 
 @pytest.mark.parametrize("name", HOSTILE_SHARED)
@@ -182,28 +176,10 @@ def test_any_text_is_an_action_or_refused(text: str, at: int, tag: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "?",
-        " ",
-        "\n",
-        "<br ",
-        "<b",
-        "Ava ",
-        "Ava BLEU ",
-        "5",
-        "[",
-        "[ ",
-        "(",
-        "*",
-        "a",
-        "A",
-        "[accept",
-        "''",
-        "&",
-        "| ",
-        "thanks ",
-        "[accept] ",
+        "?", " ", "\n", "<br ", "<b", "Ava ", "Ava BLEU ", "5", "[", "[ ", "(", "*", "a", "A", "[accept", "''", "&",
+        "| ", "thanks ", "[accept] ",
     ],
-)
+)  # fmt: skip
 def test_long_hostile_turns_are_read_in_no_time(text: str) -> None:
     for tag in ("[propose]", "[message]", "[accept]", ""):
         read("x" + text * (100_000 // len(text)) + tag + text * (100_000 // len(text)) + "x")
@@ -212,27 +188,33 @@ def test_long_hostile_turns_are_read_in_no_time(text: str) -> None:
 # --- errors -------------------------------------------------------------------------------------------------
 
 
-def test_an_error_says_what_is_wrong_and_the_wanted_form() -> None:
-    step = take(start(), "[propose]\nBLEU: Ava\nElectra: Peter Lustig\nGloVe: Sofia")
-    assert step.error_kind == ErrorKind.MALFORMED
+@pytest.mark.parametrize(
+    ("turn", "kind", "words"),
+    [
+        (
+            "[propose]\nBLEU: Ava\nElectra: Peter Lustig\nGloVe: Sofia", ErrorKind.MALFORMED,
+            ["'Electra: Peter Lustig' is unclear", "one line 'Paper: Reviewer' for each paper", "in a [message]"],
+        ),
+        (
+            f"[propose]\n{THREE.replace('Electra', 'Electra (75)')}", ErrorKind.MALFORMED,
+            ["'Electra 75 : Daniel Nguyen' is unclear"],
+        ),
+        (f"[message] What?\n[propose] {THREE}", ErrorKind.SEVERAL_ACTIONS, ["[message] and [propose]"]),
+    ],
+)  # fmt: skip
+def test_an_error_says_what_is_wrong_and_the_wanted_form(turn: str, kind: ErrorKind, words: list[str]) -> None:
+    step = take(start(), turn)
+    assert step.error_kind == kind
     assert step.error is not None and "\n" not in step.error
-    for words in ("'Electra: Peter Lustig' is unclear", "one line 'Paper: Reviewer' for each paper", "in a [message]"):
-        assert words in step.error
-
-
-def test_two_actions_are_an_error_that_names_both() -> None:
-    step = take(start(), f"[message] What do you think?\n[propose] {THREE}")
-    assert step.error_kind == ErrorKind.SEVERAL_ACTIONS
-    assert step.error is not None and "[message] and [propose]" in step.error
+    assert all(each in step.error for each in words)
 
 
 def test_errors_grow_more_explicit_until_the_last() -> None:
-    session = start(max_errors=6)
+    session, form = start(max_errors=6), "BLEU: Ava Li\nElectra: Daniel Nguyen\nGloVe: Sofia Patel"
     seen = [take(session, "BLEU is for Ava").observations[0] for _ in range(5)]
     assert len(set(seen)) == 5
-    assert "BLEU: Ava Li\nElectra: Daniel Nguyen\nGloVe: Sofia Patel" not in seen[0]
-    assert all("BLEU: Ava Li\nElectra: Daniel Nguyen\nGloVe: Sofia Patel" in text for text in seen[1:])
-    assert "the next one ends the dialogue" in seen[4] and "the next one ends" not in seen[3]
+    assert [form in text for text in seen] == [False, True, True, True, True]
+    assert ["the next one ends the dialogue" in text for text in seen] == [False] * 4 + [True]
     example = seen[1][seen[1].rindex("[propose]") : seen[1].index("(or")]
     assert read(example) == ("propose", MATCHING)
 
@@ -280,25 +262,22 @@ def test_a_proposal_reaches_the_partner_in_its_canonical_form_alone(mute: bool) 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[message] hello", "[message] hello"),
-        ("[message]  two  spaces \n", "[message] two  spaces"),
-        ("I have 88 for Ava.\n\n[message] hello", "[message] hello"),
-        ("**[Message]** hello", "[message] hello"),
-        ("**[message] hello**", "[message] hello"),
-        ("**[message]:** hello", "[message] hello"),
-        ("[ MESSAGE ]: hello", "[message] hello"),
-        ("```\n[message] hello\n```", "[message] hello"),
-        ("[message] *smiles* **hello**", "[message] *smiles* **hello**"),
-        ("[message] <br/>hello", "[message] <br/>hello"),
+        ("[message] hello", "hello"),
+        ("[message]  two  spaces \n", "two  spaces"),
+        ("I have 88 for Ava.\n\n[message] hello", "hello"),
+        ("**[Message]** hello", "hello"),
+        ("**[message] hello**", "hello"),
+        ("**[message]:** hello", "hello"),
+        ("[ MESSAGE ]: hello", "hello"),
+        ("```\n[message] hello\n```", "hello"),
+        ("[message] *smiles* **hello**", "*smiles* **hello**"),
+        ("[message] <br/>hello", "<br/>hello"),
     ],
 )
-def test_a_message_reaches_the_partner_without_what_stands_around_it(text: str, words: str) -> None:
-    assert heard(start(), text) == words
-    assert untagged(text) == words.removeprefix("[message] ")
-
-
-def test_a_muted_message_reaches_the_partner_empty() -> None:
-    assert heard(start(mute=True), "I have 88.\n[message] hello") == "[message]"
+def test_a_message_reaches_the_partner_without_what_stands_around_it_and_empty_if_muted(text: str, words: str) -> None:
+    assert heard(start(), text) == f"[message] {words}"
+    assert untagged(text) == words
+    assert heard(start(mute=True), text) == "[message]"
 
 
 def test_in_the_tiny_models_dialect_every_action_is_heard_as_it_was_said() -> None:
@@ -309,16 +288,12 @@ def test_in_the_tiny_models_dialect_every_action_is_heard_as_it_was_said() -> No
 
 
 def test_what_stands_before_the_tag_is_neither_asked_nor_told() -> None:
-    session = start()
-    view = session.state.view(1)
+    state = start().state
+    view, papers, reviewers = state.view(1), state.papers, state.reviewers
     told = next((r, p, score) for r, row in enumerate(view) for p, score in enumerate(row) if score is not None)
-    papers, reviewers = session.state.papers, session.state.reviewers
-    thought = f"{reviewers[told[0]]} {short(papers[told[1]])} {told[2]}. Shall I ask?"
-    turns = [
-        TurnRecord(seat=1, text=f"{thought}\n[message] hello", action=ActionKind.MESSAGE, finish_reason="stop"),
-        TurnRecord(seat=0, text=f"{thought}\n[message] hello", action=ActionKind.MESSAGE, finish_reason="stop"),
-    ]
-    counts = asking(turns, session.state, 0)
+    text = f"{reviewers[told[0]]} {short(papers[told[1]])} {told[2]}. Shall I ask?\n[message] hello"
+    turns = [TurnRecord(seat=seat, text=text, action=ActionKind.MESSAGE, finish_reason="stop") for seat in (1, 0)]
+    counts = asking(turns, state, 0)
     assert (counts.leaks, counts.questions, counts.facts) == (0, 0, 0)
 
 
@@ -343,8 +318,3 @@ def test_boards_of_other_names(papers: tuple[str, ...], reviewers: tuple[str, ..
 def test_every_canonical_proposal_is_read_back(reviewers: list[int]) -> None:
     board, matching = BOARDS["8"], tuple(sorted((r, p) for p, r in enumerate(reviewers)))
     assert read(format_proposal(matching, board.papers, board.reviewers), board) == ("propose", matching)
-
-
-def test_a_proposal_that_is_refused_names_its_first_trouble() -> None:
-    kind, why = read(f"[propose]\n{THREE.replace('Electra', 'Electra (75)')}")
-    assert kind == "refused" and str(why).startswith("'Electra 75 : Daniel Nguyen' is unclear")

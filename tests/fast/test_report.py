@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 from command import selfplay
-from factories import BOARD, Habits, episode_records, make_episode, make_episodes, write_episodes
+from factories import BOARD, FINISHED, Habits, episode_records, make_episode, make_episodes, set_at, write_episodes
 from hypothesis import given, settings
 from matplotlib.figure import Figure
 
@@ -125,17 +125,15 @@ def test_a_trajectory_reads_as_its_tokens_with_own_ones_apart(record):
 def test_bytes_of_one_character_are_one_piece():
     trajectory = make_episode(1, habits=Habits(spoil=1, cut=0)).trajectories[0]
     texts = [text for run in read_stream(trajectory, ByteDecoder()).runs for text in run.texts]
-    assert "ï" in texts and "雪" in texts
-    assert not any("�" in text for text in texts)
+    assert {"ï", "雪"} <= {*texts} and not any("�" in text for text in texts)
 
 
 def test_very_long_texts_and_trajectories_are_cut_with_a_count(monkeypatch):
-    episode = read_episode(spoken("[message] " + "y" * 20_000))
-    assert episode.turns[0].text.endswith("… (12010 more characters)")
+    assert read_episode(spoken("[message] " + "y" * 20_000)).turns[0].text.endswith("… (12010 more characters)")
     monkeypatch.setattr(reading, "MOST_TOKENS", 20)
-    stream = read_stream(make_episode().trajectories[0], ByteDecoder())
-    assert sum(run.tokens for run in stream.runs) == 20
     trajectory = make_episode().trajectories[0]
+    stream = read_stream(trajectory, ByteDecoder())
+    assert sum(run.tokens for run in stream.runs) == 20
     assert stream.left_out == len(trajectory.prompt_ids) + len(trajectory.response_ids) - 20
 
 
@@ -151,17 +149,14 @@ def test_a_file_is_scanned_to_the_figures_that_evaluate_computes(tmp_path):
     assert found.summary.to_dict()["token_entropy"] > 0
 
 
-def test_a_line_that_is_being_written_is_not_there_yet(tmp_path):
+def test_a_line_that_is_being_written_is_not_there_yet_and_a_bad_one_is_named(tmp_path):
     path = write_episodes(tmp_path / "games.jsonl", make_episodes(2, 2))
-    whole = path.read_text()
-    path.write_text(whole + whole[:100])
+    with path.open("a") as file:
+        file.write(path.read_text()[:100])
     assert len(scan(EpisodesFile(path, "training", "games")).places) == 4
-
-
-def test_a_bad_line_is_named(tmp_path):
-    path = write_episodes(tmp_path / "games.jsonl", make_episodes(1, 2))
-    path.write_text(path.read_text() + '{"schema_version": 2}\n')
-    with pytest.raises(UserError, match=r"games\.jsonl:3: field 'episode_id'"):
+    with path.open("a") as file:
+        file.write("}\n")
+    with pytest.raises(UserError, match=r"games\.jsonl:5: "):
         scan(EpisodesFile(path, "training", "games"))
 
 
@@ -169,32 +164,29 @@ def test_a_bad_line_is_named(tmp_path):
 
 
 def test_everything_is_taken_where_it_fits(tmp_path):
-    scans = [scan_of(tmp_path / f"{n}.jsonl", make_episodes(3, 4, seed=n)) for n in (0, 1)]
+    files = [list(make_episodes(3, 4, seed=seed)) for seed in (0, 1)]
+    scans = [scan_of(tmp_path / f"{number}.jsonl", records) for number, records in enumerate(files)]
     taken = take_sample(scans, lambda found: ByteDecoder(), 10_000_000)
     assert taken.rule == "all episodes"
-    assert [episode.id for episode in taken.episodes] == [
-        r.episode_id for n in (0, 1) for r in make_episodes(3, 4, seed=n)
-    ]
-    assert [taken.states[k].group for k in taken.state_of] == [n for _ in (0, 1) for n in (0, 1, 2) for _ in range(4)]
+    assert [episode.id for episode in taken.episodes] == [record.episode_id for file in files for record in file]
+    assert [taken.states[k].group for k in taken.state_of] == [n for _ in files for n in (0, 1, 2) for _ in range(4)]
 
 
 def test_a_large_file_gives_whole_groups_with_its_telling_episodes_within_the_budget(tmp_path):
     records = list(make_episodes(40, 4))
-    found = scan_of(tmp_path / "games.jsonl", records)
-    taken = take_sample([found], lambda found: None, 60_000)
+    taken = take_sample([scan_of(tmp_path / "games.jsonl", records)], lambda found: None, 60_000)
     assert taken.rule == sample.RULE and 0 < len(taken.episodes) < 160
-    states, episodes = (
-        [state.model_dump() for state in taken.states],
-        [episode.model_dump() for episode in taken.episodes],
-    )
-    assert sum(len(sample.embedded(part).encode()) for part in states + episodes) <= 60_000
-    groups = {taken.states[k].group for k in taken.state_of}
-    assert len(taken.episodes) == 4 * len(groups)
-    ranked = sorted(records, key=lambda record: record.outcome.normalized_reward)
-    rewards = [episode.reward for episode in taken.episodes]
-    assert min(rewards) == ranked[0].outcome.normalized_reward
-    assert max(rewards) == ranked[-1].outcome.normalized_reward
+    assert sum(sizes_of(taken)) <= 60_000
+    assert len(taken.episodes) == 4 * len({taken.states[k].group for k in taken.state_of})
+    rewards = [record.outcome.normalized_reward for record in records]
+    shown = [episode.reward for episode in taken.episodes]
+    assert (min(shown), max(shown)) == (min(rewards), max(rewards))
     assert max(episode.illegal for episode in taken.episodes) == max(record.outcome.num_illegal for record in records)
+
+
+def sizes_of(taken) -> list[int]:
+    """Bytes of each part of a sample."""
+    return [len(sample.embedded(part.model_dump()).encode()) for part in (*taken.states, *taken.episodes)]
 
 
 def test_groups_are_taken_evenly_over_the_file():
@@ -203,18 +195,11 @@ def test_groups_are_taken_evenly_over_the_file():
         assert sorted(sample._spread(count)) == list(range(count))
 
 
-def test_what_markup_adds_when_escaped_counts(tmp_path):
-    found = scan_of(tmp_path / "games.jsonl", [spoken("[message] " + "<" * 4_000, group=n) for n in range(10)])
-    taken = take_sample([found], lambda found: None, 60_000)
-    assert len(taken.episodes) == 2
-
-
-@pytest.mark.parametrize("character", ["a", "é", "雪", "🂡", "&", '"', "\\"])
+@pytest.mark.parametrize("character", ["a", "é", "雪", "🂡", "&", "<", '"', "\\"])
 def test_a_page_has_as_many_bytes_as_it_may_have_whatever_was_said(tmp_path, character):
     found = scan_of(tmp_path / "games.jsonl", [spoken("[message] " + character * 2_000, group=n) for n in range(30)])
     taken = take_sample([found], lambda found: None, 60_000)
-    parts = [part.model_dump() for part in (*taken.states, *taken.episodes)]
-    sizes = [len(sample.embedded(part).encode()) for part in parts]
+    sizes = sizes_of(taken)
     assert 0 < len(taken.episodes) < 30 and sum(sizes) <= 60_000 < sum(sizes) + 2 * max(sizes)
 
 
@@ -244,21 +229,18 @@ def whole_run(tmp_path_factory) -> Path:
         write_episodes(run.games(number), make_episodes(4, 3, seed=number))
         note_rules(run.games(number))
     write_episodes(run.iteration(0) / "evaluation" / "sampled.jsonl", make_episodes(5, 1, seed=7))
-    steps = [
-        {
-            "step": n,
-            "actor/pg_loss": 0.1 * n,
-            "perf/total_num_tokens": 8.0 * n,
-            "selfplay/log_prob_gap/mean": 10.0 ** (n - 5),
-        }
-        for n in (1, 2)
-    ]
-    (run.iteration(1) / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    names = ("actor/pg_loss", "perf/total_num_tokens", "selfplay/log_prob_gap/mean")
+    write_steps(run.iteration(1), *(dict(zip(names, (0.1 * n, 8.0 * n, 10.0 ** (n - 5)), strict=True)) for n in (1, 2)))
     episode = scan(EpisodesFile(run.games(1), "training", "")).summary.to_dict()
-    train = {"checkpoint": "c", "carried": False, "steps": 2, "log_prob_gap": 1e-4}
     run.finish(1, "generate", StageRecord(seconds=3, figures=episode))
+    train = FINISHED["train"] | {"steps": 2, "log_prob_gap": 1e-4}
     run.finish(1, "train", StageRecord(seconds=9, figures=train))
     return run.path
+
+
+def write_steps(folder: Path, *steps: dict[str, float]) -> None:
+    lines = (json.dumps({"step": number} | step) + "\n" for number, step in enumerate(steps, 1))
+    (folder / "metrics.jsonl").write_text("".join(lines))
 
 
 def charts(path: Path) -> dict[str, Chart]:
@@ -266,26 +248,23 @@ def charts(path: Path) -> dict[str, Chart]:
     return {chart.key: chart for chart in charts_of(source, [scan(file) for file in source.files])}
 
 
-def test_training_games_are_drawn_at_the_policy_that_played_them(run_folder):
-    found = charts(run_folder)
+def test_training_games_are_drawn_at_the_policy_that_played_them_beside_the_reference_lines(whole_run):
+    found = charts(whole_run)
     by_label = {series.label: series for series in found["reward"].series}
-    assert list(by_label["training episodes"].x) == [0, 1]
-    assert list(by_label["held out, sampled"].x) == [0]
-    (low, value, high) = (getattr(by_label["training episodes"], name)[0] for name in ("low", "y", "high"))
-    assert low <= value <= high
+    played = by_label["training episodes"]
+    assert (list(played.x), list(by_label["held out, sampled"].x)) == ([0, 1], [0])
+    assert played.low[0] <= played.y[0] <= played.high[0]
     assert {series.label: list(series.x) for series in found["entropy"].series if series.x} == {
         "held out, sampled": [0], "training episodes": [0, 1],
     }  # fmt: skip
-
-
-def test_the_reference_lines_stand_beside_the_rewards(run_folder):
-    lines = charts(run_folder)["reward"].lines
+    lines = found["reward"].lines
     assert list(lines) == ["random", "own view", "optimum"]
     assert 0 < lines["random"] < lines["own view"] < 1 == lines["optimum"]
+    assert "no evidence of talk" in found["reward"].note
 
 
-def test_the_optimum_is_the_best_that_the_game_knows_of(run_folder):
-    source = replace(discover(run_folder), references={"best": Interval(value=0.7, low=0.6, high=0.8)})
+def test_the_optimum_is_the_best_that_the_game_knows_of(whole_run):
+    source = replace(discover(whole_run), references={"best": Interval(value=0.7, low=0.6, high=0.8)})
     found = charts_of(source, [scan(file) for file in source.files])
     assert next(chart for chart in found if chart.key == "reward").lines["optimum"] == 0.7
 
@@ -305,26 +284,17 @@ def test_human_pairs_are_drawn_on_the_board_that_they_played_and_on_no_other(tmp
     assert "human pairs (8×8)" not in charts(path)["reward"].lines, "whose board is not known"
 
 
-def test_the_silence_line_and_the_talk_score_are_drawn_where_the_line_is_known(tmp_path):
-    board = {"size": 3, "max_score": 9, "scale_min": 1.0, "scale_max": 1.0, "hard_factor": 0.0}
-    honest = {"visibility": "complementary", "score_power": 3}
-    for name, changes, known in (("honest", honest, True), ("other", {}, False)):
-        config = MatchingConfig(**board, **changes)
-        path = write_episodes(tmp_path / name / "selfplay_games.jsonl", make_episodes(2, 1, config=config))
-        write_json(path.with_suffix(".args.json"), {f"game.{key}": value for key, value in config.model_dump().items()})
-        source = discover(path)
-        (found,) = [scan(file) for file in source.files]
-        (chart,) = [chart for chart in charts_of(source, [found]) if chart.key == "reward"]
-        assert (
-            (chart.lines.get("silence") == pytest.approx(0.84, abs=0.005)) == ("talk_score" in found.figures) == known
-        )
+@pytest.mark.parametrize(
+    ("changes", "known"), [({"visibility": "complementary", "score_power": 3}, True), ({}, False)], ids=["honest", ""]
+)
+def test_the_silence_line_and_the_talk_score_are_drawn_where_the_line_is_known(tmp_path, changes, known):
+    board = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, **changes)
+    path = write_episodes(tmp_path / "selfplay_games.jsonl", make_episodes(2, 1, config=board))
+    note_rules(path, board)
+    assert (charts(path)["reward"].lines.get("silence") == pytest.approx(0.84, abs=0.005)) == known
+    assert ("talk_score" in scan(discover(path).files[0]).figures) == known
     path.with_suffix(".args.json").unlink()
     assert "talk_score" not in scan(discover(path).files[0]).figures, "whose configuration is not known"
-
-
-def test_the_caption_of_rewards_says_what_silence_is_not(run_folder):
-    found = charts(run_folder)["reward"]
-    assert "no evidence of talk" in found.note and "no limit of play without messages" in found.note
 
 
 def one_point(**interval: list[float]) -> str:
@@ -332,30 +302,25 @@ def one_point(**interval: list[float]) -> str:
     return draw(Chart("loss", "Policy loss", "", "optimiser step", "policy loss", [series]), "svg").decode()
 
 
-def test_a_single_point_has_one_whole_number_below_it_and_a_scale_that_begins_at_zero():
+def test_a_single_point_has_one_number_below_it_a_scale_from_zero_and_its_interval_if_any():
     numbers = [float(text) for text in re.findall(r"<!-- (-?[\d.]+) -->", one_point())]
     assert numbers[0] == 3.0, "the only number of the axis below"
     assert numbers[1] == 0.0 and numbers[-1] >= 0.004 and numbers[1:] == sorted(numbers[1:])
-
-
-def test_a_single_point_has_its_interval():
     assert "LineCollection" in one_point(low=[0.002], high=[0.006])
     assert "LineCollection" not in one_point()
 
 
-def test_time_steps_and_rewards_are_drawn(run_folder):
-    found = charts(run_folder)
+def test_time_steps_and_rewards_are_drawn(whole_run):
+    found = charts(whole_run)
     assert {series.label: list(series.y) for series in found["seconds"].series if series.x} == {
         "generate": [3], "train": [9],
     }  # fmt: skip
     assert list(found["loss"].series[0].y) == [0.1, 0.2]
     sampled = [sum(sum(t.response_mask) for r in make_episodes(4, 3, seed=n) for t in r.trajectories) for n in (1, 2)]
     tokens = {series.label: list(series.y) for series in found["tokens"].series}
-    assert tokens["generate, sampled"] == sampled
-    assert tokens["train"] == [24]
+    assert (tokens["generate, sampled"], tokens["train"]) == (sampled, [24])
     assert found["log_prob_gap"].log and list(found["log_prob_gap"].series[1].y) == [1e-4]
-    for series in found["histogram"].series:
-        assert sum(series.y) == pytest.approx(1)
+    assert [sum(series.y) for series in found["histogram"].series] == pytest.approx([1] * 2)
 
 
 def test_what_reward_is_lost_to_is_stacked_up_to_what_it_lacks(run_folder):
@@ -395,23 +360,21 @@ def test_a_file_that_has_only_begun_draws_no_point(run_folder):
     assert list(charts(run_folder)["flat_groups"].series[0].x) == [0]
 
 
-def test_many_steps_are_drawn_as_means(run_folder):
-    steps = [{"step": n, "actor/pg_loss": float(n)} for n in range(1, 1201)]
-    (run_folder / "iter_1" / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+def test_steps_are_numbered_through_the_iterations_and_many_are_drawn_as_means(run_folder):
+    write_steps(run_folder / "iter_2", {"actor/pg_loss": 0.5})
+    assert list(charts(run_folder)["loss"].series[0].x) == [1, 2, 3]
+    (run_folder / "iter_2" / "metrics.jsonl").unlink()
+    write_steps(run_folder / "iter_1", *({"actor/pg_loss": float(n)} for n in range(1, 1201)))
     (series,) = charts(run_folder)["loss"].series
     assert series.label == "means of 3 steps" and len(series.y) == 400
     assert list(series.y[:2]) == list(series.x[:2]) == [2, 5]
 
 
-def test_steps_are_numbered_through_the_iterations(run_folder):
-    (run_folder / "iter_2" / "metrics.jsonl").write_text('{"step": 1, "actor/pg_loss": 0.5}\n')
-    assert list(charts(run_folder)["loss"].series[0].x) == [1, 2, 3]
-
-
 def test_an_online_training_has_a_report(tmp_path):
-    lines = [{"step": 0, "held_out/reward": 0.7}, {"step": 1, "selfplay/reward": 0.75}]
-    lines.append({"step": 2, "selfplay/reward": 0.8, "held_out/reward": 0.9})
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    held_out, reward = "held_out/reward", "selfplay/reward"
+    write_steps(
+        tmp_path, {"step": 0, held_out: 0.7}, {"step": 1, reward: 0.75}, {"step": 2, reward: 0.8, held_out: 0.9}
+    )
     (tmp_path / "server_0_weights.jsonl").write_text('{"step": 1}\n')
     found = charts(tmp_path)
     assert found.keys() == {"step_reward", "step_held_out"}
@@ -441,21 +404,18 @@ def test_a_crossplay_folder_has_a_report(tmp_path):
     states = held_out_states(MatchingGame(config.game), 3)
     asyncio.run(run_crossplay(config, ["random", "sharing", "silent"], states, 1, tmp_path / "crossplay"))
     reward = charts(tmp_path / "crossplay")["reward"]
-    assert len(reward.names) == 9 and len(reward.series[0].x) == 9
+    assert len(reward.names) == len(reward.series[0].x) == 9
     assert draw(reward, "png").startswith(b"\x89PNG")
 
 
-def test_an_iteration_an_evaluation_and_a_file_have_reports(run_folder):
-    for path, kind in (
-        ("iter_1", "iteration"),
-        ("iter_0/evaluation", "episodes"),
-        ("iter_1/selfplay_games.jsonl", "episodes"),
-    ):
-        source = discover(run_folder / path)
-        assert source.kind == kind
-        found = charts(run_folder / path)
-        assert found["reward"].style == "points" and "histogram" in found
-    assert "loss" in charts(run_folder / "iter_1")
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("iter_1", "iteration"), ("iter_0/evaluation", "episodes"), ("iter_1/selfplay_games.jsonl", "episodes")],
+)
+def test_an_iteration_an_evaluation_and_a_file_have_reports(whole_run, path, kind):
+    assert discover(whole_run / path).kind == kind
+    found = charts(whole_run / path)
+    assert found["reward"].style == "points" and "histogram" in found and ("loss" in found) == (kind == "iteration")
 
 
 @pytest.mark.parametrize("name", ["nothing-there", "empty"])
@@ -500,11 +460,11 @@ def test_names_of_files_are_drawn_as_they_are(tmp_path):
 
 
 @pytest.mark.long
-def test_the_dark_picture_of_a_chart_is_what_drawing_it_in_dark_gives(run_folder):
+def test_the_dark_picture_of_a_chart_is_what_drawing_it_in_dark_gives(whole_run):
     def nameless(svg: bytes) -> bytes:
         return re.sub(rb"\b[mph][0-9a-f]{10}\b", b"", svg)
 
-    for chart in (charts(run_folder)[key] for key in ("reward", "entropy")):
+    for chart in (charts(whole_run)[key] for key in ("reward", "entropy")):
         assert nameless(in_dark(draw(chart, "svg", LIGHT))) == nameless(draw(chart, "svg", DARK))
 
 
@@ -550,60 +510,43 @@ def test_the_page_allows_itself_nothing_but_its_own_script_and_style(tmp_path):
 def failed(*arguments: str) -> str:
     done = selfplay("report", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("reading episodes")]
-    assert len(lines) == 1
-    return lines[0]
+    (line,) = (line for line in done.stderr.splitlines() if not line.startswith("reading episodes"))
+    return line
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "words"),
+    ("path", "value", "words"),
     [
-        ("state.json", "[]", "state.json: Input should be"),
-        ("state.json", '{"iterations": {"1": {"sleep": {}}}}', "state.json: field 'iterations.1.sleep"),
-        ("manifest.json", '{"config": {}}', "manifest.json: field 'created'"),
-        ("manifest.json", "{", "manifest.json:1: not JSON"),
-        ("iter_1/metrics.jsonl", '{"step": 1}\n{"step"\n', "metrics.jsonl:2: damaged: not the figures of a step"),
-        ("iter_1/metrics.jsonl", '{"loss": 1}\n', "metrics.jsonl:1: damaged: not the figures of a step"),
-        ("iter_0/evaluation/evaluation.json", "{}", "evaluation.json: field 'player'"),
-        ("iter_1/selfplay_games.jsonl", "{}\n", "selfplay_games.jsonl:1: field 'episode_id'"),
+        ("state", {"table": [[1]]}, "field 'mask1' is missing"),
+        ("state.papers", [1, 2, 3], "games.jsonl:2: "),
+        ("state.best_assignment_reward", None, "games.jsonl:2: "),
+        ("outcome.proposal", [[0, 0], [1, 1], [7, 2]], "is no matching of 3 and 3"),
+        ("outcome.proposal", [[0, 0]], "is no matching of 3 and 3"),
     ],
 )
-def test_a_file_of_a_run_that_is_broken_is_named(run_folder, file, content, words):
-    (run_folder / file).write_text(content)
-    assert words in failed(str(run_folder))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"state": {"table": [[1]]}}, "field 'mask1' is missing"),
-        ({"state.papers": [1, 2, 3]}, "games.jsonl:2: "),
-        ({"state.best_assignment_reward": None}, "games.jsonl:2: "),
-        ({"players": ["policy"]}, "field 'players'"),
-        ({"outcome.proposal": [[0, 0], [1, 1], [7, 2]]}, "is no matching of 3 and 3"),
-        ({"outcome.proposal": [[0, 0]]}, "is no matching of 3 and 3"),
-        ({"outcome.score": float("nan")}, "a finite number"),
-    ],
-)
-def test_an_episode_that_cannot_have_been_is_named_with_its_line(tmp_path, change, words):
+def test_an_episode_that_cannot_have_been_is_named_with_its_line(tmp_path, path, value, words):
     good, bad = (json.loads(make_episode(n).model_dump_json()) for n in (0, 1))
-    for path, value in change.items():
-        *outer, key = path.split(".")
-        (bad[outer[0]] if outer else bad)[key] = value
-    path = tmp_path / "games.jsonl"
-    path.write_text(json.dumps(good) + "\n" + json.dumps(bad) + "\n")
-    line = failed(str(path))
+    set_at(bad, path, value)
+    (tmp_path / "games.jsonl").write_text(json.dumps(good) + "\n" + json.dumps(bad) + "\n")
+    line = failed(str(tmp_path / "games.jsonl"))
     assert "games.jsonl:2: " in line and words in line
 
 
-def test_wrong_options_and_places_are_one_line(tmp_path):
+def test_wrong_options_places_and_files_are_one_line(tmp_path):
     path = str(write_episodes(tmp_path / "games.jsonl", make_episodes(1, 2)))
     (tmp_path / "folder").mkdir()
     assert "--format gif: give html" in failed(path, "--format", "gif")
-    assert "folder: cannot be written" in failed(path, "--output", str(tmp_path / "folder"))
-    assert "cannot be written" in failed(path, "--output", f"{path}/page.html")
-    assert "cannot be written" in failed(path, "--format", "svg", "--output", path)
+    for arguments in (
+        ("--output", str(tmp_path / "folder")),
+        ("--output", f"{path}/x.html"),
+        ("--format", "svg", "--output", path),
+    ):
+        assert "cannot be written" in failed(path, *arguments)
     assert "no such file or folder" in failed(str(tmp_path / "nothing"))
+    for content in ("", "\n\n", '{"schema_version": 2'):
+        Path(path).write_text(content)
+        assert "no whole episode in it (yet)" in failed(path)
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_the_command_writes_a_page_or_plots_beside_what_it_reads(tmp_path):
@@ -621,14 +564,6 @@ def test_a_style_of_the_users_does_not_change_a_drawing():
     expected = draw(chart, "svg")
     with matplotlib.rc_context({"text.usetex": True, "lines.linewidth": 9, "font.family": "cursive"}):
         assert draw(chart, "svg") == expected
-
-
-@pytest.mark.parametrize("content", ["", "\n\n", '{"schema_version": 2'])
-def test_a_file_without_a_whole_episode_gives_no_page(tmp_path, content):
-    (tmp_path / "games.jsonl").write_text(content)
-    done = selfplay("report", str(tmp_path / "games.jsonl"))
-    assert done.returncode == 2 and "no whole episode in it (yet)" in done.stderr
-    assert not (tmp_path / "report.html").exists()
 
 
 @pytest.mark.long

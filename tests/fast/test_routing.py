@@ -68,12 +68,12 @@ async def attached(*servers: Copies, patience: float = 30, said: list[str] | Non
     return engine
 
 
-async def play(engine: SGLangEngine, turns: int = TURNS) -> list[list[int]]:
+async def play(engine: SGLangEngine) -> list[list[int]]:
     """Play all episodes at a time; each seat in turn sends the episode's number, its own, and that of the turn."""
 
     async def episode(number: int) -> list[list[int]]:
         replies = []
-        for turn in range(turns):
+        for turn in range(TURNS):
             for seat in range(2):
                 asking = engine.generate([number, seat, turn], PARAMS, session=f"e{number}-{seat}")
                 replies.append((await asking).token_ids)
@@ -82,41 +82,30 @@ async def play(engine: SGLangEngine, turns: int = TURNS) -> list[list[int]]:
     return [reply for replies in await asyncio.gather(*map(episode, range(EPISODES))) for reply in replies]
 
 
-def test_each_episode_stays_at_one_copy_of_the_model_and_all_have_equally_many():
-    async def run():
-        servers = Copies(2), Copies(1)
-        async with await attached(*servers) as engine:
-            await play(engine)
-        return [server.places() for server in servers]
-
-    two, one = asyncio.run(run())
+async def test_each_episode_stays_at_one_copy_of_the_model_and_all_have_equally_many():
+    servers = Copies(2), Copies(1)
+    async with await attached(*servers) as engine:
+        await play(engine)
+    two, one = (server.places() for server in servers)
     assert set(Counter(episode for episode, _ in [*two, *one]).values()) == {1}, "both seats, all turns"
     assert set((two + one).values()) == {2 * TURNS}
     assert Counter(rank for _, rank in two) == {0: EPISODES // 3, 1: EPISODES // 3}
     assert Counter(rank for _, rank in one) == {None: EPISODES // 3}, "SGLang warns of a rank where there is one copy"
 
 
-def test_a_server_that_does_not_say_how_many_copies_it_has_is_taken_for_one():
-    async def run():
-        server = SGLang()  # as a gateway, it does not know the path
-        async with SGLangEngine([await server.start()]) as engine:
-            await engine.find_ranks()
-            return [client.ranks for client in engine.clients]
-
-    assert asyncio.run(run()) == [1]
+async def test_a_server_that_does_not_say_how_many_copies_it_has_is_taken_for_one():
+    async with SGLangEngine([await SGLang().start()]) as engine:  # as a gateway, it does not know the path
+        await engine.find_ranks()
+        assert [client.ranks for client in engine.clients] == [1]
 
 
-def test_the_episodes_of_a_server_that_dies_go_on_at_the_other_one_and_nothing_is_asked_twice():
-    async def run():
-        first, second, said = Copies(), Copies(), []
-        async with await attached(first, second, said=said) as engine:
-            playing = asyncio.create_task(play(engine))
-            await until(lambda: len(first.answered) >= EPISODES)
-            await first.die()
-            return await playing, first, second, said
-
-    replies, first, second, said = asyncio.run(run())
-    assert replies == [[9]] * (EPISODES * 2 * TURNS)
+async def test_the_episodes_of_a_server_that_dies_go_on_at_the_other_one_and_nothing_is_asked_twice():
+    first, second, said = Copies(), Copies(), []
+    async with await attached(first, second, said=said) as engine:
+        playing = asyncio.create_task(play(engine))
+        await until(lambda: len(first.answered) >= EPISODES)
+        await first.die()
+        assert await playing == [[9]] * (EPISODES * 2 * TURNS)
     assert first.episodes() & second.episodes(), "it died amid them"
     asked = Counter(tuple(one["input_ids"]) for one in [*first.answered, *second.answered])
     assert asked == Counter(product(range(EPISODES), range(2), range(TURNS)))
@@ -124,109 +113,82 @@ def test_the_episodes_of_a_server_that_dies_go_on_at_the_other_one_and_nothing_i
     assert "no connection" in line and "its episodes go on at the other servers; waiting up to 30 s for it" in line
 
 
-def test_a_busy_server_is_asked_again_elsewhere():
-    async def run():
-        busy, idle = Copies(), Copies()
+async def test_a_busy_server_is_asked_again_elsewhere():
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(status=503)
 
-        async def refuse(request: web.Request) -> web.Response:
-            return web.Response(status=503)
-
-        busy._generate = refuse
-        busy.app = web.Application()
-        busy.app.router.add_post("/generate", refuse)
-        async with await attached(busy, idle) as engine:
-            return await play(engine), idle.episodes()
-
-    replies, episodes = asyncio.run(run())
-    assert len(replies) == EPISODES * 2 * TURNS
-    assert episodes == set(range(EPISODES))
+    busy, idle = Copies(), Copies()
+    busy.app = web.Application()
+    busy.app.router.add_post("/generate", refuse)
+    async with await attached(busy, idle) as engine:
+        assert len(await play(engine)) == EPISODES * 2 * TURNS
+    assert idle.episodes() == set(range(EPISODES))
 
 
-def test_a_server_that_is_back_loads_what_is_to_be_served_and_is_used_again(checkpoint):
-    async def run():
-        first, second, said = Copies(), Copies(), []
-        async with await attached(first, second, said=said) as engine:
-            await engine.reload(checkpoint)
-            port = first.server.port
-            await first.die()
-            await play(engine)
-            again = Copies(copies=2, model="what it was started with")
-            await again.start(port)
-            await until(lambda: any("answers again" in line for line in said))
-            await until(lambda: all(client.available for client in engine.clients))
-            second.answered.clear()
-            again.answered.clear()
-            engine._routing.forget()
-            await play(engine)
-            return again, second, said
-
-    again, second, said = asyncio.run(run())
+async def test_a_server_that_is_back_loads_what_is_to_be_served_and_is_used_again(checkpoint):
+    first, second, said = Copies(), Copies(), []
+    async with await attached(first, second, said=said) as engine:
+        await engine.reload(checkpoint)
+        port = first.server.port
+        await first.die()
+        await play(engine)
+        again = Copies(copies=2, model="what it was started with")
+        await again.start(port)
+        await until(lambda: any("answers again" in line for line in said))
+        await until(lambda: all(client.available for client in engine.clients))
+        second.answered.clear()
+        again.answered.clear()
+        engine._routing.forget()
+        await play(engine)
     assert again.model == str(checkpoint)
     assert {rank for _, rank in again.places()} == {0, 1}, "it has two copies now"
     assert again.episodes() | second.episodes() == set(range(EPISODES))
-    assert len(second.episodes()) == EPISODES // 3
-    assert len(said) == 2
+    assert (len(second.episodes()), len(said)) == (EPISODES // 3, 2)
 
 
-def test_where_all_are_gone_the_first_that_is_back_is_asked():
-    async def run():
-        first, second, said = Copies(), Copies(), []
-        async with await attached(first, second, said=said) as engine:
-            port = second.server.port
-            await first.die()
-            await second.die()
-            playing = asyncio.create_task(play(engine))
-            await until(lambda: len(said) == 2)
-            again = Copies()
-            await again.start(port)
-            return len(await playing), again.episodes(), said
-
-    replies, episodes, said = asyncio.run(run())
-    assert replies == EPISODES * 2 * TURNS
-    assert episodes == set(range(EPISODES))
+async def test_where_all_are_gone_the_first_that_is_back_is_asked():
+    first, second, said = Copies(), Copies(), []
+    async with await attached(first, second, said=said) as engine:
+        port = second.server.port
+        await first.die()
+        await second.die()
+        playing = asyncio.create_task(play(engine))
+        await until(lambda: len(said) == 2)
+        again = Copies()
+        await again.start(port)
+        assert len(await playing) == EPISODES * 2 * TURNS
+    assert again.episodes() == set(range(EPISODES))
     assert all("waiting up to 30 s" in line for line in said[:2])
 
 
-def test_where_all_were_waited_for_in_vain_it_is_an_error():
-    async def run():
-        servers = Copies(), Copies()
-        async with await attached(*servers, patience=0.2) as engine:
-            for server in servers:
-                await server.die()
+async def test_where_all_were_waited_for_in_vain_it_is_an_error():
+    servers = Copies(), Copies()
+    async with await attached(*servers, patience=0.2) as engine:
+        for server in servers:
+            await server.die()
+        with pytest.raises(EngineError, match=r"no connection .* did not come back \(engine.reconnect_timeout\)"):
             await play(engine)
 
-    with pytest.raises(EngineError, match=r"no connection .* did not come back \(engine.reconnect_timeout\)"):
-        asyncio.run(run())
+
+async def test_weights_are_loaded_by_all_that_are_there_and_by_the_other_one_once_it_is_back(checkpoint):
+    first, second, said = Copies(), Copies(), []
+    async with await attached(first, second, said=said) as engine:
+        port = second.server.port
+        await second.die()
+        await engine.reload(checkpoint)
+        assert first.model == str(checkpoint)
+        await play(engine)
+        again = Copies()
+        await again.start(port)
+        await until(lambda: all(client.available for client in engine.clients))
+    assert (again.model, again.weights) == (str(checkpoint), content_hash(str(checkpoint)))
+    assert first.episodes() == set(range(EPISODES))
+    waiting, back = said
+    assert "its episodes go on at the other servers; waiting up to 30 s" in waiting and "answers again" in back
 
 
-def test_weights_are_loaded_by_all_that_are_there_and_by_the_other_one_once_it_is_back(checkpoint):
-    async def run():
-        first, second, said = Copies(), Copies(), []
-        async with await attached(first, second, said=said) as engine:
-            port = second.server.port
-            await second.die()
-            await engine.reload(checkpoint)
-            loaded = first.model
-            await play(engine)
-            again = Copies()
-            await again.start(port)
-            await until(lambda: all(client.available for client in engine.clients))
-            return loaded, first.episodes(), again, said
-
-    loaded, episodes, again, said = asyncio.run(run())
-    assert loaded == again.model == str(checkpoint)
-    assert again.weights == content_hash(str(checkpoint))
-    assert episodes == {0, *range(EPISODES)}
-    assert "its episodes go on at the other servers; waiting up to 30 s" in said[0]
-    assert "answers again" in said[1]
-    assert len(said) == 2
-
-
-def test_each_copy_must_answer_with_the_weights_that_were_loaded(checkpoint):
-    async def run():
-        server = Copies(3)
-        async with await attached(server) as engine:
-            await engine.reload(checkpoint)
-        return [one["routed_dp_rank"] for one in server.answered]
-
-    assert asyncio.run(run()) == [0, 1, 2]
+async def test_each_copy_must_answer_with_the_weights_that_were_loaded(checkpoint):
+    server = Copies(3)
+    async with await attached(server) as engine:
+        await engine.reload(checkpoint)
+    assert [one["routed_dp_rank"] for one in server.answered] == [0, 1, 2]

@@ -15,7 +15,7 @@ import pytest
 from factories import BOARD, POLICY, byte_chat, make_episode
 
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
-from selfplay_pipeline.games.base import MESSAGE, Game, Opening, Outcome, Status, Step, state_rng
+from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
@@ -34,8 +34,7 @@ STATE = MatchingGame(SPOKEN).sample_state(state_rng(0, 0))
 
 def seated(*players, game=None, state=STATE) -> Sitting:
     """Players at the table; where none is named, words come from outside."""
-    game = game or MatchingGame(SPOKEN)
-    return Sitting(game, state, players or [ChatPlayer()] * len(game.roles), "g", (0, 0, 0))
+    return Sitting(game or MatchingGame(SPOKEN), state, players or [ChatPlayer()] * 2, "g", (0, 0, 0))
 
 
 def say(episode: Episode, text: str, *, cut: bool = False) -> None:
@@ -85,7 +84,7 @@ def test_an_illegal_turn_stays_with_its_speaker_and_is_told_to_it_alone():
     assert "no proposal" in episode.turns[-1].error and "no proposal" in history(episode, 0)[-1]["content"]
 
 
-def test_the_optimum_scores_one_for_both_once_it_is_accepted():
+def test_the_optimum_scores_one_for_both_once_it_is_accepted_and_nothing_if_it_is_broken_off():
     episode = seated().episode
     say(episode, format_proposal(best_matching(STATE.table)[0], STATE.papers, STATE.reviewers))
     assert episode.session.status is None, "proposed is not agreed"
@@ -93,12 +92,9 @@ def test_the_optimum_scores_one_for_both_once_it_is_accepted():
     assert episode.session.status == "agreed" and episode.session.outcome().rewards == (1.0, 1.0)
     with pytest.raises(RuntimeError, match="has ended"):
         episode.take_turn(0, Reply("[accept]", False, "stop"))
-
-
-def test_an_episode_that_was_broken_off_gives_no_reward():
-    episode = seated().episode
-    episode.session.abort(Status.TURN_LIMIT)
-    assert set(episode.session.outcome().rewards) == {0.0}
+    cut = seated().episode.session
+    cut.abort(Status.TURN_LIMIT)
+    assert set(cut.outcome().rewards) == {0.0}
 
 
 def test_a_chat_model_may_speak_for_every_seat():
@@ -130,12 +126,14 @@ def test_histories_of_words_are_those_of_the_token_streams(number):
             assert history(episode, trajectory.seat) == [m.model_dump() for m in trajectory.messages]
 
 
-class Saying:
-    """An engine whose model says this, one text a turn."""
+TEXTS = ("[message] one", "[message] two", "[message] three", "[message] four")
 
-    def __init__(self, *texts: str) -> None:
-        self.texts = list(texts)
-        self.sampled: list[tuple[str, list[int]]] = []
+
+class Saying:
+    """An engine whose model says these texts, one a turn."""
+
+    def __init__(self) -> None:
+        self.texts, self.sampled = list(TEXTS), []
 
     async def generate(self, prompt, params, session):
         if not self.texts:
@@ -146,24 +144,22 @@ class Saying:
 
 
 def test_each_seat_of_a_policy_is_trained_on_its_own_tokens_under_one_id():
-    engine = Saying("[message] one", "[message] two", "[message] three", "[message] four")
-    policy = PolicyPlayer(engine, byte_chat(), POLICY, 100_000)
-    sitting = seated(policy, policy)
+    engine = Saying()
+    sitting = seated(*[PolicyPlayer(engine, byte_chat(), POLICY, 100_000)] * 2)
     asyncio.run(sitting.episode.run())
     record = sitting.record(POLICY)
-    assert (record.episode_id, [side.seat for side in record.trajectories]) == ("g", [0, 1])
-    for side in record.trajectories:
-        own = [id_ for session, ids in engine.sampled if session == f"g-{side.seat}" for id_ in ids]
-        assert [id_ for id_, mask in zip(side.response_ids, side.response_mask, strict=True) if mask] == own
     openings = [sitting.episode.session.opening(seat).observation for seat in (0, 1)]
+    assert (record.episode_id, [side.seat for side in record.trajectories]) == ("g", [0, 1])
     for seat, side in enumerate(record.trajectories):
+        own = [id_ for session, ids in engine.sampled if session == f"g-{seat}" for id_ in ids]
+        assert [id_ for id_, mask in zip(side.response_ids, side.response_mask, strict=True) if mask] == own
         read = byte_chat().tokenizer.decode([*side.prompt_ids, *side.response_ids])
         assert openings[seat] in read and openings[1 - seat] not in read
 
 
-@pytest.mark.parametrize("names", [("policy", "other"), ("other", "policy"), ("other", "other"), ("policy", "policy")])
+@pytest.mark.parametrize("names", product(("policy", "other"), repeat=2))
 def test_of_two_checkpoints_the_policys_seats_alone_are_trained_on(names):
-    engine = Saying("[message] one", "[message] two", "[message] three", "[message] four")
+    engine = Saying()
     kinds = {"policy": {}, "other": {"kind": "checkpoint", "name": "other", "trained": False}}
     sitting = seated(*(PolicyPlayer(engine, byte_chat(), POLICY, 100_000, **kinds[name]) for name in names))
     asyncio.run(sitting.episode.run())
@@ -199,62 +195,9 @@ def test_each_seat_of_each_episode_draws_random_numbers_of_its_own_and_the_same_
     assert found == {place: drawn(place) for place in reversed(places)}
 
 
-def test_three_players_can_sit_at_a_table():
-    sitting = seated(game=RoundTable(), state=RoundTable())
-    episode, heard = sitting.episode, []
-    for words in ("one", "two", "three"):
-        heard.append((episode.session.seats[0], history(episode, episode.session.seats[0])[-1]["content"]))
-        say(episode, words)
-    assert heard == [(0, "you are 0"), (1, "you are 1\n0: one"), (2, "you are 2\n0: one\n1: two")]
-    record = sitting.record(POLICY)
-    assert [record.outcome.reward_of(seat) for seat in range(3)] == [1.0, 1.0, 1.0]
-
-
 @pytest.mark.long
 def test_playing_and_writing_states_need_neither_torch_nor_verl():
     probe = "import sys, selfplay_pipeline.generate.run, selfplay_pipeline.train.online_states\n"
     probe += "print([name for name in ('torch', 'verl', 'ray', 'transformers') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
-
-
-class RoundTable(Game):
-    """A game of three in which each says one thing."""
-
-    name, roles, players = "round", ("", "", ""), {}
-
-    def sample_state(self, rng):
-        return self
-
-    def state_to_json(self, state):
-        return {}
-
-    def state_from_json(self, data):
-        return self
-
-    def start(self, state):
-        return RoundSession()
-
-    def view(self, session, seat):
-        return None
-
-
-class RoundSession:
-    seat, status = 0, None
-
-    @property
-    def seats(self):
-        return (self.seat,) if self.status is None else ()
-
-    def opening(self, seat):
-        return Opening("rules", f"you are {seat}")
-
-    def step(self, seat, text, *, cut=False):
-        self.status, self.seat = "agreed" if seat == 2 else None, seat + 1
-        return Step(MESSAGE, tuple("" if other == seat else f"{seat}: {text}" for other in range(3)))
-
-    def abort(self, status):
-        self.status = status
-
-    def outcome(self):
-        return Outcome(self.status, (1, 1, 1), 3, 3, None, 3, 3, 0, 0)

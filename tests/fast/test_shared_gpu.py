@@ -8,24 +8,21 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from factories import FINISHED
 from scripted_server import answer_to
 from tenacity import wait_none
 from test_client import PARAMS, Fake, Launched
+from test_resume import OnlyTraining, trained
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import EngineConfig
-from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.engines import client, pool, sglang_server
 from selfplay_pipeline.engines.pool import EnginePool
 from selfplay_pipeline.engines.requests import RELEASED
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec
-from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate import loop as iterate
 from selfplay_pipeline.train.groups import NoSignalError
-from selfplay_pipeline.train.offline import TrainResult
 
 LOADS = ["pause_generation", "update_weights_from_disk", "flush_cache", "continue_generation", "generate"]
 RELEASES = ["pause_generation", "flush_cache", "release_memory_occupation"]
@@ -212,32 +209,27 @@ def test_sglang_knows_what_it_is_told_and_asked():
 @pytest.mark.parametrize(
     ("changes", "shared"),
     [
-        ({"engine.device": "cuda", "train.device": "cuda"}, True),
-        ({"engine.device": "cuda", "train.device": "cuda", "iterate.keep_processes": False}, False),
-        ({"engine.device": "cuda", "train.device": "cuda", "engine.server_url": ["http://localhost:1"]}, False),
-        ({"engine.device": "cuda", "train.device": "cpu"}, False),
-        ({"engine.device": "cpu", "train.device": "cuda"}, False),
+        ({}, True),
+        ({"iterate.keep_processes": False}, False),
+        ({"engine.server_url": ["http://localhost:1"]}, False),
+        ({"train.device": "cpu"}, False),
+        ({"engine.device": "cpu"}, False),
         ({"engine.device": "cpu", "train.device": "cpu"}, False),
     ],
 )
 def test_memory_is_shared_where_both_stay_on_gpus_that_are_taken_here(changes, shared):
-    assert iterate.shares_gpu(load_config("tiny", changes)) == shared
+    config = load_config("tiny", {"engine.device": "cuda", "train.device": "cuda"} | changes)
+    assert iterate.shares_gpu(config) == shared
 
 
-class Noted(iterate.Loop):
-    """The loop without games and training; what is done to processes is noted."""
+class Noted(OnlyTraining):
+    """Notes what is done to processes, and does none of it."""
 
     notes: list[str]
 
     async def _generate(self, number, checkpoint):
         self.notes.append("play")
-        return Played(**FINISHED["generate"])
-
-    async def _convert(self, number, games):
-        return Converted()
-
-    def _watch(self, number):
-        pass
+        return await super()._generate(number, checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -259,17 +251,16 @@ def test_the_server_gives_memory_back_before_a_training_and_the_trainer_after_it
         told.add(job.shares_gpu)
         if len(notes) > len(noted):
             raise NoSignalError("all groups")
-        (job.output / "checkpoint").mkdir(parents=True)
-        return TrainResult(1, 1, 0, 2, job.output / "checkpoint", tmp_path, tmp_path, 1.0, 1.0, None)
+        return trained(job.output)
 
     def noting(what: str, result=None):
         return lambda *given: notes.append(what) or result
 
-    async def released(self):
-        notes.append("release")
+    def later(what: str):
+        async def note(self):
+            notes.append(what)
 
-    async def stopped(self):
-        notes.append("stop server")
+        return note
 
     settings = {"iterate.evaluate_every": 0, "iterate.num_iterations": 2, "iterate.keep_processes": keeps}
     config = load_config("tiny", settings | {"engine.device": device, "train.device": device})
@@ -277,8 +268,8 @@ def test_the_server_gives_memory_back_before_a_training_and_the_trainer_after_it
     monkeypatch.setattr(iterate, "check_run", lambda config: None)
     monkeypatch.setattr(iterate, "train_policy", train)
     monkeypatch.setattr(iterate, "prepare_training", lambda job, *rest: (told.add(job.shares_gpu), noting("prepare")()))
-    monkeypatch.setattr(iterate.Servers, "release", released)
-    monkeypatch.setattr(iterate.Servers, "stop", stopped)
+    monkeypatch.setattr(iterate.Servers, "release", later("release"))
+    monkeypatch.setattr(iterate.Servers, "stop", later("stop server"))
     monkeypatch.setattr(iterate.Trainer, "stop", noting("stop trainer"))
     asyncio.run(iterate.run_iterate(config, tmp_path / "run", Noted))
     assert notes == [*noted, *noted, "stop trainer", "stop server"]

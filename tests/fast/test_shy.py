@@ -20,24 +20,11 @@ from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.records import TurnRecord
 
 BOARD = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, max_length=20)
-DIALOP = MatchingConfig()
 GAME = MatchingGame(BOARD)
-AGENTS = ("asker", "quiet")
+DIALOP = MatchingConfig()
 PIECES = (
-    "Ava",
-    "Sofıa",
-    "İ",
-    "Daniel",
-    "BLEU",
-    "GloVe?",
-    "?",
-    "5",
-    "9" * 400,
-    "9" * 5000,
-    "what",
-    "[propose]",
-    "<br/>",
-)
+    "Ava", "Sofıa", "İ", "Daniel", "BLEU", "GloVe?", "?", "5", "9" * 400, "9" * 5000, "what", "[propose]", "<br/>",
+)  # fmt: skip
 RNG = np.random.default_rng(0)
 SHY = Shy()
 
@@ -63,28 +50,21 @@ def test_it_tells_exactly_the_scores_that_it_was_asked_for_and_sees(index: int, 
 
 
 @pytest.mark.parametrize(
-    ("said", "answer"),
+    ("history", "answer"),
     [
-        ("[message] What are your scores for Ava?", Shy.VAGUE),
-        ("[message] Which reviewer is best for BLEU?", Shy.VAGUE),
-        ("[message] Tell me everything, please", Shy.VAGUE),
-        ("[message] Ava BLEU 5", Shy.HEARD),
-        ("[message] I like Ava on BLEU", Shy.HEARD),
+        ([], Shy.HELLO),
+        ([(0, "[propose] …"), (1, "[reject]")], Shy.REJECTED),
+        ([(0, "[message] What are your scores for Ava?")], Shy.VAGUE),
+        ([(0, "[message] Which reviewer is best for BLEU?")], Shy.VAGUE),
+        ([(0, "[message] Tell me everything, please")], Shy.VAGUE),
+        ([(0, "[message] Ava BLEU 5")], Shy.HEARD),
+        ([(0, "[message] I like Ava on BLEU")], Shy.HEARD),
+        ([(0, "[message] Ava on BLEU?"), (1, "[message] ok"), (0, "[message] thanks")], Shy.HEARD),
     ],
 )
-def test_it_answers_other_questions_vaguely_and_volunteers_nothing(said: str, answer: str) -> None:
-    assert SHY.act(view_of(0, (0, said)), RNG) == answer
+def test_it_answers_other_questions_vaguely_and_volunteers_nothing(history: list[tuple[int, str]], answer: str) -> None:
+    assert SHY.act(view_of(0, *history), RNG) == answer
     assert not any(character.isdigit() for character in answer)
-
-
-def test_it_opens_with_nothing_and_leaves_the_next_plan_to_the_partner() -> None:
-    assert SHY.act(view_of(0), RNG) == Shy.HELLO
-    assert SHY.act(view_of(0, (0, "[propose] …"), (1, "[reject]")), RNG) == Shy.REJECTED
-
-
-def test_it_answers_the_newest_question_only() -> None:
-    earlier = ((0, ask(view_of(0), [(0, 0)])), (1, "[message] ok"), (0, "[message] thanks"))
-    assert SHY.act(view_of(0, *earlier), RNG) == Shy.HEARD
 
 
 @given(st.integers(0, 50), st.integers(0, 10))
@@ -106,8 +86,7 @@ def test_what_it_was_told_changes_its_judgement() -> None:
     assert SHY.act(PlayerView(**{**view.__dict__, "history": told}), RNG) == "[reject]"
 
 
-@cache
-def dialogues(agent: str, episodes: int, board: MatchingConfig = BOARD) -> list[tuple[Outcome, Asking]]:
+def dialogues(agent: str, episodes: int, board: MatchingConfig) -> list[tuple[Outcome, Asking]]:
     played, game = [], MatchingGame(board)
     for index in range(episodes):
         state, rng = game.sample_state(state_rng(7, index, HELD_OUT)), np.random.default_rng(index)
@@ -117,32 +96,26 @@ def dialogues(agent: str, episodes: int, board: MatchingConfig = BOARD) -> list[
 
 
 @pytest.mark.long
-def test_over_1000_dialogues_who_asks_does_clearly_better_and_nothing_leaks() -> None:
-    asker, quiet = dialogues("asker", 500), dialogues("quiet", 500)
+@pytest.mark.parametrize(("board", "episodes"), [(BOARD, 500), (DIALOP, 40)], ids=["3x3", "8x8"])
+def test_over_1000_dialogues_who_asks_does_clearly_better_and_nothing_leaks(
+    board: MatchingConfig, episodes: int
+) -> None:
+    asker, quiet = (dialogues(agent, episodes, board) for agent in ("asker", "quiet"))
     rewards = [np.mean([outcome.rewards[0] for outcome, _ in played]) for played in (asker, quiet)]
-    assert rewards[0] > 0.99
-    assert rewards[1] < 0.82
-    assert sum(counts.leaks for _, counts in asker + quiet) == 0
-    assert all(counts.learned for _, counts in asker)
-    assert not any(counts.questions or counts.learned for _, counts in quiet)
-    assert {outcome.status for outcome, _ in asker} == {"agreed"}
-
-
-@pytest.mark.long
-def test_asking_pays_on_dialops_boards_too() -> None:
-    rewards = [np.mean([outcome.rewards[0] for outcome, _ in dialogues(agent, 40, DIALOP)]) for agent in AGENTS]
-    assert rewards[0] > 0.99
-    assert rewards[1] < 0.82
+    assert rewards[0] > 0.99 and rewards[1] < 0.82
+    if board is BOARD:
+        assert sum(counts.leaks for _, counts in asker + quiet) == 0
+        assert all(counts.learned for _, counts in asker)
+        assert not any(counts.questions or counts.learned for _, counts in quiet)
+        assert {outcome.status for outcome, _ in asker} == {"agreed"}
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join))
 def test_whatever_is_said_is_answered(text: str) -> None:
-    answer = SHY.act(view_of(0, (0, f"[message] {text}")), RNG)
-    view = view_of(0)
-    told = told_cells(answer, view.papers, view.reviewers)
+    view, said = view_of(0), (0, f"[message] {text}")
+    told = told_cells(SHY.act(view_of(0, said), RNG), view.papers, view.reviewers)
     assert told.keys() <= asked_pairs(text, view.papers, view.reviewers)
-    plan = SHY.act(view_of(0, (0, f"[message] {text}"), pending=((0, 0), (1, 1), (2, 2))), RNG)
-    assert plan in ("[accept]", "[reject]")
+    assert SHY.act(view_of(0, said, pending=((0, 0), (1, 1), (2, 2))), RNG) in ("[accept]", "[reject]")
 
 
 def test_the_leak_meter_notices_a_partner_that_spoon_feeds() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from command import selfplay
-from factories import BOARD
+from factories import BOARD, set_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slime_contract import RealSample, sample_of
@@ -26,36 +26,34 @@ def rows(path: Path) -> list[dict]:
 @given(st.integers(2, 6), st.integers(0, 10_000))
 @settings(max_examples=30)
 def test_a_row_says_what_seat_0_sees_and_holds_the_whole_game(size, number):
-    board = MatchingConfig(size=size, hard_factor=0, max_length=7)
-    game = MatchingGame(board)
+    game = MatchingGame(MatchingConfig(size=size, hard_factor=0, max_length=7))
     state = game.sample_state(state_rng(0, number))
     row = json.loads(json.dumps(game_row(game, state, "g")))
-    assert [message["role"] for message in row["prompt"]] == ["system", "user"]
     assert set(row["metadata"]) == {"state_id", "game_state", "ground_truth", "optimal_score", "rules"}
     loaded_game, loaded = game_of(row["metadata"])
-    assert loaded_game.config == board
-    assert loaded.to_dict() == state.to_dict()
+    assert (loaded_game.config, loaded.to_dict()) == (game.config, state.to_dict())
     opening = loaded_game.start(loaded).opening(0)
-    assert [message["content"] for message in row["prompt"]] == [opening.system, opening.observation]
+    shown = [(message["role"], message["content"]) for message in row["prompt"]]
+    assert shown == [("system", opening.system), ("user", opening.observation)]
     best = [(state.reviewers.index(r), state.papers.index(p)) for r, p in row["metadata"]["ground_truth"].items()]
-    assert state.score(tuple(best)) == row["metadata"]["optimal_score"] == state.best
-    assert len(best) == size
+    assert state.score(tuple(best)) == row["metadata"]["optimal_score"] == state.best and len(best) == size
 
 
-def test_the_command_writes_the_states_that_it_was_asked_for(tmp_path):
+def data(*options, output):
+    return selfplay("slime", "data", "--config", "tiny", *options, "--output", str(output))
+
+
+def test_the_command_writes_the_states_that_it_was_asked_for_and_leaves_the_same_file_alone(tmp_path):
     out = tmp_path / "new" / "games.jsonl"
-    done = selfplay(
-        "slime", "data", "--config", "tiny", "--num-states", "5", "--first-state", "2", "--output", str(out)
-    )
+    done = data("--num-states", "5", "--first-state", "2", output=out)
     assert done.returncode == 0, done.stderr
     game = MatchingGame(load_config("tiny", {"game.max_length": 40}).game)
     expected = [game.sample_state(state_rng(0, number)).to_dict() for number in range(2, 7)]
     assert [row["metadata"]["game_state"] for row in rows(out)] == expected
     assert check_data(out) == [game.config]
     before = out.stat().st_mtime_ns
-    selfplay("slime", "data", "--config", "tiny", "--num-states", "5", "--first-state", "2", "--output", out)
-    assert out.stat().st_mtime_ns == before
-    assert [path.name for path in out.parent.iterdir()] == ["games.jsonl"]
+    data("--num-states", "5", "--first-state", "2", output=out)
+    assert out.stat().st_mtime_ns == before and list(out.parent.iterdir()) == [out]
 
 
 def test_turns_are_those_of_the_file_or_those_that_were_asked_for(tmp_path):
@@ -67,19 +65,17 @@ def test_turns_are_those_of_the_file_or_those_that_were_asked_for(tmp_path):
 
 
 def test_held_out_rows_are_the_states_of_evaluate_and_none_to_train_on(tmp_path):
-    files = [tmp_path / "train.jsonl", tmp_path / "held.jsonl"]
-    for path, options in zip(files, [(), ("--held-out",)], strict=True):
-        selfplay("slime", "data", "--config", "tiny", "--num-states", "20", "--output", str(path), *options)
+    files = {tmp_path / "train.jsonl": (), tmp_path / "held.jsonl": ("--held-out",)}
+    for path, options in files.items():
+        data("--num-states", "20", *options, output=path)
     train, held = ([row["metadata"]["game_state"] for row in rows(path)] for path in files)
-    settings = load_config("tiny", {"game.max_length": 40})
-    assert held == [state.to_dict() for state in held_out_states(MatchingGame(settings.game), 20).states]
-    assert not {key_of(MatchingGame(), state) for state in train} & {key_of(MatchingGame(), state) for state in held}
+    game = MatchingGame(load_config("tiny", {"game.max_length": 40}).game)
+    assert held == [state.to_dict() for state in held_out_states(game, 20).states]
+    assert not {key_of(game, state) for state in train} & {key_of(game, state) for state in held}
 
 
 def test_a_dry_run_writes_nothing(tmp_path):
-    done = selfplay(
-        "slime", "data", "--dry-run", "--held-out", "--seed", "3", "--output", str(tmp_path / "games.jsonl")
-    )
+    done = selfplay("slime", "data", "--dry-run", "--held-out", "--seed", "3", "--output", str(tmp_path / "g.jsonl"))
     assert "held-out states 0…999 of seed 3, board 8×8, at most 40 turns" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -93,38 +89,31 @@ def test_a_board_without_states_leaves_no_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
-def spoil(row: dict, *path: str, value: object) -> None:
-    for key in path[:-1]:
-        row = row[key]
-    row[path[-1]] = value
-
-
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        (("metadata",), None, "field 'metadata' is missing"),
-        (("metadata", "game_state"), None, "metadata.game_state is missing"),
-        (("metadata", "game_state", "best_assignment_reward"), 1, "the table's best matching gives"),
-        (("metadata", "rules"), None, "metadata.rules is missing"),
-        (("metadata", "rules"), {"size": 1}, "metadata.rules"),
-        (("metadata", "rules", "max_length"), 99, "field 'prompt' is not what these rules tell"),
-        (("metadata", "optimal_score"), 1, "'optimal_score' are not those"),
-        (("metadata", "state_id"), None, "'state_id' is missing"),
-        (("metadata", "state_id"), [1], "field 'state_id' is no text"),
-        (("prompt",), "match", "field 'prompt'"),
-        (("metadata", "game_state", "papers"), [None] * 3, "field 'papers' needs 3 different names"),
-        (("metadata", "game_state", "scale1"), 10**400, "field 'scale1' is 1000"),
+        ("metadata", None, "field 'metadata' is missing"),
+        ("metadata.game_state", None, "metadata.game_state is missing"),
+        ("metadata.game_state.best_assignment_reward", 1, "the table's best matching gives"),
+        ("metadata.rules", None, "metadata.rules is missing"),
+        ("metadata.rules", {"size": 1}, "metadata.rules"),
+        ("metadata.rules.max_length", 99, "field 'prompt' is not what these rules tell"),
+        ("metadata.optimal_score", 1, "'optimal_score' are not those"),
+        ("metadata.state_id", None, "'state_id' is missing"),
+        ("metadata.state_id", [1], "field 'state_id' is no text"),
+        ("prompt", "match", "field 'prompt'"),
+        ("metadata.game_state.papers", [None] * 3, "field 'papers' needs 3 different names"),
+        ("metadata.game_state.scale1", 10**400, "field 'scale1' is 1000"),
     ],
 )
 def test_a_bad_row_is_named_with_its_line(tmp_path, path, value, words):
-    data = tmp_path / "games.jsonl"
-    board = BOARD.model_copy(update={"prompts": "default"})
-    write_data(data, DataJob(board, num_states=3, seed=0))
-    lines = rows(data)
-    spoil(lines[1], *path, value=value)
-    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    file = tmp_path / "games.jsonl"
+    write_data(file, DataJob(BOARD.model_copy(update={"prompts": "default"}), num_states=3, seed=0))
+    lines = rows(file)
+    set_at(lines[1], path, value)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(UserError, match=r"games.jsonl:2: ") as error:
-        check_data(data)
+        check_data(file)
     assert words in str(error.value)
 
 

@@ -9,7 +9,7 @@ from factories import BOARD, Habits, make_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slime_contract import NewSample, arguments, sample_of
-from test_seats import RoundTable
+from test_rooms import Helpful, RoomsGame, RoomsState
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.bargaining.game import BargainingGame
@@ -30,9 +30,25 @@ from selfplay_pipeline.slime.hooks import post_process_rewards
 LONG = BOARD.model_copy(update={"size": 4, "max_length": 30, "max_errors": 4, "prompts": "default"})
 
 
-def env_of(partner: str = "sharing", board: MatchingConfig = BOARD, number: int = 0) -> EpisodeEnv:
-    arguments_ = arguments(hf_checkpoint=None, selfplay={"partner": partner})
-    return build_env(sample=sample_of(NewSample, board, number), args=arguments_)
+def env_of(partner: str = "sharing", board: MatchingConfig = BOARD, number: int = 0, **fields) -> EpisodeEnv:
+    """The environment of a policy and this partner, before the first observation."""
+    sample = sample_of(NewSample, board, number, **fields)
+    return build_env(sample, arguments(hf_checkpoint=None, selfplay={"partner": partner}))
+
+
+def begun(partner: str, board: MatchingConfig = BOARD) -> EpisodeEnv:
+    env = env_of(partner, board)
+    env.reset()
+    return env
+
+
+def optimum(env: EpisodeEnv) -> str:
+    return format_proposal(best_matching(env.state.table)[0], env.state.papers, env.state.reviewers)
+
+
+def info(**changes) -> dict:
+    """What is said of a turn that ended an agreed episode."""
+    return {"status": "agreed", "reward": 1.0, "action": "propose", "error": None, "failure": None} | changes
 
 
 def words(number: int, share: float) -> list[str]:
@@ -48,9 +64,8 @@ def words(number: int, share: float) -> list[str]:
 def test_rewards_turns_and_ends_are_those_of_the_game(partner, number, share):
     env = env_of(partner, LONG, number)
     env.reset()
-    done, info = False, {}
     for text in words(number, share):
-        observation, done, info = env.step(text)
+        observation, done, said = env.step(text)
         assert done == (observation == "")
         if done:
             break
@@ -62,8 +77,8 @@ def test_rewards_turns_and_ends_are_those_of_the_game(partner, number, share):
         session.step(turn["seat"], turn["text"])
     assert done == (session.status is not None)
     if done:
-        assert info["status"] == session.status == env.sample.metadata["episode"]["status"]
-        assert info["reward"] == env.reward == env.sample.reward == session.outcome().rewards[0]
+        assert said["status"] == session.status == env.sample.metadata["episode"]["status"]
+        assert said["reward"] == env.reward == env.sample.reward == session.outcome().rewards[0]
 
 
 def twin(state: MatchingState, seed: int) -> MatchingState:
@@ -78,23 +93,20 @@ def twin(state: MatchingState, seed: int) -> MatchingState:
 @given(st.integers(0, 30), st.integers(0, 2**16), st.floats(0, 1))
 def test_the_policy_never_reads_what_only_its_partner_sees(number, seed, share):
     """With a partner that knows nothing, games that look the same at first stay the same to the last word."""
-    envs = [env_of("random", LONG, number) for _ in range(2)]
-    metadata = envs[0].sample.metadata
-    other = metadata | {"game_state": twin(envs[0].state, seed).to_dict()}
-    envs[1] = build_env(sample_of(NewSample, LONG, number, metadata=other), envs[0].args)
-    assert envs[0].reset() == envs[1].reset()
+    one = env_of("random", LONG, number)
+    metadata = one.sample.metadata | {"game_state": twin(one.state, seed).to_dict()}
+    other = env_of("random", LONG, number, metadata=metadata)
+    assert one.reset() == other.reset()
     for text in words(number, share):
-        heard = [env.step(text)[:2] for env in envs]
+        heard = [env.step(text)[:2] for env in (one, other)]
         assert heard[0] == heard[1]
         if heard[0][1]:
             break
 
 
 def test_the_shy_partner_tells_only_what_it_is_asked_for():
-    env = env_of("shy", LONG)
-    env.reset()
-    only_partner = env.state.masks[1] & ~env.state.masks[0]
-    reviewer, paper = map(int, np.argwhere(only_partner)[0])
+    env = begun("shy", LONG)
+    reviewer, paper = map(int, np.argwhere(env.state.masks[1] & ~env.state.masks[0])[0])
     papers, reviewers = env.state.papers, env.state.reviewers
     heard, _, _ = env.step("[message] hello there")
     assert told_cells(heard, papers, reviewers) == {}
@@ -102,36 +114,21 @@ def test_the_shy_partner_tells_only_what_it_is_asked_for():
     assert told_cells(heard, papers, reviewers) == {(reviewer, paper): env.state.view(1)[reviewer][paper]}
 
 
-def test_the_best_matching_agreed_on_is_worth_1():
-    env = env_of("random")
+@pytest.mark.parametrize("end", ["", "<|im_end|>"], ids=["text", "text with the end of the turn, as a server sends it"])
+def test_the_best_matching_agreed_on_is_worth_1(end):
+    env = build_env(sample_of(NewSample, BOARD), arguments(selfplay={"partner": "random"}))
     env.reset()
-    proposal = format_proposal(best_matching(env.state.table)[0], env.state.papers, env.state.reviewers)
-    assert env.step(proposal)[1:] == (
-        True,
-        {"status": "agreed", "reward": 1.0, "action": "propose", "error": None, "failure": None},
-    )
+    assert env.step(optimum(env) + end)[1:] == (True, info())
 
 
-def test_a_reset_begins_anew():
+def test_a_reset_begins_anew_and_an_observation_is_a_message_of_the_user():
     env = env_of("sharing")
     first = env.reset()
     env.step("[message] hello")
     assert env.reset() == first
     assert env.sample.metadata["episode"] == {"status": None, "turns": [], "usage": None, "failure": None}
     assert env.episode.turns == []
-
-
-def test_an_observation_is_a_message_of_the_user():
-    env = env_of()
-    assert env.format_observation(env.reset()[0])["role"] == "user"
-    assert env.sample.prompt[1] == env.format_observation(env.reset()[0])
-
-
-def test_end_of_turn_tokens_in_a_servers_text_are_no_part_of_what_was_said():
-    env = build_env(sample_of(NewSample, BOARD), arguments(selfplay={"partner": "random"}))
-    env.reset()
-    proposal = format_proposal(best_matching(env.state.table)[0], env.state.papers, env.state.reviewers)
-    assert env.step(proposal + "<|im_end|>")[2]["reward"] == 1.0
+    assert env.sample.prompt[1] == env.format_observation(first[0]) and env.sample.prompt[1]["role"] == "user"
 
 
 class Broken:
@@ -156,11 +153,10 @@ def test_whatever_a_partners_client_raises_ends_the_episode_and_tells_no_secret(
     monkeypatch.setattr(env_module, "_partner", lambda config, game, loop: Broken(KeyError("Bearer sk-secret")))
     env = env_of()
     asyncio.run(env.start())
-    observation, done, info = asyncio.run(env.answer("[message] hello"))
-    assert (observation, done, info["status"], info["reward"]) == ("", True, "engine_failure", 0.0)
-    assert info["failure"] == "the partner raised KeyError"
+    observation, done, said = asyncio.run(env.answer("[message] hello"))
+    assert (observation, done, said["status"], said["reward"]) == ("", True, "engine_failure", 0.0)
     assert env.sample.remove_sample
-    assert env.sample.metadata["episode"]["failure"] == info["failure"]
+    assert env.sample.metadata["episode"]["failure"] == said["failure"] == "the partner raised KeyError"
     assert "sk-secret" not in caplog.text + str(env.sample)
 
 
@@ -187,8 +183,7 @@ def test_steps_can_be_awaited_or_waited_for(blocked):
     async def play() -> float:
         env = env_of("random")
         await env.start()
-        proposal = format_proposal(best_matching(env.state.table)[0], env.state.papers, env.state.reviewers)
-        return (env.step(proposal) if blocked else await env.answer(proposal))[2]["reward"]
+        return (env.step(optimum(env)) if blocked else await env.answer(optimum(env)))[2]["reward"]
 
     assert asyncio.run(play()) == 1.0
 
@@ -208,28 +203,19 @@ def selfish(seed: int) -> EpisodeEnv:
 
 def test_where_seats_have_rewards_of_their_own_the_policys_is_compared_with_the_policys_in_other_episodes():
     envs = [selfish(seed) for seed in range(8)]
-    outcomes = [env.episode.session.outcome().rewards for env in envs]
-    assert any(mine != partners for mine, partners in outcomes)
-    mine = np.array([rewards[0] for rewards in outcomes])
+    mine, partners = np.array([env.episode.session.outcome().rewards for env in envs]).T
+    assert (mine != partners).any()
     raw, normalised = post_process_rewards(arguments(), [env.sample for env in envs])
     assert raw == mine.tolist()
     assert normalised == pytest.approx((mine - mine.mean()) / (mine.std(ddof=1) + 1e-6))
 
 
 def test_the_partner_holds_all_seats_but_the_policys(monkeypatch):
-    class Says:
-        name = "says"
-
-        def act(self, view, rng):
-            return "hello"
-
-    game = RoundTable()
-    monkeypatch.setattr(RoundTable, "players", {"random": Says()})
-    monkeypatch.setattr(env_module, "game_of", lambda metadata: (game, game))
+    game, state = RoomsGame(), RoomsState(numbers=(3, 4))
+    monkeypatch.setattr(RoomsGame, "players", {"random": Helpful()})
+    monkeypatch.setattr(env_module, "game_of", lambda metadata: (game, state))
     env = env_of("random")
-    assert env.reset()[0] == "you are 0"
-    assert env.step("hello")[1:] == (
-        True,
-        {"status": "agreed", "reward": 1, "action": "message", "error": None, "failure": None},
-    )
-    assert [turn["seat"] for turn in env.sample.metadata["episode"]["turns"]] == [0, 1, 2]
+    assert env.reset()[0] == "your number is 3"
+    assert env.step("[message] 3")[:2] == ("the agent said: 4", False)
+    assert env.step("[message] 7")[1:] == (True, info(status="solved", action="message"))
+    assert [turn["seat"] for turn in env.sample.metadata["episode"]["turns"]] == [0, 1, 2, 0]

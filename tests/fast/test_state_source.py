@@ -13,18 +13,13 @@ from typing import Any
 
 import pytest
 from factories import BOARD
-from scripted_server import answering
+from scripted_server import answering, played
 from slime_contract import SAMPLES, arguments, sample_of
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import FinishReason, SamplingParams
-from selfplay_pipeline.games.base import state_rng
-from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate.players import PolicyPlayer
-from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
-from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.slime import rollout
 from selfplay_pipeline.train.verl.rollout_engine import VerlEngine, check_sampling
@@ -145,27 +140,10 @@ def test_a_reply_that_ends_with_its_last_token_allowed_is_complete(reply, expect
     assert verl_completion(reply, said).finish_reason is expected
 
 
-def play(limit: int, texts: list[str]) -> EpisodeRecord:
-    """A game in which both seats are held by a policy that says this, a token limit of a turn allowing."""
-    replies = [[*chat().tokenizer.encode(text, add_special_tokens=False), chat().end_of_turn] for text in texts]
-    policy = PolicyRecord(
-        checkpoint="tiny", weights="", iteration=0, engine="sglang", temperature=1.0, max_new_tokens=limit
-    )
-    game = MatchingGame(BOARD)
-
-    async def act(engine: Any) -> EpisodeRecord:
-        me = PolicyPlayer(engine, chat(), policy, 4096)
-        sitting = Sitting(game, game.sample_state(state_rng(0, 0)), [me, me], "g", (0, 0, 0))
-        await sitting.episode.run()
-        return sitting.record(policy)
-
-    return answering([reply[:limit] for reply in replies], act)
-
-
 def test_a_turn_that_just_fits_is_no_error_and_is_not_ended_twice():
     texts = ["[message] hi", "[message] hi", "[message] hi again"] * 4
-    limit = len(chat().tokenizer.encode("[message] hi", add_special_tokens=False)) + 1
-    record = play(limit, texts)
+    replies = [[*chat().tokenizer.encode(text, add_special_tokens=False), chat().end_of_turn] for text in texts]
+    record = played(chat(), replies, BOARD, limit=len(replies[0]))
     assert [turn.error_kind for turn in record.turns[:3]] == [None, None, "cut"]
     for side in record.trajectories:
         assert (chat().end_of_turn,) * 2 not in pairwise(side.prompt_ids + side.response_ids)

@@ -71,8 +71,7 @@ def test_what_is_no_task_cleans_up_likewise(stop):
         try:
             signal.raise_signal(signal.SIGTERM)
         finally:
-            for _ in range(20):
-                signal.raise_signal(signal.SIGINT)
+            [signal.raise_signal(signal.SIGINT) for _ in range(20)]
 
     with pytest.raises(KeyboardInterrupt):
         work()

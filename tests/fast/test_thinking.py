@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from functools import cache
-from typing import Any
 
 import pytest
 from chat_templates import shaped_tokenizer
 from factories import BOARD
-from scripted_server import answering
+from scripted_server import played
 
-from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.outside_text import ChatPlayer
-from selfplay_pipeline.generate.players import PolicyPlayer
-from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord, PolicyRecord
+from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord
 from selfplay_pipeline.generate.run import Sitting
-from selfplay_pipeline.generate.stage import make_job
-from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 from selfplay_pipeline.slime.rollout import first_prompt
 
@@ -66,19 +61,8 @@ def completion(ids: list[int]) -> Completion:
 
 def play(texts: list[str], *, thinking: bool = False, limit: int = 400, special: bool = False) -> EpisodeRecord:
     """A game in which both seats are held by a policy that says this; then it is broken off."""
-    policy = PolicyRecord(
-        checkpoint="q", weights="", iteration=0, engine="sglang", temperature=1.0, max_new_tokens=limit
-    )
     config = BOARD.model_copy(update={"max_length": len(texts)})
-    game = MatchingGame(config)
-
-    async def act(engine: Any) -> EpisodeRecord:
-        me = PolicyPlayer(engine, chat(thinking, special), policy, 100_000)
-        sitting = Sitting(game, game.sample_state(state_rng(0, 0)), [me, me], "g", (0, 0, 0))
-        await sitting.episode.run()
-        return sitting.record(policy)
-
-    return answering([tokens(text + "<|im_end|>")[:limit] for text in texts], act)
+    return played(chat(thinking, special), [tokens(text + "<|im_end|>") for text in texts], config, limit)
 
 
 @pytest.mark.parametrize("special", [False, True], ids=["tags-as-in-qwen3", "tags-flagged-special"])
@@ -86,13 +70,12 @@ def play(texts: list[str], *, thinking: bool = False, limit: int = 400, special:
 def test_the_action_is_read_after_the_thought_which_the_speaker_alone_keeps(thinking, special):
     texts = [f"{THOUGHT}[message] hi", "[message] hello", f"{THOUGHT}[message] bye"]
     record = play(texts, thinking=thinking, special=special)
-    assert [(turn.text, turn.action) for turn in record.turns] == [
-        ("[message] hi", "message"), ("[message] hello", "message"), ("[message] bye", "message"),
-    ]  # fmt: skip
+    assert [turn.text for turn in record.turns] == ["[message] hi", "[message] hello", "[message] bye"]
+    assert {turn.action for turn in record.turns} == {"message"}
     me, partner = record.trajectories
     own = [token for token, mask in zip(me.response_ids, me.response_mask, strict=True) if mask]
-    assert own == tokens(f"{THOUGHT}[message] hi<|im_end|>{THOUGHT}[message] bye<|im_end|>")
-    assert me.messages[2].content == f"{THOUGHT}[message] hi"
+    assert own == tokens(f"{texts[0]}<|im_end|>{texts[2]}<|im_end|>")
+    assert me.messages[2].content == texts[0]
     read = shaped_tokenizer("qwen3").decode(partner.prompt_ids + partner.response_ids)
     assert "hi" in read and "secretly" not in read
     assert all("secretly" not in message.content for message in partner.messages)
@@ -124,18 +107,6 @@ def test_a_prompt_that_opens_the_thought_itself_needs_only_its_end():
 
 def test_a_model_without_thoughts_may_write_of_them():
     assert ChatTokenizer(shaped_tokenizer("llama-3")).said("[message] </think> hi") == ("[message] </think> hi", True)
-
-
-def test_games_with_and_without_thoughts_are_not_mixed_in_one_file(tmp_path):
-    output = tmp_path / "games.jsonl"
-    configs = [load_config("tiny", {"generate.thinking": thinking}) for thinking in (False, True)]
-    before, after = (
-        EpisodeStore(output, make_job(config, output, "data/tiny_model", 0, 0).arguments) for config in configs
-    )
-    with before.held(), before.opened(lambda episode: None):
-        pass
-    with pytest.raises(UserError, match=r"generate\.thinking = False, now it is True"), after.held():
-        pass
 
 
 def test_slimes_rendered_prompt_must_agree_with_the_configuration():

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
+from hypothesis import given
+from hypothesis import strategies as st
 
 from selfplay_pipeline.config.load import load_config
-from selfplay_pipeline.config.training import TrainConfig, TrainOptions
+from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.convert.rows import SCHEMA
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.metrics.signal import Signal
@@ -49,20 +49,20 @@ DATA = TrainData(
 
 
 def config(**changes: Any) -> TrainConfig:
-    return TrainConfig(
-        **{
-            "model": "Qwen/Qwen2.5-7B-Instruct",
-            "data": Path("train.parquet"),
-            "output": Path("out"),
-            "any_model": True,
-        }
-        | changes
-    )
+    usual = {
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+        "data": Path("train.parquet"),
+        "output": Path("out"),
+        "any_model": True,
+    }
+    return TrainConfig(**usual | changes)
 
 
-def overrides(device: str, num_groups: int = 13, **changes: Any) -> dict[str, str]:
-    lines = verl_overrides(config(**changes), DATA, num_groups, device)  # type: ignore[arg-type]
-    return dict(line.split("=", 1) for line in lines)
+def overrides(device: Any, num_groups: int = 13, **changes: Any) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in verl_overrides(config(**changes), DATA, num_groups, device))
+
+
+INFO = ("index", "episode", "seat", "episodes_per_state", "group_rows")
 
 
 def write(
@@ -73,19 +73,14 @@ def write(
     seats: tuple[int, ...] = (0, 1),
     **extra: Any,
 ) -> Path:
-    """One group per list of rewards, a row per reward and seat."""
-    names = ("index", "episode", "seat", "episodes_per_state", "group_rows")
+    """Write one group per list of rewards, a row per reward and seat."""
     rows = [
         {
             "data_source": "dialop_matching_selfplay",
             "reward_model": {"normalized_reward": reward},
-            "extra_info": {
-                "index": group,
-                "episode": episode,
-                "seat": seat,
-                "episodes_per_state": episodes_per_state,
-                "group_rows": len(episodes) * len(seats),
-            },
+            "extra_info": dict(
+                zip(INFO, (group, episode, seat, episodes_per_state, len(episodes) * len(seats)), strict=True)
+            ),
             "prompt": [{"role": "user", "content": "hello"}],
             "prompt_ids": [1] * (3 + group),
             "response_ids": [2] * (4 + episode),
@@ -101,7 +96,7 @@ def write(
         {
             "data_source": pa.string(),
             "reward_model": pa.struct({"normalized_reward": pa.float64()}),
-            "extra_info": pa.struct({key: pa.int64() for key in names}),
+            "extra_info": pa.struct(dict.fromkeys(INFO, pa.int64())),
             "prompt": SCHEMA.field("prompt").type,
             "prompt_ids": pa.list_(pa.int32()),
             "response_ids": pa.list_(pa.int32()),
@@ -115,129 +110,123 @@ def write(
     return path
 
 
-class TestOptions:
-    def test_unknown_keys_are_refused(self) -> None:
-        with pytest.raises(ValidationError, match="extra_forbidden"):
-            TrainOptions.model_validate({"learning_rat": 1e-5})
+ACTOR, MODEL, CORRECTION = "actor_rollout_ref.actor.", "actor_rollout_ref.model.", "algorithm.rollout_correction."
+FSDP = "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"
+TOLD = {
+    "offline GRPO at the temperature of the games": ("cpu", {}, {
+        "algorithm.adv_estimator": "grpo", "trainer.v1.trainer_mode": "offline", "trainer.test_freq": "-1",
+        "actor_rollout_ref.rollout.temperature": "0.7", "data.max_prompt_length": "300",
+        "data.max_response_length": "900", "+selfplay.dump_rows": "null", ACTOR + "use_kl_loss": "false",
+    }),
+    "importance weights are truncated per token": ("cpu", {"mini_batches": 2}, {
+        CORRECTION + "rollout_is": "token", CORRECTION + "rollout_is_threshold": "2.0",
+        CORRECTION + "bypass_mode": "false",
+    }),
+    # verl's bypass mode: PPO's ratio is to the stored log-probs, and no importance weights are computed
+    "log-probs of the games are the old ones": ("cpu", {"old_log_probs": "games"}, {
+        CORRECTION + "bypass_mode": "true",
+    }),
+    "options": ("cpu", {
+        "learning_rate": 3e-4, "kl_coef": 0.02, "gpus_per_node": 2, "loggers": ["console", "tensorboard"],
+        "reference_model": "first", "mini_batches": 3, "gradient_checkpointing": True, "model": "/models/a b/c=d",
+    }, {
+        ACTOR + "optim.lr": "0.0003", ACTOR + "use_kl_loss": "true", ACTOR + "kl_loss_coef": "0.02",
+        "+actor_rollout_ref.reference_model": "first", ACTOR + "optim.weight_decay": "0.0",
+        MODEL + "enable_gradient_checkpointing": "true", "trainer.logger": '["console", "tensorboard"]',
+        "trainer.n_gpus_per_node": "2", MODEL + "path": '"/models/a b/c=d"',
+        "+selfplay.groups_per_update": str(16 / 3),  # of 16 groups of 4 rows
+    }),
+    "an adapter is verl's own and is saved alone": ("cpu", {"lora_rank": 8, "lora_alpha": 32, "kl_coef": 0.1}, {
+        MODEL + "lora_rank": "8", MODEL + "lora_alpha": "32", MODEL + "target_modules": "all-linear",
+        MODEL + "lora.merge": "true", f"+{ACTOR}checkpoint.save_lora_only": "true",
+        ACTOR + "checkpoint.save_contents": '["model", "optimizer", "extra"]',
+    }),
+    "an adapter to some layers": ("cuda", {"lora_rank": 8, "lora_targets": ["q_proj", "v_proj"]}, {
+        MODEL + "target_modules": '["q_proj", "v_proj"]',
+    }),
+    "with an adapter verl loads the base": ("cpu", {"lora_rank": 8, "base_model": "first", "kl_coef": 0.1}, {
+        MODEL + "path": "first", "+actor_rollout_ref.reference_model": "first",
+    }),
+    "an earlier trainer state": ("cpu", {"initial_trainer_state": "/s"}, {
+        "+selfplay.initial_trainer_state": '"/s"',
+    }),
+    "an earlier trainer state of an adapter": ("cpu", {"lora_rank": 8, "initial_trainer_state": "/s"}, {
+        "+selfplay.initial_trainer_state": '"/s"',
+    }),
+    "a KL term": ("cpu", {"kl_coef": 0.1}, {ACTOR + "use_kl_loss": "true"}),
+    "imitation has none": ("cpu", {"kl_coef": 0.1, "method": "filtered-bc"}, {ACTOR + "use_kl_loss": "false"}),
+    "a CPU's platform and float32": ("cpu", {}, {
+        "trainer.device": "cpu", MODEL + "external_lib": "selfplay_pipeline.train.verl.cpu_engine",
+        ACTOR + "fsdp_config.dtype": "float32", FSDP: "fp32", ACTOR + "use_torch_compile": "false",
+        "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
+    }),
+    "a GPU's bfloat16": ("cuda", {}, {FSDP: "bf16", ACTOR + "fsdp_config.offload_policy": "false"}),
+    "tensors that stay on a GPU": ("cuda", {"offload": "none"}, {ACTOR + "fsdp_config.offload_policy": "false"}),
+    "tensors that leave a GPU": ("cuda", {"offload": "cpu"}, {ACTOR + "fsdp_config.offload_policy": "true"}),
+    "passes hold the longest row, 300 and 900": ("cuda", {"max_tokens_per_pass": 1000}, {
+        ACTOR + "use_dynamic_bsz": "true", "+selfplay.tokens_per_pass": "1200",
+    }),
+    "passes of so many tokens": ("cuda", {"max_tokens_per_pass": 8192}, {"+selfplay.tokens_per_pass": "8192"}),
+    "the planned steps": ("cpu", {"train_batch_size": 32, "epochs": 3}, {"trainer.total_training_steps": "6"}),
+    "fewer of larger batches": ("cpu", {"train_batch_size": 64, "epochs": 3}, {"trainer.total_training_steps": "3"}),
+}  # fmt: skip
+"""Device and options of a training, and what verl is told."""
 
-    @pytest.mark.parametrize("bad", [{"epochs": 0}, {"learning_rate": 0}, {"kl_coef": -1}, {"device": "tpu"}])
-    def test_impossible_values_are_refused(self, bad: dict[str, Any]) -> None:
-        with pytest.raises(ValidationError):
-            TrainOptions.model_validate(bad)
+
+@pytest.mark.parametrize(("device", "options", "told"), TOLD.values(), ids=TOLD)
+def test_options_become_verls(device: str, options: dict[str, Any], told: dict[str, str]) -> None:
+    found = overrides(device, **options)
+    assert {key: found.get(key) for key in told} == told
 
 
 class TestOverrides:
-    def test_training_is_offline_grpo_at_the_temperature_of_the_games(self) -> None:
-        found = overrides("cpu")
-        assert found["algorithm.adv_estimator"] == "grpo"
-        assert found["trainer.v1.trainer_mode"] == "offline"
-        assert found["actor_rollout_ref.rollout.temperature"] == "0.7"
-        assert found["data.max_prompt_length"] == "300"
-        assert found["data.max_response_length"] == "900"
-        assert found["trainer.test_freq"] == "-1"
-
-    def test_importance_weights_are_truncated_per_token_and_not_bypassed(self) -> None:
-        found = overrides("cpu", mini_batches=2)
-        assert found["algorithm.rollout_correction.rollout_is"] == "token"
-        assert found["algorithm.rollout_correction.rollout_is_threshold"] == "2.0"
-        assert found["algorithm.rollout_correction.bypass_mode"] == "false"
-
-    def test_no_pass_goes_before_an_update_that_is_alone_in_its_batch(self) -> None:
-        """verl's bypass mode brings the stored log-probs to the loss, which makes importance weights of them."""
-        found = overrides("cpu")
-        assert found["+selfplay.one_update"] == found["algorithm.rollout_correction.bypass_mode"] == "true"
-
     @pytest.mark.parametrize(
-        "options",
+        ("options", "alone"),
         [
-            {"mini_batches": 2},
-            {"dump_rows": True},
-            {"overrides": ["actor_rollout_ref.actor.ppo_epochs=2"]},
-            {"overrides": ["+algorithm.rollout_correction.rollout_rs=token_k1"]},
-            {"overrides": ["algorithm.rollout_correction.rollout_is=null"]},
+            ({}, "true"),
+            ({"mini_batches": 2}, "false"),
+            ({"dump_rows": True}, "false"),
+            ({"overrides": ["actor_rollout_ref.actor.ppo_epochs=2"]}, "false"),
+            ({"overrides": ["+algorithm.rollout_correction.rollout_rs=token_k1"]}, "false"),
+            ({"overrides": ["algorithm.rollout_correction.rollout_is=null"]}, "false"),
         ],
-        ids=["several updates", "rows are written down", "verl's several updates", "rejected tokens", "no weights"],
+        ids=[
+            "one",
+            "several updates",
+            "rows are written down",
+            "verl's several updates",
+            "rejected tokens",
+            "no weights",
+        ],
     )
-    def test_a_pass_goes_before_where_old_log_probs_are_used_for_more(self, options: dict[str, Any]) -> None:
+    def test_no_pass_goes_before_an_update_that_is_alone_in_its_batch(
+        self, options: dict[str, Any], alone: str
+    ) -> None:
+        """verl's bypass mode brings the stored log-probs to the loss, which makes importance weights of them."""
         found = overrides("cpu", **options)
-        assert found["+selfplay.one_update"] == found["algorithm.rollout_correction.bypass_mode"] == "false"
+        assert found["+selfplay.one_update"] == found[CORRECTION + "bypass_mode"] == alone
 
     def test_a_worker_takes_all_cores_unless_it_is_told_how_many(self) -> None:
         assert worker_threads(1, {}) == len(os.sched_getaffinity(0))
         assert worker_threads(1000, {}) == 1
         assert worker_threads(1, {"OMP_NUM_THREADS": "3"}) == 3
 
-    def test_log_probs_of_the_games_become_the_old_ones_where_asked(self) -> None:
-        """verl's bypass mode: PPO's ratio is to the stored log-probs, and no importance weights are computed."""
-        assert overrides("cpu", old_log_probs="games")["algorithm.rollout_correction.bypass_mode"] == "true"
-        with pytest.raises(ValidationError):
-            TrainOptions.model_validate({"old_log_probs": "batch"})
-
-    def test_options_reach_verl(self) -> None:
-        found = overrides(
-            "cpu", learning_rate=3e-4, kl_coef=0.02, gpus_per_node=2, loggers=["console", "tensorboard"],
-            reference_model="first", mini_batches=3, gradient_checkpointing=True,
-        )  # fmt: skip
-        actor = "actor_rollout_ref.actor."
-        assert found[actor + "optim.lr"] == "0.0003"
-        assert (found[actor + "use_kl_loss"], found[actor + "kl_loss_coef"]) == ("true", "0.02")
-        assert found["+actor_rollout_ref.reference_model"] == "first"
-        assert found[actor + "optim.weight_decay"] == "0.0"
-        assert found["actor_rollout_ref.model.enable_gradient_checkpointing"] == "true"
-        assert found["trainer.logger"] == '["console", "tensorboard"]'
-        assert found["trainer.n_gpus_per_node"] == "2"
-        assert found["+selfplay.groups_per_update"] == str(16 / 3)  # of 16 groups of 4 rows
-
-    def test_without_kl_no_reference_model_is_loaded(self) -> None:
-        assert overrides("cpu")["actor_rollout_ref.actor.use_kl_loss"] == "false"
-
-    def test_an_adapter_is_verls_own_and_is_saved_alone(self) -> None:
-        found = overrides("cpu", lora_rank=8, lora_alpha=32, kl_coef=0.1)
-        model, saves = "actor_rollout_ref.model.", "actor_rollout_ref.actor.checkpoint."
-        assert (found[model + "lora_rank"], found[model + "lora_alpha"]) == ("8", "32")
-        assert found[model + "target_modules"] == "all-linear"
-        assert found[model + "lora.merge"] == found[f"+{saves}save_lora_only"] == "true"
-        assert found[saves + "save_contents"] == '["model", "optimizer", "extra"]'
-        assert '"hf_model"' in overrides("cpu")[saves + "save_contents"]
-        named = overrides("cuda", lora_rank=8, lora_targets=["q_proj", "v_proj"])
-        assert named[model + "target_modules"] == '["q_proj", "v_proj"]'
-        assert not {key for key in overrides("cpu") if "lora_rank" in key or "target" in key}
-
-    def test_with_an_adapter_verl_loads_the_base_and_not_the_policy_that_played(self) -> None:
-        found = overrides("cpu", lora_rank=8, base_model="first", kl_coef=0.1)
-        assert found["actor_rollout_ref.model.path"] == found["+actor_rollout_ref.reference_model"] == "first"
+    def test_an_adapter_is_exported_alone_with_its_base(self) -> None:
         export = export_of(config(lora_rank=8, base_model="first"), "cpu", 7)
         assert (export.base, Path(export.saved).parts[-3:]) == ("first", ("global_step_7", "actor", "adapter"))
         assert export_of(config(), "cpu", 7).base is None
+        usual = overrides("cpu")
+        assert '"hf_model"' in usual[ACTOR + "checkpoint.save_contents"]
+        assert not {key for key in usual if "lora_rank" in key or "target" in key}
 
-    @pytest.mark.parametrize("rank", [0, 8])
-    def test_a_training_begins_with_an_earlier_trainer_state(self, rank: int, tmp_path: Path) -> None:
-        found = overrides("cpu", lora_rank=rank, initial_trainer_state=tmp_path)
-        assert json.loads(found["+selfplay.initial_trainer_state"]) == str(tmp_path)
-
-    def test_imitation_has_no_kl_term(self) -> None:
-        options = TrainOptions(kl_coef=0.1)
-        assert options.has_reference and not options.model_copy(update={"method": "filtered-bc"}).has_reference
-        assert overrides("cpu", kl_coef=0.1)["actor_rollout_ref.actor.use_kl_loss"] == "true"
-        assert overrides("cpu", kl_coef=0.1, method="filtered-bc")["actor_rollout_ref.actor.use_kl_loss"] == "false"
-
-    def test_a_cpu_gets_its_platform_and_float32(self) -> None:
-        found, variables = overrides("cpu"), environment(config(), "cpu", {})
-        assert found["trainer.device"] == "cpu"
-        assert found["actor_rollout_ref.actor.fsdp_config.dtype"] == "float32"
-        assert found["+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"] == "fp32"
-        assert found["+actor_rollout_ref.model.override_config.attn_implementation"] == "sdpa"
-        assert found["actor_rollout_ref.actor.use_torch_compile"] == "false"
-        assert variables["VERL_PLATFORM"] == "cpu"
-        assert variables["OMP_NUM_THREADS"] == "1"
-
-    def test_a_gpu_gets_bfloat16_and_nothing_of_the_cpu(self) -> None:
-        found, variables = overrides("cuda"), environment(config(), "cuda", {})
-        assert found["+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"] == "bf16"
-        cpu_only = overrides("cpu").keys() - found.keys()
-        assert "ray_kwargs.ray_init.num_cpus" in cpu_only
-        assert "trainer.device" in cpu_only
-        assert not {"VERL_PLATFORM", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"} & variables.keys()
+    def test_a_cpu_is_told_nothing_of_a_gpu_and_the_reverse(self) -> None:
+        cpu, gpu = overrides("cpu"), overrides("cuda")
+        assert not [key for key in cpu if "tokens_per" in key or "offload" in key or "dynamic" in key]
+        assert {"ray_kwargs.ray_init.num_cpus", "trainer.device"} <= cpu.keys() - gpu.keys()
+        variables = environment(config(), "cpu", {})
+        assert (variables["VERL_PLATFORM"], variables["OMP_NUM_THREADS"]) == ("cpu", "1")
+        of_gpu = environment(config(), "cuda", {})
+        assert not {"VERL_PLATFORM", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"} & of_gpu.keys()
 
     @pytest.mark.parametrize(
         ("distribution", "used"),
@@ -254,57 +243,28 @@ class TestOverrides:
         found = overrides("cuda")
         attention = found["+actor_rollout_ref.model.override_config.attn_implementation"]
         assert attention == ("flash_attention_2" if used else "sdpa")
-        assert found["actor_rollout_ref.model.use_remove_padding"] == str(used).lower()
-
-    def test_passes_of_so_many_tokens_hold_the_longest_row(self) -> None:
-        found = overrides("cuda", max_tokens_per_pass=1000)
-        assert found["actor_rollout_ref.actor.use_dynamic_bsz"] == "true"
-        assert found["+selfplay.tokens_per_pass"] == "1200", "a prompt of 300 and a response of 900"
-        assert overrides("cuda", max_tokens_per_pass=8192)["+selfplay.tokens_per_pass"] == "8192"
-
-    def test_tensors_leave_a_gpu_through_fsdps_own_offloading(self) -> None:
-        key = "actor_rollout_ref.actor.fsdp_config.offload_policy"
-        assert [overrides("cuda", offload=where)[key] for where in ("auto", "none", "cpu")] == [
-            "false",
-            "false",
-            "true",
-        ]
-
-    def test_a_cpu_is_told_nothing_of_tokens_and_offloading(self) -> None:
-        assert not [key for key in overrides("cpu") if "tokens_per" in key or "offload" in key or "dynamic" in key]
+        assert found[MODEL + "use_remove_padding"] == str(used).lower()
 
     def test_further_hydra_overrides_come_last_and_untouched(self) -> None:
         own = ["actor_rollout_ref.actor.optim.lr=0.5", "+trainer.anything='a b'"]
         assert verl_overrides(config(overrides=own), DATA, 13, "cpu")[-2:] == own
 
-    def test_an_override_is_hydra_grammar(self) -> None:
-        found = overrides("cpu", model="/models/a b/c=d")
-        assert found["actor_rollout_ref.model.path"] == '"/models/a b/c=d"'
-        assert found["+selfplay.dump_rows"] == "null"
-
-    def test_the_steps_that_verl_is_told_are_the_planned_ones(self) -> None:
-        assert overrides("cpu", train_batch_size=32, epochs=3)["trainer.total_training_steps"] == "6"
-        assert overrides("cpu", train_batch_size=64, epochs=3)["trainer.total_training_steps"] == "3"
-
 
 class TestPlan:
-    @pytest.mark.parametrize(("groups", "per_step"), [(13, 8), (13, 13), (1, 1), (100, 7), (16, 8)])
-    def test_every_group_is_in_every_epoch_once_and_steps_are_even(self, groups: int, per_step: int) -> None:
-        plan = plan_steps(groups, per_step, epochs=3, seed=5)
+    @given(st.integers(1, 100), st.integers(1, 20), st.integers(0, 9))
+    def test_every_group_is_in_every_epoch_once_and_steps_are_even(self, groups: int, per_step: int, seed: int) -> None:
+        plan = plan_steps(groups, per_step, epochs=3, seed=seed)
         steps = len(plan) // 3
-        assert len(plan) == 3 * steps
+        assert plan == plan_steps(groups, per_step, epochs=3, seed=seed)
         for epoch in range(3):
             part = plan[epoch * steps : (epoch + 1) * steps]
             assert sorted(group for step in part for group in step) == list(range(groups))
         sizes = {len(step) for step in plan}
-        assert max(sizes) <= per_step
-        assert max(sizes) - min(sizes) <= 1
+        assert max(sizes) <= per_step and max(sizes) - min(sizes) <= 1
 
-    def test_the_order_depends_on_the_seed_and_the_epoch_alone(self) -> None:
+    def test_the_order_depends_on_the_seed_and_the_epoch(self) -> None:
         plan = plan_steps(20, 20, epochs=2, seed=1)
-        assert plan == plan_steps(20, 20, epochs=2, seed=1)
-        assert plan != plan_steps(20, 20, epochs=2, seed=2)
-        assert plan[0] != plan[1]
+        assert plan != plan_steps(20, 20, epochs=2, seed=2) and plan[0] != plan[1]
 
     @pytest.mark.parametrize(("seats", "groups"), [((0, 1), 2), ((0,), 4)])
     def test_a_batch_has_the_rows_asked_for_however_many_seats_are_trained(
@@ -319,15 +279,11 @@ class TestPlan:
     def test_batch_sizes_are_rounded_to_whole_groups(self) -> None:
         assert [to_groups(rows, 16) for rows in (1, 16, 23, 25, 64)] == [1, 1, 1, 2, 4]
 
-    @pytest.mark.parametrize("rows", [1, 26, 28, 52, 64, 97])
-    @pytest.mark.parametrize("updates", [1, 2, 3])
-    @pytest.mark.parametrize("processes", [1, 4])
+    @given(st.integers(1, 200), st.integers(1, 3), st.integers(1, 4))
     def test_rows_are_cut_into_equal_passes_with_little_padding(self, rows: int, updates: int, processes: int) -> None:
         update, micro = split_rows(rows, updates, processes, micro_batch_size=8)
-        assert 1 <= micro <= 8
-        assert update % (micro * processes) == 0
-        passes = update // (micro * processes)
-        assert 0 <= updates * update - rows <= updates * processes * passes
+        assert 1 <= micro <= 8 and update % (micro * processes) == 0
+        assert 0 <= updates * update - rows <= updates * update // micro
 
     def test_updates_of_a_batch_hold_rows_of_all_its_groups_each_in_the_order_of_their_lengths(self) -> None:
         order = mixed(96, processes=2, seed=[3, 1])
@@ -342,19 +298,19 @@ class TestPlan:
 
 
 class TestData:
-    def test_groups_lengths_and_temperature_are_read(self, tmp_path: Path) -> None:
-        data = read_data([write(tmp_path / "a", [[0.1, 0.9], [0.5, 0.5], [1.0]])])
-        assert [(group.index, group.rows, group.has_signal) for group in data.groups] == [
-            (0, (0, 1, 2, 3), True),
-            (1, (4, 5, 6, 7), False),
+    def test_groups_lengths_and_temperature_are_read_and_files_stay_apart(self, tmp_path: Path) -> None:
+        data = read_data([write(tmp_path / "a", [[0.1, 0.9], [0.5, 0.5], [1.0]]), write(tmp_path / "b", [[0.1, 0.9]])])
+        assert [(group.file, group.index, group.rows, group.has_signal) for group in data.groups] == [
+            (0, 0, (0, 1, 2, 3), True),
+            (0, 1, (4, 5, 6, 7), False),
+            (1, 0, (10, 11, 12, 13), True),
         ]
-        assert (data.signal, data.num_rows, data.temperature) == (Signal(groups=3, without=2), 10, 0.7)
+        assert (data.signal, data.num_rows, data.temperature) == (Signal(groups=4, without=2), 14, 0.7)
         assert (data.max_prompt_tokens, data.max_response_tokens) == (5, 5)
 
     def test_groups_without_signal_are_dropped_unless_kept(self, tmp_path: Path) -> None:
         data = read_data([write(tmp_path / "a", [[0.1, 0.9], [0.5, 0.5]])])
-        assert [group.index for group in data.to_train(keep_zero_signal=False)] == [0]
-        assert [group.index for group in data.to_train(keep_zero_signal=True)] == [0, 1]
+        assert [[group.index for group in data.to_train(kept)] for kept in (False, True)] == [[0], [0, 1]]
 
     def test_the_best_episodes_rows_are_imitated_each_by_itself_where_there_is_a_signal(self, tmp_path: Path) -> None:
         data = read_data([write(tmp_path / "a", [[0.1, 0.9, 0.9], [0.5, 0.5], [1.0]], episodes_per_state=3)])
@@ -376,40 +332,27 @@ class TestData:
         plan = plan_for(config, data, len(data.to_train(False, config.imitated)))
         assert [len(step) for step in plan] == [16, 16, 16]
 
-    def test_groups_of_several_files_stay_apart(self, tmp_path: Path) -> None:
-        files = [write(tmp_path / name, [[0.1, 0.9]]) for name in ("a", "b")]
-        assert Counter((group.file, group.index) for group in read_data(files).groups) == {(0, 0): 1, (1, 0): 1}
-
-    def test_no_signal_at_all_is_an_error_that_explains(self, tmp_path: Path) -> None:
-        with pytest.raises(NoSignalError, match="none of 2 groups carries a signal"):
-            read_data([write(tmp_path / "a", [[0.5, 0.5], [1.0, 1.0]])]).to_train(keep_zero_signal=False)
-
-    def test_one_episode_per_state_is_refused_with_the_reason(self, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match=r"one episode per game state.*--episodes-per-state"):
-            read_data([write(tmp_path / "a", [[0.5], [1.0]], episodes_per_state=1)])
-
-    def test_mixed_or_zero_temperature_is_refused(self, tmp_path: Path) -> None:
-        files = [write(tmp_path / str(value), [[0.1, 0.9]], temperature=value) for value in (0.7, 1.0, 0.0)]
-        with pytest.raises(UserError, match=r"mixed sampling temperatures \[0.7, 1.0\]"):
-            read_data(files[:2])
-        with pytest.raises(UserError, match="sampled greedily"):
-            read_data(files[2:])
-
-    def test_sampling_that_the_log_probs_ignore_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match=r"top_p=0.9"):
-            read_data([write(tmp_path / "a", [[0.1, 0.9]], top_p=0.9)])
-
-    def test_unusable_files_are_named(self, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match=r"nothing.parquet: no such file"):
-            read_data([tmp_path / "nothing.parquet"])
-        (tmp_path / "text").write_text("hello")
-        with pytest.raises(UserError, match="not a readable parquet file"):
-            read_data([tmp_path / "text"])
+    def test_data_that_cannot_be_trained_on_are_refused_with_the_reason(self, tmp_path: Path) -> None:
         pq.write_table(pa.table({"a": [1]}), tmp_path / "other")
-        with pytest.raises(UserError, match="no column 'extra_info'"):
-            read_data([tmp_path / "other"])
-        with pytest.raises(UserError, match="no rows"):
-            read_data([write(tmp_path / "empty", [])])
+        (tmp_path / "text").write_text("hello")
+        files = {value: write(tmp_path / str(value), [[0.1, 0.9]], temperature=value) for value in (0.7, 1.0, 0.0)}
+        for refused, words in (
+            ([tmp_path / "nothing.parquet"], r"nothing.parquet: no such file"),
+            ([tmp_path / "text"], "not a readable parquet file"),
+            ([tmp_path / "other"], "no column 'extra_info'"),
+            ([write(tmp_path / "empty", [])], "no rows"),
+            (
+                [write(tmp_path / "one", [[0.5]], episodes_per_state=1)],
+                r"one episode per game state.*--episodes-per-state",
+            ),
+            ([files[0.7], files[1.0]], r"mixed sampling temperatures \[0.7, 1.0\]"),
+            ([files[0.0]], "sampled greedily"),
+            ([write(tmp_path / "top", [[0.1, 0.9]], top_p=0.9)], r"top_p=0.9"),
+        ):
+            with pytest.raises(UserError, match=words):
+                read_data(refused)
+        with pytest.raises(NoSignalError, match="none of 2 groups carries a signal"):
+            read_data([write(tmp_path / "flat", [[0.5, 0.5], [1.0, 1.0]])]).to_train(keep_zero_signal=False)
 
 
 class TestRun:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from bench import qwen
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
-from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
 
 TEXTS = (
@@ -86,22 +85,15 @@ def test_every_prompt_is_a_prefix_of_the_next_and_own_tokens_alone_are_unmasked(
     assert all((p != 0) == bool(m) for p, m in zip(trajectory.response_logprobs, trajectory.response_mask, strict=True))
 
 
-def test_the_newline_after_a_reply_is_added_and_masked():
+@pytest.mark.parametrize(("finish", "end"), [(FinishReason.STOP, ""), (FinishReason.LENGTH, "<|im_end|>")])
+def test_the_newline_after_a_reply_and_the_end_of_a_cut_one_are_added_and_masked(finish, end):
     tokenizer = chat("qwen2.5")
     stream = Stream(tokenizer, 0, "s", ["u"])
-    speak(stream, "[message] hi")
+    assert "Alibaba" not in tokenizer.tokenizer.decode(stream.prompt()), "Qwen's default system prompt"
+    speak(stream, "[message] hi", finish)
     stream.observe("x")
-    after = stream.prompt()[len(stream.prompt_ids) + len(sampled(tokenizer, "[message] hi").token_ids) :]
-    assert tokenizer.tokenizer.decode(after) == "\n<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
-
-
-def test_a_cut_reply_is_closed_with_masked_end_of_turn_tokens():
-    tokenizer = chat("qwen2.5")
-    stream = Stream(tokenizer, 0, "s", ["u"])
-    speak(stream, "[message] hi", FinishReason.LENGTH)
-    stream.observe("Error")
-    tail = tokenizer.tokenizer.decode(stream.prompt())
-    assert tail.endswith("[message] hi<|im_end|>\n<|im_start|>user\nError<|im_end|>\n<|im_start|>assistant\n")
+    after = stream.prompt()[len(stream.prompt_ids) + len(sampled(tokenizer, "[message] hi", finish).token_ids) :]
+    assert tokenizer.tokenizer.decode(after) == f"{end}\n<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
     assert stream.response_mask[-1] == 0
 
 
@@ -123,28 +115,16 @@ def test_a_template_that_repeats_the_system_message_does_so_in_the_first_prompt_
     )
 
 
-def test_qwens_default_system_prompt_never_appears():
-    stream = Stream(chat("qwen2.5"), 0, "rules", ["table"])
-    assert "Alibaba" not in stream.chat.tokenizer.decode(stream.prompt())
-
-
-def test_a_seat_that_never_spoke_has_no_tokens():
-    trajectory = Stream(chat("tiny"), 1, "s", ["u"]).finish()
-    assert (trajectory.prompt_ids, trajectory.response_ids) == ([], [])
-
-
-def test_messages_hold_the_whole_conversation():
+def test_messages_hold_the_whole_conversation_and_a_seat_that_never_spoke_has_no_tokens():
     stream = Stream(chat("tiny"), 1, "s", ["table"])
+    assert (stream.finish().prompt_ids, stream.finish().response_ids) == ([], [])
     stream.observe("hello")
     speak(stream, "hi")
     stream.observe("bye")
     trajectory = stream.finish()
-    assert trajectory.messages == [
-        ChatMessage(role="system", content="s"),
-        ChatMessage(role="user", content="table\nhello"),
-        ChatMessage(role="assistant", content="hi"),
-        ChatMessage(role="user", content="bye"),
-    ]
+    assert [(message.role, message.content) for message in trajectory.messages] == [
+        ("system", "s"), ("user", "table\nhello"), ("assistant", "hi"), ("user", "bye"),
+    ]  # fmt: skip
     assert trajectory.num_prompt_messages == 2
 
 
@@ -173,17 +153,18 @@ def test_the_tokenizer_of_another_model_is_refused_with_what_does_not_fit(tmp_pa
             chat("tiny").check_belongs_to(str(tmp_path))
 
 
+NO_END = "does not show a reply, its end and what is said after it"
+CANNOT = "cannot render a system and a user message: "
+
+
 @pytest.mark.parametrize(
     ("template", "problem"),
-    {
-        "constant text": ("hello", "does not show a reply, its end and what is said after it"),
-        "no end of a reply": (
-            "{% for m in messages %}{{ m.content }}{% endfor %}",
-            "does not show a reply, its end and what is said after it",
-        ),
-        "another file": ("{% include '/etc/passwd' %}", "cannot render a system and a user message: no loader"),
-        "an error of its own": ("{{ 1 // 0 }}", "cannot render a system and a user message: integer division"),
-    }.values(),
+    [
+        ("hello", NO_END),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", NO_END),
+        ("{% include '/etc/passwd' %}", CANNOT + "no loader"),
+        ("{{ 1 // 0 }}", CANNOT + "integer division"),
+    ],
 )
 def test_a_template_that_no_game_can_be_played_with_is_refused_in_one_line_that_names_the_model(template, problem):
     tokenizer = copy(shaped_tokenizer("qwen2.5"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from command import selfplay
+from command import Done, selfplay
 
 from bench.smoke import STEPS, TINY_RUN, Smoke
 from selfplay_pipeline.cli.reference import commands
@@ -50,11 +50,7 @@ def no_gpu(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-SPECIAL = {
-    "train.ray_address": "auto",
-    "train.overrides": ["trainer.another=1"],
-    "engine.server_url": ["http://127.0.0.1:1"],
-}
+SPECIAL = {"train.ray_address": "auto", "train.overrides": ["a.b=1"], "engine.server_url": ["http://127.0.0.1:1"]}
 
 
 def another(key: Key, current: Any) -> Any:
@@ -92,20 +88,22 @@ def test_what_a_mark_says_is_there(name):
 
 
 @pytest.mark.parametrize(
-    ("command", "name"), [(command, name) for command in REFUSED for name in sorted(REFUSED[command])]
+    ("command", "name"), [(command, name) for command, names in REFUSED.items() for name in sorted(names)]
 )
 def test_a_file_with_a_key_that_has_no_effect_is_refused(command, name, tmp_path):
     section, _, key = name.partition(".")
+    value = json.dumps(another(KEYS[name], KEYS[name].field.default))
     file = tmp_path / "my.yaml"
-    file.write_text(
-        f"base: tiny\nseed: 3\n{section}:\n  {key}: {json.dumps(another(KEYS[name], KEYS[name].field.default))}\n"
-    )
-    done = selfplay(
-        command, *GIVEN.get(command, ()), "--config", str(file), "--dry-run", "--output", str(tmp_path / "x")
-    )
+    file.write_text(f"base: tiny\nseed: 3\n{section}:\n  {key}: {value}\n")
+    done = dry_run(command, file)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert f"{file}:4: key '{name}': {command} does not use it, only " in done.stderr
     assert "; leave it out, or set its default, " in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def dry_run(command: str, config: str | Path, *options: str) -> Done:
+    given = GIVEN.get(command, ())
+    return selfplay(command, *given, "--config", str(config), *options, "--dry-run", "--output", "x")
 
 
 @pytest.mark.parametrize("command", REFUSED)
@@ -115,19 +113,19 @@ def test_their_defaults_may_stand_in_a_file(command, tmp_path):
     load_config(str(tmp_path / "all.yaml"), {}, command=command)
 
 
-@pytest.mark.parametrize("options", [("--config", "tiny_shy"), ("--model", "data/tiny_shy_model")])
-def test_training_while_playing_has_no_partner_that_is_not_trained(options, tmp_path):
-    done = selfplay("train-online", *options, "--dry-run", "--output", str(tmp_path / "x"))
+def test_training_while_playing_has_no_partner_that_is_not_trained(tmp_path):
+    done = dry_run("train-online", "tiny_shy")
     assert done.returncode == 2
     assert done.stderr == (
         "selfplay: tiny_shy:10: key 'iterate.partner': train-online does not use it, only iterate can; leave it out, "
         "or set its default, self\n"
     )
+    by_model = selfplay("train-online", "--model", "data/tiny_shy_model", "--dry-run", "--output", "x")
     (tmp_path / "on top.yaml").write_text("base: tiny_shy\niterate: {num_iterations: 7}\n")
-    on_top = selfplay("train-online", "--config", str(tmp_path / "on top.yaml"), "--dry-run", "--output", "x")
-    assert on_top.stderr == done.stderr, "the line is that of the file that sets the key"
+    on_top = dry_run("train-online", tmp_path / "on top.yaml")
+    assert by_model.stderr == on_top.stderr == done.stderr, "the line is that of the file that sets the key"
     (tmp_path / "alone.yaml").write_text("base: tiny_shy\niterate: {partner: self}\n")
-    done = selfplay("train-online", "--config", str(tmp_path / "alone.yaml"), "--dry-run", "--output", "x")
+    done = dry_run("train-online", tmp_path / "alone.yaml")
     assert done.returncode == 0 and "tiny_shy_model plays itself and is trained in 50 steps of 8 states" in done.stdout
 
 
@@ -278,7 +276,7 @@ def test_a_pass_while_playing_has_as_many_tokens_as_one_of_training_where_nothin
 @pytest.mark.parametrize(("copies", "code"), [(1, 0), (2, 0), (3, 2)])
 def test_copies_of_the_model_are_as_many_as_the_training_processes_hold(copies, code, tmp_path):
     (tmp_path / "my.yaml").write_text(f"base: tiny\nengine: {{data_parallel: {copies}}}\ntrain: {{gpus_per_node: 2}}\n")
-    done = selfplay("train-online", "--config", str(tmp_path / "my.yaml"), "--dry-run", "--output", str(tmp_path / "x"))
+    done = dry_run("train-online", tmp_path / "my.yaml")
     assert done.returncode == code, done.stderr
     if code:
         assert "engine.data_parallel 3: train-online serves 2 copies of the model, one on each 1 of its" in done.stderr

@@ -83,6 +83,14 @@ def rows_of(model: str | Path, folder: Path, **options: Any) -> Path:
     return folder / "train.parquet"
 
 
+def refused(*arguments: str) -> str:
+    """The line that a command is refused with."""
+    done = selfplay(*arguments)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("selfplay: ")]
+    assert (done.returncode, len(lines)) == (2, 1), done.stderr
+    return lines[0]
+
+
 @pytest.fixture
 def trained(monkeypatch) -> list[TrainConfig]:
     """The trainings that `train` was about to begin. It then stops, as it does without a signal."""
@@ -100,29 +108,20 @@ def trained(monkeypatch) -> list[TrainConfig]:
 
 
 def test_an_episode_names_the_weights_of_the_policy_and_of_another_checkpoint_in_a_seat():
-    state, one = board_state(0, 0), make_episode()
+    state = board_state(0, 0)
     engine = RandomTurns(byte_chat(), state, Habits(), np.random.default_rng(0), 0, EngineError)
     policy, other = (PolicyPlayer(engine, byte_chat(), policy_of(model), 1 << 30) for model in (TINY, OTHER))
-    sitting = Sitting(
-        MatchingGame(BOARD),
-        state,
-        [policy, replace(other, kind="checkpoint", name=OTHER, trained=False)],
-        "e",
-        (0, 0, 0),
-    )
+    players = [policy, replace(other, kind="checkpoint", name=OTHER, trained=False)]
+    sitting = Sitting(MatchingGame(BOARD), state, players, "e", (0, 0, 0))
     engine.episode = sitting.episode
     sitting.episode.play_out()
-    record = sitting.record(POLICY)
-    assert (one.policy.weights, one.other_weights) == (content_hash(TINY), None)
+    record, alone = sitting.record(POLICY), make_episode()
+    assert (alone.policy.weights, alone.other_weights) == (content_hash(TINY), None)
     assert record.other_weights == {OTHER: content_hash(OTHER)}
     line = record.model_dump_json().encode()
     assert parse_episode(line) == record
     without = parse_episode(line.replace(b'"weights":"%s",' % POLICY.weights.encode(), b""))
     assert without.policy.weights == "", "unknown, so that nothing can be trained on it unasked"
-
-
-def test_rows_name_the_checkpoint_that_sampled_them(tmp_path):
-    assert sampler_of(rows_of(HONEST, tmp_path)) == (HONEST, content_hash(HONEST))
 
 
 def test_two_checkpoints_in_one_file_are_not_converted(tmp_path, model):
@@ -131,10 +130,9 @@ def test_two_checkpoints_in_one_file_are_not_converted(tmp_path, model):
     now = policy_of(model)
     episodes = [*make_episodes(2, 4, policy=before), *make_episodes(4, 4, policy=now)][:-4]
     games = write_episodes(tmp_path / "games.jsonl", episodes)
-    done = selfplay("convert", str(games))
-    said = done.stderr.splitlines()[-1]
-    assert done.returncode == 2 and f"{games}:9: field 'policy.weights'" in said and "line 1 by" in said
-    assert before.weights in said and now.weights in said and "a file of its own" in said
+    said = refused("convert", str(games))
+    assert f"{games}:9: field 'policy.weights'" in said and "line 1 by" in said and "a file of its own" in said
+    assert before.weights in said and now.weights in said
     assert not (tmp_path / "train.parquet").exists()
 
 
@@ -142,7 +140,9 @@ def test_two_checkpoints_in_one_file_are_not_converted(tmp_path, model):
 
 
 def test_train_takes_the_model_from_the_rows_and_its_configuration_with_it(tmp_path, trained):
-    selfplay("train", str(rows_of("data/tiny_shy_model", tmp_path)))
+    rows = rows_of("data/tiny_shy_model", tmp_path)
+    assert sampler_of(rows) == ("data/tiny_shy_model", content_hash("data/tiny_shy_model"))
+    selfplay("train", str(rows))
     (training,) = trained
     assert training.model == "data/tiny_shy_model"
     assert training.learning_rate == load_config("tiny_shy", {}).train.learning_rate
@@ -151,9 +151,8 @@ def test_train_takes_the_model_from_the_rows_and_its_configuration_with_it(tmp_p
 def test_a_moved_model_with_equal_files_is_trained(tmp_path, model, trained):
     rows = rows_of(model, tmp_path)
     moved = model.rename(tmp_path / "moved")
-    done = selfplay("train", str(rows))
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert f"{model}: no Hugging Face model there" in done.stderr and "give --model" in done.stderr
+    said = refused("train", str(rows))
+    assert f"{model}: no Hugging Face model there" in said and "give --model" in said
     selfplay("train", str(rows), "--model", str(moved))
     assert [training.model for training in trained] == [str(moved)]
     with pytest.raises(UserError, match="no trainer state there"):  # what is looked at after the rows' model
@@ -163,28 +162,24 @@ def test_a_moved_model_with_equal_files_is_trained(tmp_path, model, trained):
 @pytest.mark.parametrize("other", [OTHER, BARGAINING])
 def test_another_model_than_the_one_that_played_is_refused_unless_it_is_asked_for(tmp_path, other):
     """Also one of another vocabulary, whatever its token ids are."""
-    rows, output = rows_of(HONEST, tmp_path), ("--output", str(tmp_path / "training"))
-    done = selfplay("train", str(rows), "--config", "tiny", "--model", other, *output)
-    said = done.stderr.splitlines()[-1]
-    assert done.returncode == 2
+    rows = rows_of(HONEST, tmp_path)
+    said = refused("train", str(rows), "--config", "tiny", "--model", other, "--output", str(tmp_path / "training"))
     assert all(words in said for words in (str(rows), HONEST, content_hash(HONEST), "--any-model"))
     assert not (tmp_path / "training").exists()
 
 
 def test_a_model_with_too_small_a_vocabulary_for_the_rows_is_refused_whatever_is_asked_for(tmp_path):
     rows = rows_of(HONEST, tmp_path, chat=ChatTokenizer.load(HONEST))
-    done = selfplay("train", str(rows), "--model", BARGAINING, "--any-model", "--output", str(tmp_path / "training"))
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert "but the model's ids are 0 to 298; train the model that sampled these rows" in done.stderr
+    said = refused("train", str(rows), "--model", BARGAINING, "--any-model", "--output", str(tmp_path / "training"))
+    assert "but the model's ids are 0 to 298; train the model that sampled these rows" in said
 
 
 def test_a_model_whose_files_have_changed_since_it_played_is_refused(tmp_path, model):
     rows = rows_of(model, tmp_path)
     then = content_hash(str(model))
     change(model)
-    done = selfplay("train", str(rows), "--config", "tiny", "--output", str(tmp_path / "training"))
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert then in done.stderr and content_hash(str(model)) in done.stderr
+    said = refused("train", str(rows), "--config", "tiny", "--output", str(tmp_path / "training"))
+    assert then in said and content_hash(str(model)) in said
 
 
 def test_rows_that_name_no_model_are_trained_on_by_any_model_alone(tmp_path, trained):
@@ -192,12 +187,11 @@ def test_rows_that_name_no_model_are_trained_on_by_any_model_alone(tmp_path, tra
     table = pq.read_table(rows)
     facts = json.loads(table.schema.metadata[b"selfplay"]) | {"weights": "", "checkpoint": 7}
     pq.write_table(table.replace_schema_metadata({"selfplay": json.dumps(facts)}), rows)
-    assert "does not say which model sampled its rows" in selfplay("train", str(rows)).stderr
+    assert "does not say which model sampled its rows" in refused("train", str(rows))
     config = TrainConfig(model=TINY, data=rows, output=tmp_path / "training", initial_trainer_state=tmp_path)
-    with pytest.raises(UserError, match="does not say which model sampled its rows"):
-        asyncio.run(run_train(config))
-    with pytest.raises(UserError, match="no trainer state there"):
-        asyncio.run(run_train(config.model_copy(update={"any_model": True})))
+    for any_model, words in ((False, "does not say which model sampled its rows"), (True, "no trainer state there")):
+        with pytest.raises(UserError, match=words):
+            asyncio.run(run_train(config.model_copy(update={"any_model": any_model})))
 
 
 # --- resumed runs ---------------------------------------------------------------------------------------------------
@@ -215,21 +209,26 @@ def train_and_die(config: TrainConfig) -> None:
         asyncio.run(run_train(config, trainer=Dies()))  # type: ignore[arg-type]
 
 
+def begun_with(*keys: str) -> Any:
+    """What refuses a run of which one of these differs by its content hash."""
+    return pytest.raises(UserError, match=rf"begun with ({'|'.join(keys)}) = '\w{{32}}', now it is '\w{{32}}'")
+
+
 def test_a_training_goes_on_only_with_the_same_rows_and_the_same_model(tmp_path, model):
     rows = rows_of(model, tmp_path)
     config = TrainConfig(model=str(model), data=rows, output=tmp_path / "training", any_model=True, device="cpu")
-    train_and_die(config)
-    train_and_die(config)
+    for _ in "begun", "continued":
+        train_and_die(config)
     table = pq.read_table(rows)
     others = [
         row | {"response_logprobs": [value / 2 for value in row["response_logprobs"]]} for row in table.to_pylist()
     ]
     pq.write_table(pa.Table.from_pylist(others, table.schema), rows)
-    with pytest.raises(UserError, match=r"begun with rows = '\w{32}', now it is '\w{32}' \(content hash\)"):
+    with begun_with("rows"):
         asyncio.run(run_train(config, trainer=Dies()))  # type: ignore[arg-type]
     rows_of(model, tmp_path)
     change(model)
-    with pytest.raises(UserError, match=r"begun with weights\.model = '\w{32}', now it is '\w{32}' \(content hash\)"):
+    with begun_with(r"weights\.model"):
         asyncio.run(run_train(config, trainer=Dies()))  # type: ignore[arg-type]
 
 
@@ -241,11 +240,10 @@ def test_a_generation_goes_on_only_with_the_same_weights(tmp_path, model, seats,
         pass
     make_job(config, output, policy, 0, 0, seats).store.check()
     change(model)
-    with pytest.raises(UserError, match=rf"begun with {key} = '\w{{32}}', now it is '\w{{32}}' \(content hash\)"):
+    with begun_with(key):
         make_job(config, output, policy, 0, 0, seats).store.check()
     command = ("generate", "--config", "tiny", "--model", policy, "--output", str(output), "--dry-run")
-    done = selfplay(*command, *(word for seat in seats for word in ("--player", seat)))
-    assert done.returncode == 2 and re.search(f"begun with {key}", done.stderr)
+    assert re.search(f"begun with {key}", refused(*command, *(word for seat in seats for word in ("--player", seat))))
 
 
 def test_episodes_of_an_evaluation_are_not_those_of_changed_weights(tmp_path, model):
@@ -261,10 +259,10 @@ def test_episodes_of_an_evaluation_are_not_those_of_changed_weights(tmp_path, mo
 def test_a_run_goes_on_only_with_the_same_initial_weights(tmp_path, model, changed):
     given = {"model": str(model)} if changed == "model" else {"model": TINY, "iterate.partner": str(model)}
     config: Config = load_config("tiny", given)
-    RunDirectory(tmp_path / "run").open(config)
-    RunDirectory(tmp_path / "run").open(config)
+    for _ in "begun", "continued":
+        RunDirectory(tmp_path / "run").open(config)
     change(model)
-    with pytest.raises(UserError, match=rf"begun with weights\.{changed} = '\w{{32}}', now it is '\w{{32}}'"):
+    with begun_with(rf"weights\.{changed}"):
         RunDirectory(tmp_path / "run").open(config)
 
 
@@ -279,7 +277,7 @@ def test_an_imitation_goes_on_only_with_the_same_model(tmp_path, model, monkeypa
     monkeypatch.setattr(imitation, "train_policy", trained)
     assert asyncio.run(imitation.imitate_episodes(config, [Source(games)], tmp_path / "out")).any_model  # type: ignore[attr-defined]
     change(model)
-    with pytest.raises(UserError, match=r"begun with weights = '\w{32}', now it is '\w{32}'"):
+    with begun_with("weights"):
         asyncio.run(imitation.imitate_episodes(config, [Source(games)], tmp_path / "out"))
 
 
@@ -340,16 +338,14 @@ def test_the_partner_of_an_evaluation_is_what_it_holds_wherever_it_lies():
     assert not comparable(one, one | {"second": one["first"], "weights.1": "a"}), "one of them is self-play"
 
 
-def test_an_engine_keeps_the_weights_that_it_loaded(model):
-    engine, sampling = (
-        TransformersEngine(str(model), "cpu"),
-        SamplingParams(temperature=0, max_new_tokens=4, stop_token_ids=()),
-    )
+async def test_an_engine_keeps_the_weights_that_it_loaded(model):
+    sampling = SamplingParams(temperature=0, max_new_tokens=4, stop_token_ids=())
 
     async def logprobs(which: TransformersEngine) -> list[float]:
         return (await which.generate([5, 6, 7], sampling)).logprobs
 
-    before = asyncio.run(logprobs(engine))
+    engine = TransformersEngine(str(model), "cpu")
+    before = await logprobs(engine)
     shutil.copyfile("data/tiny_shy_model/model.safetensors", model / "model.safetensors")
-    assert asyncio.run(logprobs(engine)) == before
-    assert asyncio.run(logprobs(TransformersEngine(str(model), "cpu"))) != before
+    assert await logprobs(engine) == before
+    assert await logprobs(TransformersEngine(str(model), "cpu")) != before

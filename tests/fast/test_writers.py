@@ -6,7 +6,9 @@ import os
 import resource
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -61,20 +63,17 @@ def test_two_converts_in_one_folder_finish_with_whole_files_or_are_refused(tmp_p
     command = [sys.executable, "-c", CONVERT_AGAIN_AND_AGAIN, str(games), str(out)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     two = [subprocess.Popen(command, **pipes) for _ in range(2)]
-    for process in two:
-        assert process.stdout.readline() == "ready\n"
+    assert [process.stdout.readline() for process in two] == ["ready\n"] * 2
     for process in two:
         process.stdin.write("\n")
         process.stdin.flush()
     for process in two:
         said, wrong = process.communicate(timeout=60)
-        assert process.returncode == 0, wrong
-        assert len(said.splitlines()) == TIMES
-        for line in said.splitlines():
-            assert line == "whole" or f"folder {out} is in use by another process" in line
-    rows = {name: pq.read_table(out / f"{name}.parquet").num_rows for name in ("train", "val")}
+        assert (process.returncode, len(said.splitlines())) == (0, TIMES), wrong
+        assert all(line == "whole" or f"folder {out} is in use by " in line for line in said.splitlines())
     report = (out / "convert_report.txt").read_text()
-    assert all(f"{name:<28}{count} rows" in report for name, count in rows.items()), report
+    for name in ("train", "val"):
+        assert f"{name:<28}{pq.read_table(out / f'{name}.parquet').num_rows} rows" in report
     assert temporaries(out) == []
 
 
@@ -113,40 +112,28 @@ def test_what_a_killed_process_left_is_removed_by_the_next_writer_and_what_a_liv
             assert living.exists() and other.exists()
 
 
-def test_a_failed_write_leaves_the_earlier_file_and_no_temporary_one(tmp_path):
-    path = tmp_path / "file"
-    write_text(path, "earlier")
+@pytest.mark.parametrize("write", [replacing, replacing_folder])
+def test_a_failed_write_leaves_what_was_there_and_nothing_temporary(tmp_path, write):
+    write_text(tmp_path / "file", "earlier")
 
-    def fail_to_write_a_file():
-        with replacing(path) as temporary:
-            temporary.write_text("half")
+    def fail():
+        with write(tmp_path / ("file" if write is replacing else "folder")) as new:
+            (new if write is replacing else new / "half").write_text("half")
             raise ZeroDivisionError
 
-    def fail_to_write_a_folder():
-        with replacing_folder(tmp_path / "folder") as folder:
-            (folder / "half").write_text("half")
-            raise ZeroDivisionError
-
-    for fail in (fail_to_write_a_file, fail_to_write_a_folder):
-        with pytest.raises(ZeroDivisionError):
-            fail()
-    assert path.read_text() == "earlier"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert (tmp_path / "file").read_text() == "earlier"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_new_folder_takes_the_place_of_the_old_one_or_fills_it_as_told(tmp_path):
-    for write, left in ((filling, ["a", "b"]), (replacing_folder, ["a"])):
-        folder = tmp_path / write.__name__
-        write_text(folder / "b", "old")
-        with write(folder) as new:
-            (new / "a").write_text("new")
-        assert sorted(path.name for path in folder.iterdir()) == left
+@pytest.mark.parametrize(("write", "left"), [(filling, ["a", "b"]), (replacing_folder, ["a"])])
+def test_a_new_folder_takes_the_place_of_the_old_one_or_fills_it_as_told(tmp_path, write, left):
+    write_text(tmp_path / "folder" / "b", "old")
+    with write(tmp_path / "folder") as new:
+        (new / "a").write_text("new")
+    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == left
     assert temporaries(tmp_path) == []
-
-
-def into_a_file(path, content):
-    with replacing(path) as temporary:
-        temporary.write_text(content)
 
 
 MODEL_FILES = [*(f"a-{number}.safetensors" for number in range(9)), "config.json", "z.safetensors"]
@@ -163,7 +150,6 @@ def into_a_folder(write):
 
 
 WRITERS = {
-    "replacing": into_a_file,
     "write_text": write_text,
     "write_json": write_json,
     "write_bytes": lambda path, content: write_bytes(path, content.encode()),
@@ -283,94 +269,85 @@ def test_a_file_gets_the_rights_that_any_new_file_has(tmp_path):
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "theirs").stat().st_mode
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "/dev/null"])
-def test_only_a_file_is_replaced_by_a_file(tmp_path, kind):
-    path = Path(kind) if kind == "/dev/null" else tmp_path / "target"
+@pytest.mark.parametrize(
+    ("kind", "what"), [("folder", "a folder"), ("pipe", "a device or pipe"), ("/dev/null", "a device or pipe")]
+)
+def test_only_a_file_is_replaced_by_a_file(tmp_path, kind, what):
+    path = tmp_path / kind  # which is /dev/null itself for an absolute one
     if kind == "folder":
         path.mkdir()
     elif kind == "pipe":
         os.mkfifo(path)
     mode = path.stat().st_mode
-    what = "a folder" if kind == "folder" else "a device or pipe"
     with pytest.raises(UserError, match=f"{path}: cannot be written: it is {what}; give a file"):
         write_text(path, "text")
     assert path.stat().st_mode == mode
 
 
-class Limited:
+@contextmanager
+def limited(folder, left):
     """No file may grow beyond a size, which a process can be told anywhere."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (left, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    reason = "File too large"
 
-    def __init__(self, folder):
-        self.folder = folder
+@contextmanager
+def filled(folder, left):
+    """Another file fills a file system in memory."""
+    filler, free = folder.parent / "filler", os.statvfs(folder)
+    filler.write_bytes(bytes(max(0, free.f_bavail * free.f_frsize - left)))
+    try:
+        yield
+    finally:
+        filler.unlink()
 
-    @contextmanager
+
+@dataclass
+class Disk:
+    """A folder on a disk that can be full; then the system gives this reason."""
+
+    folder: Path
+    full_but_for: Callable[[Path, int], AbstractContextManager[None]]
+    reason: str
+
     def full(self, left):
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (left, hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        return self.full_but_for(self.folder, left)
 
 
-class SmallDisk:
-    """A file system in memory that another file fills."""
-
-    reason = "No space left on device"
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    @contextmanager
-    def full(self, left):
-        filler = self.folder.parent / "filler"
-        free = os.statvfs(self.folder)
-        filler.write_bytes(bytes(max(0, free.f_bavail * free.f_frsize - left)))
-        try:
-            yield
-        finally:
-            filler.unlink()
-
-
-@pytest.fixture(params=[Limited, SmallDisk])
+@pytest.fixture(params=[(limited, "File too large"), (filled, "No space left on device")], ids=["limited", "filled"])
 def disk(request, tmp_path):
-    if request.param is SmallDisk:
+    full_but_for, reason = request.param
+    if full_but_for is filled:
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(tmp_path)], capture_output=True)
         if mounted.returncode:
             pytest.skip("this process may not mount a small disk")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    yield request.param(folder)
-    if request.param is SmallDisk:
+    (tmp_path / "folder").mkdir()
+    yield Disk(tmp_path / "folder", full_but_for, reason)
+    if full_but_for is filled:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 def scripted(folder, command):
     few = ("--config", "tiny", "--output", str(folder / "out"))
-    episodes = ("--num-episodes", "8", "--episodes-per-state", "2", "--player", "random", "--player", "sharing")
+    players = ("--player", "random", "--player", "sharing", "--num-episodes", "8", "--episodes-per-state", "2")
+    games = str(folder / "games.jsonl")
     return {
-        "generate": (
-            "generate",
-            *few[:2],
-            *episodes,
-            "--max-concurrency",
-            "1",
-            "--output",
-            str(folder / "games.jsonl"),
-        ),
-        "convert": ("convert", str(folder / "games.jsonl"), *few),
+        "generate": ("generate", *few[:3], games, *players, "--max-concurrency", "1"),
+        "convert": ("convert", games, *few),
         "evaluate": ("evaluate", "random", *few, "--num-states", "12", "--episodes", "1"),
         "games": ("games", *few, "--num-train", "20", "--num-test", "2"),
-        "report": ("report", str(folder / "games.jsonl"), "--output", str(folder / "out" / "report.html")),
+        "report": ("report", games, "--output", str(folder / "out" / "report.html")),
     }[command]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["generate", "convert", "evaluate", "games", "report"])
 def test_a_full_disk_is_told_in_one_line_and_the_same_command_continues(disk, command):
-    if command == "report" and isinstance(disk, SmallDisk):
+    if command == "report" and disk.full_but_for is filled:
         pytest.skip("a page takes long to draw; once is enough")
     if command in ("convert", "report"):
         write_episodes(disk.folder / "games.jsonl", make_episodes(4, 2))
@@ -404,18 +381,12 @@ def test_a_run_records_its_stage_once_there_is_room_again(disk):
 def test_a_line_that_did_not_fit_is_taken_back_so_that_the_next_is_not_glued_to_it(disk):
     store = EpisodeStore(disk.folder / "games.jsonl", {})
     with store.opened(lambda episode: None) as append:
-
-        def play_on():
-            for episode in range(1, 10):
-                append(make_episode(0, episode))
-
         append(make_episode(0, 0))
         with disk.full(store.path.stat().st_size + 4096), pytest.raises(UserError, match=disk.reason):
-            play_on()
+            [append(make_episode(0, episode)) for episode in range(1, 10)]
         before = store.path.read_bytes()
-        assert before.endswith(b"\n")
         append(make_episode(1, 0))
-    assert store.path.read_bytes().startswith(before)
+    assert before.endswith(b"\n") and store.path.read_bytes().startswith(before)
     assert [(episode.group_index, episode.episode) for episode in read_episodes(store.path)][-1] == (1, 0)
 
 

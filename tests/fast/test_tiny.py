@@ -1,22 +1,27 @@
-"""The tiny tokenizer: exact both ways, one token a word, and the same after transformers has reloaded it."""
+"""What the tiny models are made of: an exact tokenizer, lessons that can be played, weights that look back."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from factories import take
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.games.abilities import Lesson
-from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.base import Game, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.warm_start.tiny import build_tiny_model
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
+from selfplay_pipeline.warm_start.tiny_weights import new_model
 
 pytest.importorskip("transformers")
 
@@ -44,31 +49,13 @@ def encode(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
-TEXTS = [
-    "",
-    "see",
-    "error",
-    "[message] none",
-    "[accept]",
-    "[propose] Proposal: BLEU: Ava\nElectra: Daniel\nGloVe: Sofia",
-    "  two  spaces , and . punctuation , it's n't \n\n\ttabs\r\n ",
-    "Avatar seen users100 [messages] match-again",
-    "".join(map(chr, range(128))),
-    "日本 naïve \U0001f389 ~",
-    "<|im_start|>user\nsee<|im_end|>\n<|endoftext|>",
-]
-
-
-@pytest.mark.parametrize("text", TEXTS)
+@given(text=st.text() | st.text(st.characters(max_codepoint=127)))
+@example(text="[propose] Proposal: BLEU: Ava\nElectra: Daniel\nGloVe: Sofia")
+@example(text="  two  spaces , and . punctuation , it's n't \n\n\ttabs\r\n ")
+@example(text="Avatar seen users100 [messages] match-again")
+@example(text="<|im_start|>user\nsee<|im_end|>\n<|endoftext|>")
 def test_any_text_decodes_to_itself(tokenizer: Any, text: str) -> None:
     assert tokenizer.decode(encode(tokenizer, text)) == text
-
-
-def test_random_ascii_decodes_to_itself(tokenizer: Any) -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        text = "".join(map(chr, rng.integers(0, 128, 40)))
-        assert tokenizer.decode(encode(tokenizer, text)) == text
 
 
 @pytest.mark.parametrize("config", [TINY, MatchingConfig(hard_factor=0)], ids=["compact", "default"])
@@ -111,3 +98,33 @@ def test_the_chat_template_is_chatml_without_a_default_system_prompt(tokenizer: 
     )
     opened = tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
     assert opened == "<|im_start|>user\nsee<|im_end|>\n<|im_start|>assistant\n"
+
+
+LESSONS = [(game, name) for game in all_games() for name in game.lessons]
+
+
+@pytest.mark.parametrize(("game", "lesson"), LESSONS, ids=[f"{game.name} {name}" for game, name in LESSONS])
+def test_a_lesson_names_a_scripted_player_for_each_seat(game: Game, lesson: str) -> None:
+    taught = game.lessons[lesson]
+    assert set(taught.seats) <= set(range(len(game.roles)))
+    for stage in taught.stages:
+        assert len(stage.players) == len(game.roles)
+        assert set(stage.players) <= game.players.keys()
+
+
+def test_an_unknown_lesson_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no lesson 'chess' of the game matching; there are: self-play, deaf, shy"):
+        asyncio.run(build_tiny_model(load_config("tiny", {}), "chess", tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_first_heads_begin_by_attending_to_the_tokens_just_before() -> None:
+    import torch
+
+    torch.manual_seed(0)
+    model = new_model(build_tokenizer(["Ava"]))
+    model.set_attn_implementation("eager")
+    ids = torch.arange(20)[None]
+    attention = model(input_ids=ids, output_attentions=True).attentions[0][0]
+    for head, offset in enumerate((1, 2)):
+        assert attention[head].argmax(-1)[offset:].tolist() == list(range(20 - offset))

@@ -1,0 +1,124 @@
+"""verl's process: what else is done while it trains, when it is stopped, and when it is started again."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core import stopping
+from selfplay_pipeline.core.processes import spawn
+from selfplay_pipeline.generate.stage import generate_episodes
+from selfplay_pipeline.train import process
+from selfplay_pipeline.train.launch import Launch
+from selfplay_pipeline.train.process import Making, Trainer, TrainError
+
+TRAINS_UNTIL_THE_OTHERS_HAVE_PLAYED = """
+import pathlib, sys, time
+print("training", flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+(pathlib.Path(sys.argv[2]) / "ended_0").touch()
+"""
+FINDS_PORTS_TAKEN = """
+import json, pathlib, sys
+launch, tries = json.loads(sys.stdin.readline()), pathlib.Path(sys.argv[1])
+tries.write_text((tries.read_text() if tries.exists() else "") + "x")
+if len(tries.read_text()) <= TAKEN:
+    with open(launch["log"], "a") as log:
+        log.write("DistNetworkError: code: -98, name: EADDRINUSE, message: address already in use")
+    sys.exit(1)
+if FAILS:
+    sys.exit("no memory")
+(pathlib.Path(sys.argv[2]) / "ended_0").touch()
+"""
+
+
+def run_instead(monkeypatch: pytest.MonkeyPatch, program: str, file: Path) -> None:
+    """Have trainers run a program in place of verl, which is told of this file and of the trainer's folder."""
+
+    def spawn_instead(command, log, env):
+        return spawn([sys.executable, "-c", program, str(file), command[-1]], log, env)
+
+    monkeypatch.setattr(process, "spawn", spawn_instead)
+
+
+@pytest.fixture
+def trainer(tmp_path, monkeypatch):
+    """A trainer whose process ends once the file of the episodes' figures is there."""
+    run_instead(monkeypatch, TRAINS_UNTIL_THE_OTHERS_HAVE_PLAYED, tmp_path / "games.summary.json")
+    with Trainer() as trainer:
+        yield trainer
+
+
+@pytest.fixture
+def train(trainer, tmp_path) -> Callable:
+    """Waits for a training."""
+    return partial(trainer.run, Making((), {}), Launch(log=tmp_path / "train.log"))
+
+
+async def test_episodes_are_played_while_a_training_is_waited_for(train, tmp_path):
+    """The training would never end if its wait let nothing else be done."""
+    config = load_config("tiny", {"generate.num_episodes": 8})
+    playing = generate_episodes(config, tmp_path / "games.jsonl", seats=("sharing", "sharing"))
+    _, played = await asyncio.wait_for(asyncio.gather(train(lambda: False), playing), 120)
+    assert played.episodes == 8
+
+
+async def test_the_trainer_is_stopped_when_its_wait_is_cancelled(train, trainer, tmp_path):
+    waiting, log = asyncio.create_task(train(lambda: False)), tmp_path / "train.log"
+    while not (log.exists() and "training" in log.read_text()):
+        await asyncio.sleep(0.01)
+    assert trainer.process_id is not None
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled() and trainer.process_id is None
+
+
+def test_ctrl_c_while_a_training_is_waited_for_stops_its_processes(train, trainer, tmp_path):
+    """As a command takes it; nothing but the wait hears of it."""
+    log, asked = tmp_path / "train.log", []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+    def watch() -> bool:
+        if not asked and "training" in log.read_text():
+            asked.append(trainer.process_id)
+            signal.raise_signal(signal.SIGINT)
+        return False
+
+    try:
+        stopping.interrupt()
+        with pytest.raises(KeyboardInterrupt):
+            stopping.run(train(watch))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        stopping.stop.asked = None
+    assert asked and trainer.process_id is None and not psutil.pid_exists(asked[0])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("taken", "fails", "begun", "starts"),
+    [(1, False, False, 2), (9, False, False, 3), (9, False, True, 1), (0, True, False, 1)],
+    ids=["taken once", "taken again and again", "after a step", "another reason"],
+)
+def test_a_training_that_finds_a_port_taken_before_a_step_is_started_again_twice_at_most(
+    tmp_path, monkeypatch, caplog, taken, fails, begun, starts
+):
+    program = FINDS_PORTS_TAKEN.replace("TAKEN", str(taken)).replace("FAILS", str(fails))
+    run_instead(monkeypatch, program, tmp_path / "tries")
+    ends = pytest.raises(TrainError, match="ended with exit code 1") if taken != 1 else nullcontext()
+    with Trainer() as trainer, ends:
+        asyncio.run(trainer.run(Making((), {}), Launch(log=tmp_path / "train.log"), lambda: begun))
+    assert (len((tmp_path / "tries").read_text()), len(caplog.messages)) == (starts, starts - 1)
+    if taken == 1:
+        (line,) = caplog.messages
+        assert "verl found a port taken before the first step (Address already in use" in line
+        assert "starting it again (1 of 2)" in line
