@@ -255,6 +255,7 @@ class Loop:
             partner=config.iterate.partner,
             episodes=1,
             first_only=True,
+            swaps=("swapped",) if config.evaluate.swap_messages else (),
         )
         evaluation = await run_evaluate(config, job, self.servers)
         figures = {mode: report.figures for mode, report in evaluation.modes.items()}
@@ -269,6 +270,7 @@ class Loop:
             held_out_agreed=sampled["agreed"].value,
             held_out_illegal=sampled["illegal"].value,
             states_shared_with_training=shared,
+            held_out_words={mode: report.words for mode, report in evaluation.modes.items() if report.words},
             held_out_parts={name: sampled[name] for name, figure in figures_of(game).items() if figure.part_of},
             **questions,
         )
