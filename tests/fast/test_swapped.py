@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import selfplay
+from factories import byte_chat
 from test_protocol import MASKS, boards
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.stage import convert_episodes
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, swaps_of
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.bargaining.rules import BargainingState, possible_values
@@ -26,7 +28,7 @@ from selfplay_pipeline.games.matching.scripted import Sharing, estimate, heard_c
 from selfplay_pipeline.games.matching.silence import passes_filter
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.tags import ActionKind
-from selfplay_pipeline.generate.players import Scripted
+from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import PolicyRecord, parse_episode, read_episodes
 from selfplay_pipeline.generate.swapped import TRIES, SwappedSitting
 
@@ -85,7 +87,7 @@ def configured(messages: int = 1, **changes):
     return load_config("tiny_honest", {"game.protocol": "fixed", "game.messages": messages, **changes})
 
 
-def measured(player: str, folder: Path, messages: int = 1, count: int = 250, **changes):
+def measured(player: str, folder: Path, messages: int = 1, count: int = 120, **changes):
     config = configured(messages, **changes)
     game = make_game(config.game)
     job = EvaluationJob(player, held_out_states(game, count), folder, episodes=1, swaps=swaps_of(game))
@@ -93,8 +95,9 @@ def measured(player: str, folder: Path, messages: int = 1, count: int = 250, **c
 
 
 def sit(game: Game, state, player: str, number: int = 0, states=(), swap="swapped"):
-    """Returns the record of one episode of a scripted player with itself, with swapped messages."""
-    sitting = SwappedSitting(game, state, [Scripted(player)] * 2, f"e{number}", (0, 0, number), swap, states or [state])
+    """Returns the record of one episode of a scripted player with itself, or with `shy`, with swapped messages."""
+    players = [Scripted(player), Scripted("shy" if player == "asker" else player)]
+    sitting = SwappedSitting(game, state, players, f"e{number}", (0, 0, number), swap, states or [state])
     sitting.episode.play_out()
     return sitting.record(POLICY)
 
@@ -272,6 +275,39 @@ def test_in_free_play_a_speaker_that_proposes_instead_is_drawn_again_and_at_last
     assert heard["drawn"] and heard["empty"], f"{TRIES} tries do not always suffice"
 
 
+class Speaking:
+    """An engine of one model: it tells which episode it is in, and proposes once it has heard that."""
+
+    async def generate(self, prompt, params, *, session=""):
+        chat = byte_chat()
+        read = chat.tokenizer.decode(prompt)
+        text = PLAN if "[message] told" in read else f"[message] told {session}"
+        ids = [*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_of_turn]
+        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, len(prompt), 0)
+
+
+PLAN = "[propose] Proposal: BLEU: Ava\nElectra: Daniel\nGloVe: Sofia"
+
+
+def test_a_policys_tokens_hold_what_it_heard_and_the_record_counts_the_counterfactual_prompts():
+    game, chat = make_game(configured().game), byte_chat()
+    state = game.sample_state(state_rng(0, 0))
+    player = PolicyPlayer(Speaking(), chat, POLICY, 100_000)
+    sitting = SwappedSitting(game, state, [player] * 2, "e", (0, 0, 0), "swapped", [state])
+    asyncio.run(sitting.episode.run())
+    record = sitting.record(POLICY)
+    first, last = record.turns
+    assert first.text.startswith("[message] told e-0") and first.heard[1].startswith("[message] told e-h1-0-0")
+    stream = record.trajectories[1]
+    tokens = chat.tokenizer.decode(stream.prompt_ids + stream.response_ids)
+    assert first.heard[1] in tokens and first.text not in tokens
+    own = [token for token, mask in zip(stream.response_ids, stream.response_mask, strict=True) if mask]
+    assert chat.decode_reply(own) == last.text == PLAN
+    assert [one.seat for one in record.trajectories] == [0, 1], "counterfactual turns leave no trajectory"
+    prompts = [len(chat.first_prompt(one.messages[: one.num_prompt_messages])) for one in record.trajectories]
+    assert record.prompt_tokens > sum(prompts)
+
+
 # --- the worth of words
 
 
@@ -285,7 +321,7 @@ def test_a_talking_pair_is_worth_what_silence_lacks_and_a_private_code_is_worth_
         assert mode.words.worth.low > 1 - silence, "a false message also harms"
         assert mode.words.gain.value == pytest.approx(1 - silence, abs=0.01)
         assert mode.words.swapped_reward.low <= silence
-        assert mode.words.heard == 250 * messages and mode.words.empty == 0
+        assert mode.words.heard == 120 * messages and mode.words.empty == 0
     assert coded.words.worth.value == pytest.approx(plain.words.worth.value, abs=0.05)
     assert plain.words.which.value + plain.words.what.value == pytest.approx(plain.words.worth.value)
 
@@ -298,7 +334,7 @@ def test_who_does_not_listen_has_words_worth_nothing(tmp_path, messages):
 
 
 def test_who_only_names_its_largest_cells_has_worth_all_of_it_in_which(tmp_path):
-    mode, _ = measured("naming", tmp_path, count=400)
+    mode, _ = measured("naming", tmp_path, count=250)
     assert mode.words.which.low > 0.03
     assert mode.words.what.value == 0
     assert mode.words.swapped_reward.low <= 0.840
