@@ -18,7 +18,7 @@ from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY, Swap
-from selfplay_pipeline.generate.run import GenerateJob, run_generate
+from selfplay_pipeline.generate.run import GenerateJob, Sit, Sitting, run_generate
 from selfplay_pipeline.generate.seats import (
     check_players,
     checkpoints_among,
@@ -118,10 +118,15 @@ async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> in
     def players(number: int) -> Sequence[Player]:
         return seatings[number % len(seatings) if pairing.both_seatings else 0]
 
-    states, sit = pairing.states.states, None
-    if pairing.swap is not None:
-        sit = partial(SwappedSitting, swap=pairing.swap, states=states)
+    states, sit = pairing.states.states, _sitting(pairing)
     return (await run_generate(task, make_game(config.game), states.__getitem__, players, sit)).failures
+
+
+def _sitting(pairing: Pairing) -> Sit:
+    """Returns the kind of episodes to play."""
+    if pairing.swap is None:
+        return Sitting
+    return partial(SwappedSitting, swap=pairing.swap, states=pairing.states.states)
 
 
 def _is_whole(task: GenerateJob) -> bool:

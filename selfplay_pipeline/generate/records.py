@@ -218,8 +218,11 @@ class PolicyRecord(_Record):
 
 
 Swap = Literal["swapped", "named"]
-"""Rule by which heard messages are replaced. `swapped` takes a message of a counterfactual state. `named` keeps what the
-message names, and takes what it says of that from the state."""
+"""Rule by which heard messages are replaced.
+
+`swapped` takes a message of a counterfactual state. `named` keeps what the message names, and takes from that state what
+the message says of it.
+"""
 Kind = Literal["policy", "checkpoint", "script", "chat", "person"]
 """Kind of player; `policy` is the checkpoint of the command, `checkpoint` is any other one."""
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.core.reporting import Update, logger, progress
@@ -77,7 +77,7 @@ async def run_generate(
     game: Game,
     states: Callable[[int], State],
     players: Callable[[int], Sequence[Player]],
-    sit: Callable[[Game, State, Sequence[Player], str, tuple[int, int, int]], Sitting] | None = None,
+    sit: Sit | None = None,
 ) -> Summary:
     """Play the episodes that are missing from `job.output` and return the figures of the whole file.
 
@@ -114,7 +114,7 @@ async def _run_missing(
     game: Game,
     states: Callable[[int], State],
     players: Callable[[int], Sequence[Player]],
-    sit: Callable[[Game, State, Sequence[Player], str, tuple[int, int, int]], Sitting],
+    sit: Sit,
     report: Update,
 ) -> Summary:
     summary, done = Summary(), set[tuple[int, int]]()
@@ -245,6 +245,10 @@ class Sitting:
             cached_tokens=sum(seat.cached_tokens for seat in everyone),
             partner=sum(usages, PartnerUsage()) if usages else None,
         )
+
+
+Sit: TypeAlias = Callable[[Game, State, Sequence[Player], str, tuple[int, int, int]], Sitting]
+"""Returns an episode with its players; the arguments are the fields of `Sitting`."""
 
 
 def _missing(job: GenerateJob, done: Container[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -209,7 +209,7 @@ class SwappedSitting(Sitting):
     def __post_init__(self) -> None:
         self.draws = Draws(self.game, self.states, self.place)
         turns: list[TurnRecord] = []
-        self.hearers = []
+        self.hearers: list[Hearer] = []
         for number, player in enumerate(self.players):
             heard = self.game.start(self.state)
             seated = player.sit(Seat.at(self.game, heard, number, self.episode_id, self.place))

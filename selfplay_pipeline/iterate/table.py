@@ -70,7 +70,7 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
         if evaluated := evaluations[number]:
             held_out = [evaluated.held_out_reward, evaluated.held_out_greedy_reward, evaluated.held_out_talk_score]
             words = [evaluated.held_out_words.get(mode) for mode in ("sampled", "greedy")]
-            held_out += [one and one.worth for one in words] if swapped else []
+            held_out += [None if one is None else one.worth for one in words] if swapped else []
         cells += ["" if one is None or one.value is None else f"{one.value:.3f}" for one in held_out]
         cells += [f"{stages[stage].seconds:.0f}" if stage in stages else "" for stage in PLAY_AND_TRAIN]
         table.add_row(str(number), *cells)

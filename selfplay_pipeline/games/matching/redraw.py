@@ -57,5 +57,6 @@ def redraw(state: MatchingState, seat: int, config: MatchingConfig, rng: np.rand
 
 def keep_named(state: MatchingState, seat: int, text: str) -> str:
     """Returns a message with the same cells, whose scores are those of another state on the author's scale there."""
-    shown = (state.table * state.scales[seat]).astype(int)
-    return retold(text, state.papers, state.reviewers, {cell: int(score) for cell, score in np.ndenumerate(shown)})  # type: ignore[misc]
+    shown = (state.table * state.scales[seat]).astype(int).tolist()
+    cells = {(row, column): score for row, scores in enumerate(shown) for column, score in enumerate(scores)}
+    return retold(text, state.papers, state.reviewers, cells)
