@@ -220,8 +220,8 @@ class PolicyRecord(_Record):
 Swap = Literal["swapped", "named"]
 """Rule by which heard messages are replaced.
 
-`swapped` takes a message of a counterfactual state. `named` keeps what the message names, and takes from that state what
-the message says of it.
+`swapped` takes a message of a counterfactual state. `named` keeps what the message names, and says of it what holds in
+that state.
 """
 Kind = Literal["policy", "checkpoint", "script", "chat", "person"]
 """Kind of player; `policy` is the checkpoint of the command, `checkpoint` is any other one."""
