@@ -153,10 +153,10 @@ def test_a_board_is_drawn_anew_from_the_exact_distribution_given_one_view(change
         **{"size": 2, "max_score": 2, "scale_min": 1, "scale_max": 1, "prompts": "compact", **changes}
     )
     game = MatchingGame(config)
-    for number in range(3):
+    for number in range(2):
         state = game.sample_state(state_rng(7, number))
         expected = exact(config, seat, state.masks[seat], state.view(seat))
-        rng, draws = np.random.default_rng(number), 600
+        rng, draws = np.random.default_rng(number), 300
         found: Counter = Counter()
         for _ in range(draws):
             drawn = game.redraw(state, seat, rng)
@@ -200,7 +200,7 @@ def test_a_heard_message_is_independent_of_the_truth_given_the_hearers_view(mask
             protocol="fixed", messages=messages, prompts="compact",
         )
     )  # fmt: skip
-    states, hearer, draws = boards(mask), messages % 2, 150
+    states, hearer, draws = boards(mask), messages % 2, 60
     by_view: dict = defaultdict(list)
     for state in states:
         by_view[str(state.view(hearer))].append(state)
@@ -214,7 +214,7 @@ def test_a_heard_message_is_independent_of_the_truth_given_the_hearers_view(mask
                 for record in [sit(game, state, "sharing", number)]
             )
             for view, count in expected.items():
-                assert abs(found[view] / draws - count / len(alike)) < 0.16
+                assert abs(found[view] / draws - count / len(alike)) < 0.25
 
 
 def said(game: Game, state, seat: int, messages: int) -> str:

@@ -15,10 +15,10 @@ from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.silence import Readings, passes_filter
 from selfplay_pipeline.games.matching.states import draw_scores
 
-AT_ONCE = 1_000
-"""Number of states drawn at a time with the hard filter, which few states pass."""
+AT_ONCE = 1 << 10
+"""Largest number of states drawn at a time; the first draw is one state, each further draw twice the last one."""
 TRIES = 10_000
-"""Maximum number of such draws. A state that passes the filter itself needs far fewer."""
+"""Maximum number of draws. A state that passes the filter itself needs far fewer."""
 
 
 def redraw(state: MatchingState, seat: int, config: MatchingConfig, rng: np.random.Generator) -> MatchingState:
@@ -32,10 +32,10 @@ def redraw(state: MatchingState, seat: int, config: MatchingConfig, rng: np.rand
     """
     if config.hard_factor and config.unfiltered_after:
         raise UserError("game.unfiltered_after: messages cannot be swapped where some states pass no filter; set 0")
-    own, shown, count = state.masks[seat], state.view(seat), AT_ONCE if config.hard_factor else 1
+    own, shown, count = state.masks[seat], state.view(seat), 1
     readings = Readings.of(state, seat, config)
-    shape = (count, *own.shape)
     for _ in range(TRIES if len(readings.chances) else 0):
+        shape = (count, *own.shape)
         partners = np.broadcast_to(~own, shape)
         if config.visibility == "independent":
             partners = rng.random(shape) < config.p_visible
@@ -52,6 +52,7 @@ def redraw(state: MatchingState, seat: int, config: MatchingConfig, rng: np.rand
             )
             if drawn.view(seat) == shown:  # a scale at the very end of its range may round otherwise
                 return drawn
+        count = min(2 * count, AT_ONCE)
     raise UserError(f"no state of this configuration looks to player {seat} as this one does; is it from another one?")
 
 
