@@ -127,6 +127,8 @@ class Hearer:
         turns: Turns of the real episode, to which the episode adds.
         heard: Messages that the seat has heard in place of others, by the number of the turn; "" for `NOTHING`.
         at: Number of the first turn that the seat has not yet heard.
+        counterfactuals: All counterfactual episodes of the seat.
+        current: The one that the next message comes from; None if a new one must begin.
     """
 
     sitting: SwappedSitting
@@ -139,6 +141,7 @@ class Hearer:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     counterfactuals: list[Counterfactual] = field(default_factory=list)
+    current: Counterfactual | None = None
 
     def observe(self, text: str) -> None:
         pass  # before its turn, the seat observes the episode as it hears it
@@ -169,13 +172,15 @@ class Hearer:
             game, turn = self.sitting.game, self.turns[number]
             drawn = self.sitting.draws.state(self.number, 0)
             return ability(game, KeepNamed, KEY).keep_named(drawn, turn.seat, turn.text)
-        for attempt in range(TRIES):
-            if attempt or not self.counterfactuals:
-                self.counterfactuals.append(self._begin(len(self.counterfactuals)))
+        for _ in range(TRIES):
+            if self.current is None:
+                self.current = self._begin(len(self.counterfactuals))
+                self.counterfactuals.append(self.current)
             with suppress(ContextFull):
-                text = await self.counterfactuals[-1].message(self.turns, number)
+                text = await self.current.message(self.turns, number)
                 if text is not None:
                     return text
+            self.current = None
         return None
 
     def _begin(self, attempt: int) -> Counterfactual:
