@@ -219,8 +219,8 @@ def _figures(source: Source, scans: Sequence[Scan]) -> dict[str, Any]:
     found = rows_of([scan.figures for scan in known], *games_in(known))
     rows = [(label, ["" if interval is None else str(interval) for interval in cells]) for label, cells in found]
     statuses = [", ".join(f"{k} {v}" for k, v in sorted(scan.summary.statuses.items())) for scan in known]
-    modes = source.evaluation.modes if source.evaluation else {}
-    rows += rows_of_words([one.words if (one := modes.get(scan.file.mode)) else None for scan in known])
+    words = {str(mode): one.words for mode, one in (source.evaluation.modes if source.evaluation else {}).items()}
+    rows += rows_of_words([words.get(scan.file.mode) for scan in known])
     rows += [("episodes", [str(len(scan.places)) for scan in known]), ("statuses", statuses)]
     return {"figures": rows, "figure_heads": [scan.file.label for scan in known]}
 
