@@ -31,7 +31,7 @@ STORED = Path("data/silence.json")
 StatesFile = Annotated[Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line.")]
 
 
-@app.command(cls=taking(*MEASURING, "evaluate.episodes", "game.mute", "engine.server_url"))
+@app.command(cls=taking(*MEASURING, "evaluate.episodes", "evaluate.swap_messages", "game.mute", "engine.server_url"))
 def evaluate(
     context: typer.Context,
     checkpoint: Annotated[
@@ -68,6 +68,7 @@ def evaluate(
         compare_with,
         default_folder,
         run_evaluate,
+        swaps_of,
     )
     from selfplay_pipeline.games.registry import make_game
 
@@ -82,6 +83,7 @@ def evaluate(
         episodes=settings.evaluate.episodes,
         output=output or default_folder(checkpoint, partner, states, settings, first_only=first_only),
         first_only=first_only,
+        swaps=swaps_of(game) if settings.evaluate.swap_messages else (),
     )
     if compare is not None:
         check_comparable(settings, job, compare)

@@ -197,6 +197,12 @@ class EvaluateConfig(Section):
         FREE,
     ] = 2
     """Number of sampled episodes per state; with another player as partner, per state and seating."""
+    swap_messages: Annotated[bool, UsedBy("evaluate", "iterate"), FREE] = False
+    """Play all episodes again with swapped messages, to measure what words are worth.
+
+    Each message that a player hears is replaced by one that the same partner says in a state in which everything that
+    the hearer does not see is drawn anew. The worth of words is the reward minus the reward with swapped messages.
+    """
     state_seed: Annotated[
         int, Field(ge=0), UsedBy(*MEASURING, "iterate", "train-online", "games"), Identity("iterate")
     ] = 0

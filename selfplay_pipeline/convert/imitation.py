@@ -27,6 +27,7 @@ from selfplay_pipeline.generate.records import (
     EpisodeRecord,
     PolicyRecord,
     SeatRecord,
+    check_heard_as_said,
     parse_episode,
     read_lines,
 )
@@ -209,6 +210,7 @@ def _episodes(sources: Sequence[Source], game: Game, shown: Update) -> Iterator[
             where = f"{source.path}:{number}"
             try:
                 record = parse_episode(line)
+                check_heard_as_said(record)
             except ValueError as error:
                 raise UserError(f"{where}: {error}") from None
             if record.game != game.name:

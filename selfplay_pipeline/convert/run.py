@@ -31,7 +31,13 @@ from selfplay_pipeline.core.files import beside, locked, replacing, write_json, 
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, parse_episode, read_lines
+from selfplay_pipeline.generate.records import (
+    EpisodeRecord,
+    PolicyRecord,
+    check_heard_as_said,
+    parse_episode,
+    read_lines,
+)
 from selfplay_pipeline.metrics.signal import Scored, Signal, comparison_key, groups_of
 
 CONVERTED = "convert.json"
@@ -163,6 +169,7 @@ def _read(
             continue
         try:
             record = parse_episode(line)
+            check_heard_as_said(record)
             _check_vocabulary(record)
             credits = turn_credits(record, credits_by) if credits_by else None
         except ValueError as error:

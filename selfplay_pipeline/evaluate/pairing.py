@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import Player
-from selfplay_pipeline.generate.records import POLICY
-from selfplay_pipeline.generate.run import GenerateJob, run_generate
+from selfplay_pipeline.generate.records import POLICY, Swap
+from selfplay_pipeline.generate.run import GenerateJob, Sit, Sitting, run_generate
 from selfplay_pipeline.generate.seats import (
     check_players,
     checkpoints_among,
@@ -27,6 +28,7 @@ from selfplay_pipeline.generate.seats import (
 )
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record, record_of
+from selfplay_pipeline.generate.swapped import SwappedSitting
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Pairing:
         file: JSONL file of the episodes.
         episodes: Number of episodes of each state, or, with `both_seatings`, of each state and seat of `first`.
         both_seatings: Whether `first` holds each seat in turn.
+        swap: Rule by which heard messages are replaced; None if seats hear what is said.
     """
 
     first: str
@@ -48,6 +51,7 @@ class Pairing:
     episodes: int
     temperature: float
     both_seatings: bool = False
+    swap: Swap | None = None
 
     def task(self, config: Config) -> GenerateJob:
         """Returns the job with all settings that decide the episodes."""
@@ -61,6 +65,7 @@ class Pairing:
             **self.states.identity,
             "episodes": self.episodes,
             "both_seatings": self.both_seatings,
+            **({"swap": self.swap} if self.swap else {}),
         }
         return GenerateJob(
             output=self.file,
@@ -113,7 +118,15 @@ async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> in
     def players(number: int) -> Sequence[Player]:
         return seatings[number % len(seatings) if pairing.both_seatings else 0]
 
-    return (await run_generate(task, make_game(config.game), pairing.states.states.__getitem__, players)).failures
+    states, sit = pairing.states.states, _sitting(pairing)
+    return (await run_generate(task, make_game(config.game), states.__getitem__, players, sit)).failures
+
+
+def _sitting(pairing: Pairing) -> Sit:
+    """Returns the kind of episodes to play."""
+    if pairing.swap is None:
+        return Sitting
+    return partial(SwappedSitting, swap=pairing.swap, states=pairing.states.states)
 
 
 def _is_whole(task: GenerateJob) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from selfplay_pipeline.config.identity import portable
 from selfplay_pipeline.config.schema import Config
@@ -18,13 +21,16 @@ from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.evaluate.tally import Seating, Tally
-from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.evaluate.worth import Swapped, Words, worth_of_words
+from selfplay_pipeline.games.abilities import KeepNamed
+from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.preflight import check_play
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.records import Swap, read_episodes
 from selfplay_pipeline.generate.seats import checkpoints_among, is_checkpoint
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.store import EpisodeStore
+from selfplay_pipeline.generate.swapped import check_swap
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 
 Mode = Literal["sampled", "greedy", "scripted"]
@@ -43,6 +49,7 @@ class EvaluationJob:
         episodes: Number of sampled episodes of each state and seating.
         greedy: Whether a checkpoint also plays greedily.
         first_only: Whether the player holds seat 0 in all episodes with another player, instead of each seat in turn.
+        swaps: Rules by which heard messages are replaced in further episodes, `swapped` first; empty for none.
     """
 
     player: str
@@ -52,6 +59,7 @@ class EvaluationJob:
     episodes: int = 2
     greedy: bool = True
     first_only: bool = False
+    swaps: Sequence[Swap] = ()
 
     def modes(self, config: Config) -> tuple[Mode, ...]:
         if not is_checkpoint(config, self.player):
@@ -79,23 +87,26 @@ class EvaluationJob:
         played = len(self.states) * seatings
         episodes = {mode: played * (1 if mode == "greedy" else self.episodes) for mode in self.modes(config)}
         counts = ", ".join(f"{count} {mode} episodes" for mode, count in episodes.items())
+        if self.swaps:
+            counts += f", {1 + len(self.swaps)} times: as said, and with messages {' and '.join(self.swaps)}"
         with_whom = "itself" if self.self_play else self.partner
         with_whom += " in the other seats" if self.seating is Seating.FIRST else ""
         return f"{self.player} with {with_whom} on {self.states.name}: {counts} to {self.output}"
 
-    def file(self, mode: Mode) -> Path:
-        return self.output / f"{mode}.jsonl"
+    def file(self, mode: Mode, swap: Swap | None = None) -> Path:
+        return self.output / (f"{mode}_{swap}.jsonl" if swap else f"{mode}.jsonl")
 
-    def pairing(self, config: Config, mode: Mode) -> Pairing:
+    def pairing(self, config: Config, mode: Mode, swap: Swap | None = None) -> Pairing:
         """Returns the pairing of one mode; in mode `scripted`, a checkpoint as partner is sampled."""
         return Pairing(
             first=self.player,
             second=self.player if self.self_play else self.partner,
             states=self.states,
-            file=self.file(mode),
+            file=self.file(mode, swap),
             episodes=1 if mode == "greedy" else self.episodes,
             temperature=0.0 if mode == "greedy" else config.generate.temperature,
             both_seatings=self.seating is Seating.EITHER,
+            swap=swap,
         )
 
 
@@ -107,11 +118,13 @@ class ModeReport(BaseModel):
     episodes: int
     statuses: dict[str, int]
     figures: dict[str, Interval]
+    words: Words | None = Field(default=None, exclude_if=lambda words: words is None)
+    """Worth of words; None if no messages were swapped."""
 
     @property
     def lost(self) -> int:
         """Number of missing episodes that failed because of the engine or a chat model."""
-        return self.statuses.get(Status.ENGINE_FAILURE.value, 0)
+        return self.statuses.get(Status.ENGINE_FAILURE.value, 0) + (self.words.lost if self.words else 0)
 
 
 class Evaluation(BaseModel):
@@ -150,7 +163,10 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         tally = tally_of(config, job, mode)
         tally.statuses.update({Status.ENGINE_FAILURE.value: lost} if lost else {})
         reports[mode] = ModeReport(
-            episodes=tally.statuses.total(), statuses=dict(tally.statuses), figures=tally.totals().intervals()
+            episodes=tally.statuses.total(),
+            statuses=dict(tally.statuses),
+            figures=tally.totals().intervals(),
+            words=await _worth(config, job, mode, servers) if job.swaps else None,
         )
     evaluation = Evaluation(
         player=job.player,
@@ -168,6 +184,19 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     return evaluation
 
 
+async def _worth(config: Config, job: EvaluationJob, mode: Mode, servers: Servers) -> Words:
+    """Play the missing episodes with swapped messages and return what words are worth."""
+    game, swapped, lost = make_game(config.game), dict[Swap, Swapped](), 0
+    for swap in job.swaps:
+        lost += await play_pairing(config, job.pairing(config, mode, swap), servers)
+        tally, count = Tally(game, len(job.states), job.seating), Counter[bool]()
+        for record in read_episodes(job.file(mode, swap)):
+            tally.add([record])
+            count.update(bool(text) for turn in record.turns for text in (turn.heard or {}).values())
+        swapped[swap] = Swapped(tally.totals(), count.total(), count[False])
+    return worth_of_words(game, totals_of(config, job, mode), swapped, lost)
+
+
 def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> None:
     """Raises UserError unless the players can play the states on this machine and the folder is usable.
 
@@ -177,12 +206,19 @@ def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> 
         command: Command that writes into the folder.
     """
     check_folder(job.output, command)
-    for mode in job.modes(config):
-        pairing = job.pairing(config, mode)
+    for mode, swap in product(job.modes(config), (None, *job.swaps)):
+        pairing = job.pairing(config, mode, swap)
         if EpisodeStore(pairing.file, {}).arguments_path.exists():  # checkpoints are read only then
             pairing.task(config).store.check()
+    if job.swaps:
+        check_swap(make_game(config.game), job.states.states)
     check_names(config, job.players)
     check_play(config, checkpoints_among(config, job.players), job.states.states)
+
+
+def swaps_of(game: Game) -> tuple[Swap, ...]:
+    """Returns the rules by which messages of a game can be replaced."""
+    return ("swapped", "named") if isinstance(game, KeepNamed) else ("swapped",)
 
 
 def default_folder(player: str, partner: str, states: Path | None, config: Config, *, first_only: bool = False) -> Path:

@@ -120,6 +120,36 @@ class ListeningTest(Protocol):
 
 
 @runtime_checkable
+class Redraw(Protocol):
+    """Ability to draw a state anew, as one of its seats sees it."""
+
+    def redraw(self, state: Any, seat: int, rng: np.random.Generator) -> Any:
+        """Returns a state from the exact distribution of states given the view of one seat.
+
+        The seat's own view stays; everything that it does not see is drawn anew from the rules.
+
+        Raises:
+            UserError: The game cannot draw it under this configuration.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepNamed(Protocol):
+    """Ability to change what a message says of the things that it names."""
+
+    def keep_named(self, state: Any, seat: int, text: str) -> str:
+        """Returns a message of one seat, with what it says of the things that it names as it is in another state.
+
+        Args:
+            state: The other state, from `redraw` for the hearer.
+            seat: Seat of the message's author.
+            text: Text of the message.
+        """
+        ...
+
+
+@runtime_checkable
 class TurnCredit(Protocol):
     """Ability to give each turn a credit of its own."""
 
@@ -163,6 +193,7 @@ class HumanEpisodes(Protocol):
 
 
 IN_WORDS: Mapping[type, str] = {
+    Redraw: "states drawn anew", KeepNamed: "messages that keep what they name",
     SilenceLine: "silence line", ListeningTest: "listening test", TurnCredit: "credit of single turns",
     Lessons: "lesson for a small model", HumanEpisodes: "episodes of people",
 }  # fmt: skip

@@ -427,13 +427,13 @@ class Counts:
     errors_in_a_row: list[int] = field(default_factory=list)
 
 
-TRAIN, HELD_OUT, MONITOR, SEATS, SILENCE, LISTENING = 0, 1, 3, 4, 5, 6
+TRAIN, HELD_OUT, MONITOR, SEATS, SILENCE, LISTENING, SWAPPED = 0, 1, 3, 4, 5, 6, 7
 """Seed spaces, one for each use of random numbers; no two share a random stream.
 
 TRAIN draws the states for training, HELD_OUT those for evaluation. MONITOR draws the states on which the iterations of
 a run are compared, so that the best iteration can still be evaluated on held-out states. SEATS is for the choices of
-partners, SILENCE for the states of the silence line, LISTENING for altered messages. 2 was used for the warm starts of
-the shipped models.
+partners, SILENCE for the states of the silence line, LISTENING for altered messages, SWAPPED for the states of swapped
+messages. 2 was used for the warm starts of the shipped models.
 """
 
 

@@ -15,6 +15,14 @@ E[reward(s, p) | v]. The mean of that maximum over v is the silence line, taken 
 distributions are equal, since the rules draw both views alike. Illegal turns can only end an episode with reward 0.
 Private or shared randomness changes nothing, since a mean never exceeds a maximum. In free play the theorem fails: who
 speaks, proposes or rejects, and when, tells something about the view.
+
+Second theorem: in the fixed protocol, no play in which each heard message is swapped (`generate/swapped.py`) has a
+higher expected reward than the silence line. Proof: let h be the proposer and v its view. For h a state s' is drawn
+from the distribution of states given v, independently of the true state s. All that h hears is messages of players who
+see s' in place of s, and who hear only h and each other. So, by induction over the turns, the messages that h hears and
+its own turns are functions of v, s' and the randomness of players who do not see s: they are independent of s given v.
+Then the first theorem applies. The words of the true partner do not matter, because h does not hear them. Where a
+counterfactual player fails to send a message, the empty message in its place is no function of s either.
 """
 
 from __future__ import annotations

@@ -39,6 +39,10 @@ class SeatedPlayer(Protocol):
         """Add an observation to the context of the next turn."""
         ...
 
+    def say(self, text: str) -> None:
+        """Add a turn that the caller supplies to the context of the next turn."""
+        ...
+
     async def act(self) -> Reply:
         """Take a turn.
 

@@ -104,6 +104,9 @@ class SeatedPolicy:
     def observe(self, text: str) -> None:
         self.stream.observe(text)
 
+    def say(self, text: str) -> None:
+        self.stream.say(text, learned=False)
+
     async def act(self) -> Reply:
         prompt = self.stream.prompt()
         if len(prompt) + self.params.max_new_tokens > self.context_length:
@@ -149,6 +152,9 @@ class SeatedScript:
     cached_tokens: int = 0
 
     def observe(self, text: str) -> None:
+        pass
+
+    def say(self, text: str) -> None:
         pass
 
     async def act(self) -> Reply:

@@ -39,6 +39,10 @@ HUMAN = "human"
 Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
 
 
+def _is_none(value: Any) -> bool:
+    return value is None
+
+
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -68,6 +72,8 @@ class TurnRecord(_Record):
 
     It is `scripted` or `human` for a scripted player or a person.
     """
+    heard: dict[Count, str] | None = Field(default=None, exclude_if=_is_none)
+    """Messages that seats heard in place of this one, by seat; "" is a message without content. None in other play."""
 
     @classmethod
     def of(cls, seat: int, text: str, step: Step, finish_reason: str) -> TurnRecord:
@@ -147,10 +153,6 @@ class Trajectory(_Record):
         return first_fault(streams, vocabulary)
 
 
-def _is_none(value: Any) -> bool:
-    return value is None
-
-
 class OutcomeRecord(_Record):
     """Outcome of an episode; `normalized_reward` = score / best, or 0 if the players missed the game's goal."""
 
@@ -215,6 +217,12 @@ class PolicyRecord(_Record):
     """Value of `enable_thinking` for chat templates that have this switch."""
 
 
+Swap = Literal["swapped", "named"]
+"""Rule by which heard messages are replaced.
+
+`swapped` takes a message of a counterfactual state. `named` keeps what the message names, and says of it what holds in
+that state.
+"""
 Kind = Literal["policy", "checkpoint", "script", "chat", "person"]
 """Kind of player; `policy` is the checkpoint of the command, `checkpoint` is any other one."""
 
@@ -314,6 +322,8 @@ class EpisodeRecord(_Record):
     """Number of the prompt tokens that were in the engine's prefix cache."""
     partner: PartnerUsage | None = None
     """Usage of a chat model that held a seat; None without one."""
+    swap: Swap | None = Field(default=None, exclude_if=_is_none)
+    """Rule by which heard messages were replaced; None if seats heard what was said."""
 
     @classmethod
     def of(cls, seats: Sequence[SeatRecord], policy: PolicyRecord, **rest: Any) -> EpisodeRecord:
@@ -390,6 +400,11 @@ class EpisodeRecord(_Record):
                 raise ValueError(
                     f"field '{self.seats_field}': has {len(seats)}, numbered from 0, but {name} are of {max(found)}"
                 )
+        for number, turn in enumerate(self.turns):
+            if turn.heard is not None and (
+                self.swap is None or not {*turn.heard} <= {*range(len(seats))} - {turn.seat}
+            ):
+                raise ValueError(f"field 'turns.{number}.heard': only other seats hear, in an episode with a 'swap'")
         strangers = [seat for seat in recorded if not seats[seat].trained]
         if strangers:
             raise ValueError(
@@ -478,6 +493,15 @@ def _check_turn(where: str, turn: TurnRecord, game: Game, state: State) -> None:
 @lru_cache(maxsize=64)
 def _load(game: str, state: str) -> State:
     return game_named(game).state_from_json(json.loads(state))
+
+
+def check_heard_as_said(record: EpisodeRecord) -> None:
+    """Raises ValueError if messages of the episode were replaced, so that it must not be trained on."""
+    if record.swap is not None:
+        raise ValueError(
+            "field 'swap': its messages were replaced before they were heard; such episodes only measure, and are not "
+            "trained on"
+        )
 
 
 def read_episodes(path: Path) -> Iterator[EpisodeRecord]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.core.reporting import Update, logger, progress
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, State, Status
-from selfplay_pipeline.generate.episode import Episode
+from selfplay_pipeline.generate.episode import Episode, SeatedPlayer
 from selfplay_pipeline.generate.outside_text import SeatedChat
 from selfplay_pipeline.generate.players import Player, Seat
 from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, PartnerUsage, PolicyRecord
@@ -77,6 +77,7 @@ async def run_generate(
     game: Game,
     states: Callable[[int], State],
     players: Callable[[int], Sequence[Player]],
+    sit: Sit | None = None,
 ) -> Summary:
     """Play the episodes that are missing from `job.output` and return the figures of the whole file.
 
@@ -88,6 +89,7 @@ async def run_generate(
         game: The game.
         states: Returns the state of a number.
         players: Returns the player of each seat, given the number of the episode within its group.
+        sit: Returns an episode with its players; by default a `Sitting`.
 
     Raises:
         EngineError: More than `max_failures` episodes, or all, failed because of the engine or the chat model.
@@ -96,7 +98,7 @@ async def run_generate(
         FileChangedError: Another program changed the file during the run.
     """
     with progress(f"playing {job.output.name}") as report, job.store.held():
-        summary = await _run_missing(job, game, states, players, report)
+        summary = await _run_missing(job, game, states, players, sit or Sitting, report)
         _check_played(job, summary)
         write_json(job.summary_path, summary.to_dict())
     if summary.failures:
@@ -112,6 +114,7 @@ async def _run_missing(
     game: Game,
     states: Callable[[int], State],
     players: Callable[[int], Sequence[Player]],
+    sit: Sit,
     report: Update,
 ) -> Summary:
     summary, done = Summary(), set[tuple[int, int]]()
@@ -138,7 +141,7 @@ async def _run_missing(
                     return
                 place = (job.seed, group, number)
                 state = await source.state(group)
-                sitting = Sitting(game, state, players(number), job.episode_id(group, number), place)
+                sitting = sit(game, state, players(number), job.episode_id(group, number), place)
                 await sitting.episode.run()
                 record = sitting.record(job.policy)
                 summary.add(record)
@@ -212,6 +215,10 @@ class Sitting:
         )
         self.episode = Episode(session, [player.sit(seat) for player, seat in zip(self.players, seats, strict=True)])
 
+    def everyone(self) -> Iterable[SeatedPlayer]:
+        """Returns all seated players whose tokens and price the episode counts."""
+        return self.episode.seats
+
     def record(self, policy: PolicyRecord) -> EpisodeRecord:
         """Returns the record of the finished episode.
 
@@ -219,9 +226,9 @@ class Sitting:
             policy: The player `policy`, even if it holds no seat.
         """
         seed, group, number = self.place
-        seats, outcome = self.episode.seats, self.episode.session.outcome()
-        trajectories = [trajectory for seat in seats if (trajectory := seat.finish()) is not None]
-        usages = [seat.usage for seat in seats if isinstance(seat, SeatedChat) and seat.usage is not None]
+        outcome, everyone = self.episode.session.outcome(), [*self.everyone()]
+        trajectories = [trajectory for seat in self.episode.seats if (trajectory := seat.finish()) is not None]
+        usages = [seat.usage for seat in everyone if isinstance(seat, SeatedChat) and seat.usage is not None]
         return EpisodeRecord.of(
             [player.record for player in self.players],
             policy,
@@ -234,10 +241,14 @@ class Sitting:
             turns=self.episode.turns,
             trajectories=trajectories,
             outcome=OutcomeRecord.of(outcome),
-            prompt_tokens=sum(seat.prompt_tokens for seat in seats),
-            cached_tokens=sum(seat.cached_tokens for seat in seats),
+            prompt_tokens=sum(seat.prompt_tokens for seat in everyone),
+            cached_tokens=sum(seat.cached_tokens for seat in everyone),
             partner=sum(usages, PartnerUsage()) if usages else None,
         )
+
+
+Sit: TypeAlias = Callable[[Game, State, Sequence[Player], str, tuple[int, int, int]], Sitting]
+"""Returns an episode with its players; the arguments are the fields of `Sitting`."""
 
 
 def _missing(job: GenerateJob, done: Container[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -114,6 +114,8 @@ def in_words(iteration: Iteration, *games: Game) -> str:
         parts += [f"held out {evaluated.held_out_reward}", f"greedy {evaluated.held_out_greedy_reward}"]
         scores = (evaluated.held_out_talk_score, evaluated.held_out_greedy_talk_score)
         parts += [f"{TALK.label} {scores[0]}, greedy {scores[1]}"] if all(scores) else []
+        worth = [f"{mode} {words.worth}" for mode, words in evaluated.held_out_words.items()]
+        parts += [f"worth of words {', '.join(worth)}"] if worth else []
         parts += [f"{figures_of(*games)[name].label} {interval}" for name, interval in evaluated.held_out_parts.items()]
     return ", ".join(parts)
 

@@ -35,6 +35,7 @@ from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, opposit
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import check_trainable, generate_episodes, num_groups, plan_generate
 from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.generate.swapped import check_swap
 from selfplay_pipeline.iterate.folder import RunDirectory, Stage, StageRecord, short
 from selfplay_pipeline.iterate.history import best_iteration, history_of, in_words
 from selfplay_pipeline.iterate.logs import PipelineLog
@@ -255,6 +256,7 @@ class Loop:
             partner=config.iterate.partner,
             episodes=1,
             first_only=True,
+            swaps=("swapped",) if config.evaluate.swap_messages else (),
         )
         evaluation = await run_evaluate(config, job, self.servers)
         figures = {mode: report.figures for mode, report in evaluation.modes.items()}
@@ -269,6 +271,7 @@ class Loop:
             held_out_agreed=sampled["agreed"].value,
             held_out_illegal=sampled["illegal"].value,
             states_shared_with_training=shared,
+            held_out_words={mode: report.words for mode, report in evaluation.modes.items() if report.words},
             held_out_parts={name: sampled[name] for name, figure in figures_of(game).items() if figure.part_of},
             **questions,
         )
@@ -350,6 +353,8 @@ def check_run(config: Config) -> None:
     check_training(config.train)
     check_adapter(config.train, str(config.model))
     check_fits(config.train, str(config.model), shares_gpu=shares_gpu(config))
+    if config.evaluate.swap_messages:
+        check_swap(make_game(config.game), sample_held_out(config, 2, MONITOR).states)
 
 
 def check_partner(config: Config) -> None:

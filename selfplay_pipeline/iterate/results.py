@@ -5,8 +5,9 @@ Unknown fields, from a later version, are kept; missing fields, from an earlier 
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from selfplay_pipeline.evaluate.worth import Words
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 
@@ -68,6 +69,7 @@ class Evaluated(StageResult):
         held_out_greedy_talk_score: Talk score of the greedy episodes; None if the silence line is unknown.
         held_out_questions: Questions per episode; None in self-play.
         held_out_parts: Figures that are parts of one total, such as the causes of lost reward, by name.
+        held_out_words: Worth of words by mode; empty unless messages were swapped.
     """
 
     checkpoint: str
@@ -80,6 +82,7 @@ class Evaluated(StageResult):
     held_out_greedy_talk_score: Interval | None = None
     held_out_questions: Interval | None = None
     held_out_parts: dict[str, Interval] = {}
+    held_out_words: dict[str, Words] = Field(default={}, exclude_if=lambda words: not words)
 
 
 class Best(StageResult):

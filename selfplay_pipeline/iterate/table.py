@@ -34,10 +34,12 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
     table = Table(
         title=one_line(f"self-play in {run.path}"),
         caption="left: training episodes (no signal: groups with equal rewards)\n"
-        "right: new checkpoint on held-out states (talk: talk score)",
+        "right: new checkpoint on held-out states (talk: talk score; worth: worth of words)",
         box=None,
         padding=(0, 1, 0, 0),
     )
+    evaluations = {number: run.state.evaluated(number) for number in run.state.iterations}
+    swapped = any(one and one.held_out_words for one in evaluations.values())
     for name in (
         "#",
         *OF_EPISODES,
@@ -46,6 +48,7 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
         "\neval",
         "eval\ngreedy",
         "\ntalk",
+        *(("\nworth", "worth\ngreedy") if swapped else ()),
         "play\n(s)",
         "train\n(s)",
     ):
@@ -63,10 +66,11 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
             ]
         if trained := run.state.trained(number):
             cells[-1] = "carried" if trained.carried else str(trained.steps)
-        evaluated = run.state.evaluated(number)
-        held_out: list[Interval | None] = [None] * 3
-        if evaluated:
+        held_out: list[Interval | None] = [None] * (5 if swapped else 3)
+        if evaluated := evaluations[number]:
             held_out = [evaluated.held_out_reward, evaluated.held_out_greedy_reward, evaluated.held_out_talk_score]
+            words = [evaluated.held_out_words.get(mode) for mode in ("sampled", "greedy")]
+            held_out += [None if one is None else one.worth for one in words] if swapped else []
         cells += ["" if one is None or one.value is None else f"{one.value:.3f}" for one in held_out]
         cells += [f"{stages[stage].seconds:.0f}" if stage in stages else "" for stage in PLAY_AND_TRAIN]
         table.add_row(str(number), *cells)

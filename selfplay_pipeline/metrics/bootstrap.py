@@ -41,6 +41,10 @@ class Interval(BaseModel):
             return f"{self.value:{sign}.3f}"
         return f"{self.value:{sign}.3f} [{self.low:{sign}.3f}, {self.high:{sign}.3f}]"
 
+    def shifted(self, by: float) -> Interval:
+        """Returns the interval with a constant added."""
+        return Interval(**{end: None if value is None else value + by for end, value in self})
+
     def scaled(self, factor: float) -> Interval:
         """Returns the interval in another unit."""
         return Interval(**{end: None if value is None else value * factor for end, value in self})

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from selfplay_pipeline.evaluate.worth import LABELS
 from selfplay_pipeline.games.base import Game, KnownLine
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.registry import make_game
@@ -76,6 +77,7 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
                 for figure in figures_of(*games_in(scans)).values()
                 if figure.chart and figure is not REWARD
             ),
+            _worth_of_words(source),
             _flat_groups(scans),
             *_steps(source),
             _seconds(source),
@@ -155,6 +157,19 @@ def _parts(scans: Sequence[Scan]) -> Iterator[Chart]:
             note = "Means; what lies below 0 was gained."
             key = f"{title.lower().replace(' ', '_')}_{mode}"
             yield Chart(key, f"{title}, {KINDS[mode]}", note, ITERATIONS, REWARD.label, stacked, style="stack")
+
+
+def _worth_of_words(source: Source) -> Chart:
+    """Returns the chart of the reward minus the reward with swapped messages, over the iterations of training."""
+    evaluated = [(number, one) for number in source.state.iterations if (one := source.state.evaluated(number))]
+    series = [
+        _series(
+            KINDS[mode], [(n, one.held_out_words[mode].worth) for n, one in evaluated if mode in one.held_out_words]
+        )
+        for mode in ("sampled", "greedy")
+    ]
+    note = f"Reward minus the reward when each heard message is swapped for one of a counterfactual state. {INTERVALS}"
+    return Chart("worth_of_words", "Worth of words", note, ITERATIONS, LABELS["worth"], series)
 
 
 def _series(label: str, points: Sequence[tuple[float, Interval]]) -> Series:

@@ -13,6 +13,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selfplay_pipeline.config.identity import flatten
+from selfplay_pipeline.evaluate.worth import LABELS, rows_of_words
 from selfplay_pipeline.games.drawing import UNKNOWN
 from selfplay_pipeline.iterate.folder import Manifest
 from selfplay_pipeline.iterate.history import Iteration, best_iteration, history_of
@@ -35,6 +36,9 @@ ROW_HEADS = (
     "iteration", *(figures_of()[name].label for name in OF_EPISODES), "groups without signal", "steps",
     "held out", "greedy", "seconds: play", "train",
 )  # fmt: skip
+
+WORTH_HEADS = (LABELS["worth"], f"{LABELS['worth']}, greedy")
+"""Heads of further columns, if messages were swapped."""
 
 
 def render(
@@ -72,8 +76,8 @@ def _with_episodes(source: Source, scans: Sequence[Scan], now: datetime) -> Call
         facts=facts(source, scans, now),
         tiles=_tiles(source, scans),
         charts=[_chart(chart) for chart in charts_of(source, scans)],
-        row_heads=ROW_HEADS,
-        rows=[_row(iteration) for iteration in history],
+        row_heads=(*ROW_HEADS, *WORTH_HEADS) if _swapped(history) else ROW_HEADS,
+        rows=[[*_row(one), *(_worth(one) if _swapped(history) else [])] for one in history],
         warnings=_warnings(history),
         **_figures(source, scans),
         config=yaml.safe_dump(source.manifest.config, sort_keys=False) if source.manifest else None,
@@ -115,6 +119,11 @@ def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:
                 ("reward", "greedy", after.held_out_greedy_reward, before.held_out_greedy_reward),
                 (TALK.label, "sampled", after.held_out_talk_score, before.held_out_talk_score),
                 (TALK.label, "greedy", after.held_out_greedy_talk_score, before.held_out_greedy_talk_score),
+                *(
+                    (LABELS["worth"], mode, words.worth, before.held_out_words[mode].worth)
+                    for mode, words in after.held_out_words.items()
+                    if mode in before.held_out_words
+                ),
             )
             if now and then
         ] + [("best iteration", str(best.iteration), f"held out {best.held_out_reward.value:.3f}")]
@@ -185,6 +194,17 @@ def _row(iteration: Iteration) -> list[str]:
     ]
 
 
+def _swapped(history: Sequence[Iteration]) -> bool:
+    """Whether an evaluation of the run swapped messages."""
+    return any(one.evaluated and one.evaluated.held_out_words for one in history)
+
+
+def _worth(iteration: Iteration) -> list[str]:
+    """Returns an iteration's worth of words, sampled and greedy."""
+    words = iteration.evaluated.held_out_words if iteration.evaluated else {}
+    return [_breaks_once(str(words[mode].worth)) if mode in words else "" for mode in ("sampled", "greedy")]
+
+
 def _breaks_once(figure: str) -> str:
     """Returns a figure whose line may break only between its mean and its interval."""
     mean, space, interval = figure.partition(" ")
@@ -204,6 +224,8 @@ def _figures(source: Source, scans: Sequence[Scan]) -> dict[str, Any]:
     found = rows_of([scan.figures for scan in known], *games_in(known))
     rows = [(label, ["" if interval is None else str(interval) for interval in cells]) for label, cells in found]
     statuses = [", ".join(f"{k} {v}" for k, v in sorted(scan.summary.statuses.items())) for scan in known]
+    words = {str(mode): one.words for mode, one in (source.evaluation.modes if source.evaluation else {}).items()}
+    rows += rows_of_words([words.get(scan.file.mode) for scan in known])
     rows += [("episodes", [str(len(scan.places)) for scan in known]), ("statuses", statuses)]
     return {"figures": rows, "figure_heads": [scan.file.label for scan in known]}
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.registry import game_named
-from selfplay_pipeline.generate.records import EpisodeRecord, Trajectory
+from selfplay_pipeline.generate.records import EpisodeRecord, Trajectory, TurnRecord
 
 LONGEST_TEXT, MOST_TOKENS = 8_000, 6_000
 """Limits on the characters of a turn and the tokens of a trajectory; the remainder is counted."""
@@ -132,13 +132,19 @@ def read_episode(record: EpisodeRecord, decoder: Decoder | None = None, game: Ga
                 text=shorten(turn.text),
                 error=turn.error and shorten(turn.error),
                 cut=turn.finish_reason == "length",
-                note=note,
+                note="; ".join(filter(None, (note, *_heard(turn)))),
             )
             for turn, note in zip(record.turns, drawing.notes or [""] * len(record.turns), strict=True)
         ],
         drawing=drawing.model_copy(update={"notes": []}),
         streams=[read_stream(trajectory, decoder) for trajectory in record.trajectories] if decoder else [],
     )
+
+
+def _heard(turn: TurnRecord) -> Iterator[str]:
+    """Yields what each seat heard in place of a swapped message."""
+    for seat, text in (turn.heard or {}).items():
+        yield f"seat {seat} heard: {shorten(text) or 'a message without content'}"
 
 
 def read_stream(trajectory: Trajectory, decoder: Decoder) -> Stream:

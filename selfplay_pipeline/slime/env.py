@@ -192,6 +192,9 @@ class _SeatedGuarded:
     def observe(self, text: str) -> None:
         self.seated.observe(text)
 
+    def say(self, text: str) -> None:
+        self.seated.say(text)
+
     async def act(self) -> Reply:
         began = time.monotonic()
         try:

@@ -73,6 +73,33 @@ def test_a_checkpoint_decides_again_after_altered_messages(sglang_server, tmp_pa
         assert kind.follows.value < 0.2
 
 
+def test_a_checkpoint_hears_swapped_messages_token_by_token(sglang_server, tmp_path):
+    """In the fixed protocol the proposer's tokens have what it heard; greedy episodes are the same after a kill."""
+    config = tmp_path / "fixed.yaml"
+    config.write_text("base: tiny_honest\ngame:\n  protocol: fixed\n")
+    few = ("--num-states", "8", "--episodes", "1", "--max-concurrency", "1")
+    options = ("--config", str(config), *few, "--swap-messages")
+    whole = evaluate(sglang_server, tmp_path / "whole", *options, checkpoint="data/tiny_honest_model")
+    for mode in ("sampled", "greedy"):
+        assert whole.modes[mode].words.worth.value is not None and whole.modes[mode].words.heard >= 4
+        for game in read_episodes(tmp_path / "whole" / f"{mode}_swapped.jsonl"):
+            for turn in game.turns:
+                for seat, heard in (turn.heard or {}).items():
+                    (stream,) = (one for one in game.trajectories if one.seat == seat)
+                    read = "\n".join(message.content for message in stream.messages if message.role == "user")
+                    assert heard.partition("[message]")[2].strip() in read
+    greedy, again = (tmp_path / name / "greedy_swapped.jsonl" for name in ("whole", "again"))
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    again.with_suffix(".summary.json").unlink()
+    again.write_bytes(b"".join(greedy.read_bytes().splitlines(keepends=True)[:5]) + b'{"schema')
+    evaluate(sglang_server, tmp_path / "again", *options, checkpoint="data/tiny_honest_model")
+    before, after = (
+        {game.episode_id: [(turn.text, turn.heard) for turn in game.turns] for game in read_episodes(file)}
+        for file in (greedy, again)
+    )
+    assert before == after
+
+
 def test_two_checkpoints_play_each_other_on_two_servers(tmp_path, monkeypatch):
     """The second one is a copy, so that both see what they would see in self-play.
 

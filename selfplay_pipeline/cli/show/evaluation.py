@@ -12,6 +12,7 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.evaluate.crossplay import CrossPlay
 from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
+from selfplay_pipeline.evaluate.worth import OTHER_STATES, rows_of_words
 from selfplay_pipeline.games.abilities import SilenceLine
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.metrics.bootstrap import Interval
@@ -34,6 +35,9 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
     muted = ", messages muted" if evaluation.mute else ""
     title = f"{evaluation.player} with {with_whom} on {evaluation.states}{muted}"
     table = _figures_table(one_line(title), {mode: report.figures for mode, report in evaluation.modes.items()}, game)
+    words = [report.words for report in evaluation.modes.values()]
+    for label, texts in rows_of_words(words):
+        table.add_row(label, *texts)
     for label, cells in {
         "episodes": [str(report.episodes) for report in evaluation.modes.values()],
         "statuses": [", ".join(f"{k} {v}" for k, v in sorted(r.statuses.items())) for r in evaluation.modes.values()],
@@ -43,6 +47,7 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
     console.print(table)
     about = f"({game.about_lines})\n" if game.about_lines else ""
     about += f"silence: {HOW_TO_KNOW}\n" if game.silence is None and isinstance(game, SilenceLine) else ""
+    about += f"({OTHER_STATES})\n" if any(one is not None and not one.redrawn for one in words) else ""
     written = one_line(f"written to {folder / 'evaluation.json'}")
     console.print(f"{references_in_words(evaluation.references)}\n{about}{written}", soft_wrap=True)
 

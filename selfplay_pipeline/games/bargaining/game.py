@@ -108,6 +108,9 @@ class BargainingGame(Game):
     def references(self, states: Sequence[BargainingState]) -> dict[str, list[float]]:
         return measures.references(states, self.config)
 
+    def redraw(self, state: BargainingState, seat: int, rng: np.random.Generator) -> BargainingState:
+        return rules.redraw(state, seat, rng)
+
     def silent_rewards(self, states: Sequence[BargainingState], rng: np.random.Generator) -> Sequence[float]:
         return measures.silent_rewards(states, self.config)
 

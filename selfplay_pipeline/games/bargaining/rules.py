@@ -162,6 +162,14 @@ def sample_state(rng: np.random.Generator) -> BargainingState:
     return BargainingState(counts=counts, values=pairs[rng.integers(len(pairs))])
 
 
+def redraw(state: BargainingState, seat: int, rng: np.random.Generator) -> BargainingState:
+    """Returns a state with the same counts and values of one player, and values of its partner drawn anew."""
+    own = state.values[seat]
+    possible = possible_values(state.counts, own)
+    other = possible[rng.integers(len(possible))]
+    return BargainingState(counts=state.counts, values=(own, other) if seat == 0 else (other, own))
+
+
 def load_state(data: Any) -> BargainingState:
     """Returns the state that `to_dict` wrote; further fields are ignored.
 

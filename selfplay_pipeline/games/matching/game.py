@@ -25,6 +25,7 @@ from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.altered import CHANGED, SWAPPED, altered
 from selfplay_pipeline.games.matching.credit import credits_of
 from selfplay_pipeline.games.matching.questions import asking
+from selfplay_pipeline.games.matching.redraw import keep_named, redraw
 from selfplay_pipeline.games.matching.rules import (
     MatchingConfig,
     MatchingState,
@@ -148,6 +149,12 @@ class MatchingGame(Game):
 
     def alter(self, state: MatchingState, turns: Sequence[Turn], kind: str, rng: np.random.Generator) -> Altered | None:
         return altered(state, turns, kind, self.config, rng)
+
+    def redraw(self, state: MatchingState, seat: int, rng: np.random.Generator) -> MatchingState:
+        return redraw(state, seat, self.config, rng)
+
+    def keep_named(self, state: MatchingState, seat: int, text: str) -> str:
+        return keep_named(state, seat, text)
 
     def credits(self, state: MatchingState, turns: Sequence[Any], reward: float) -> list[float]:
         return credits_of(state, turns, reward, self.config)

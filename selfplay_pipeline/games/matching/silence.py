@@ -177,11 +177,13 @@ class Readings:
         chances: Chance of each reading, before the filter.
         first: Smallest scores that the numbers can stand for in each reading, shape (readings, cells seen).
         last: Largest such scores, in the same shape.
+        scales: Smallest and largest scale of each reading, shape (readings, 2).
     """
 
     chances: NDArray[np.float64]
     first: NDArray[np.int64]
     last: NDArray[np.int64]
+    scales: NDArray[np.float64]
     config: MatchingConfig
 
     @classmethod
@@ -193,7 +195,7 @@ class Readings:
         """
         shown = np.array([score for row in state.view(seat) for score in row if score is not None])
         low, high = config.scale_min, config.scale_max
-        scales, widths = np.array([low]), np.ones(1)
+        scales, widths, edges = np.array([low]), np.ones(1), np.array([low, high])
         if low < high:
             scores = np.arange(1, config.max_score + 1)
             steps = np.concatenate([shown[:, None] / scores, (shown[:, None] + 1) / scores], axis=None)
@@ -203,7 +205,8 @@ class Readings:
         last = np.minimum(np.ceil((shown + 1) / scales[:, None] - TIE) - 1, config.max_score).astype(np.int64)
         chances = widths * np.prod(np.maximum(_below(last + 1, config) - _below(first, config), 0), axis=1)
         found = chances > 0
-        return cls(chances[found] / chances.sum(), first[found], last[found], config)
+        ranges = np.stack([edges[:-1], edges[1:]], axis=1)
+        return cls(chances[found] / chances.sum(), first[found], last[found], ranges[found], config)
 
     @property
     def sure(self) -> bool:
@@ -212,11 +215,17 @@ class Readings:
 
     def draw(self, rng: np.random.Generator) -> NDArray[np.int64]:
         """Returns scores of the cells that the player sees, row by row, drawn from their distribution."""
-        reading = rng.choice(len(self.chances), p=self.chances)
-        first, last = self.first[reading], self.last[reading]
+        return np.asarray(self.draws(1, rng)[1][0])
+
+    def draws(self, count: int, rng: np.random.Generator) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+        """Returns readings, shape (count,), and scores of the cells that the player sees, shape (count, cells seen),
+        drawn from their joint distribution."""
+        chosen = rng.choice(len(self.chances), size=count, p=self.chances)
+        first, last = self.first[chosen], self.last[chosen]
         low, high = _below(first, self.config), _below(last + 1, self.config)
-        power = (low + (high - low) * rng.random(len(first))) ** self.config.score_power
-        return np.clip(np.floor((self.config.max_score + 1) * power), first, last).astype(np.int64)
+        power = (low + (high - low) * rng.random(first.shape)) ** self.config.score_power
+        scores = np.clip(np.floor((self.config.max_score + 1) * power), first, last).astype(np.int64)
+        return np.asarray(chosen, np.intp), scores
 
 
 def _below(scores: NDArray[np.int64], config: MatchingConfig) -> NDArray[np.float64]:

@@ -1,0 +1,110 @@
+"""Worth of words: the reward minus the reward in episodes in which seats hear swapped messages. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from selfplay_pipeline.games.abilities import Redraw
+from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.generate.records import Swap
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
+from selfplay_pipeline.metrics.figures import REWARD
+
+OTHER_STATES = "swapped messages are those of episodes of other states: this game cannot draw a state anew"
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """Episodes in which messages were replaced.
+
+    Attributes:
+        totals: Figures by game state.
+        heard: Number of replaced messages.
+        empty: Number of these that became messages without content.
+    """
+
+    totals: Totals
+    heard: int
+    empty: int
+
+
+class Words(BaseModel):
+    """Worth of words in one mode, each with its interval; differences are paired by game state.
+
+    Attributes:
+        redrawn: Whether messages are of states drawn anew given the hearer's view; False if they are of other states.
+        swapped_reward: Reward with swapped messages. In the fixed protocol its expectation is at most the silence line.
+        worth: Reward minus swapped reward. It contains the harm that a false message does.
+        gain: Reward minus silence line, without the line's own error; None if the line is unknown.
+        named_reward: Reward with messages that keep what they name; None for a game without such messages.
+        which: Named reward minus swapped reward: the worth of which things are named.
+        what: Reward minus named reward: the worth of what is said of them.
+        heard: Number of swapped messages.
+        empty: Number of these that became messages without content, because the counterfactual speaker sent none.
+        lost: Number of missing episodes with replaced messages.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    redrawn: bool
+    swapped_reward: Interval
+    worth: Interval
+    gain: Interval | None = None
+    named_reward: Interval | None = None
+    which: Interval | None = None
+    what: Interval | None = None
+    heard: int
+    empty: int
+    lost: int = 0
+
+
+LABELS = {
+    "swapped_reward": "reward, messages swapped", "named_reward": "reward, named things kept",
+    "gain": "gain over silence", "worth": "worth of words", "which": "of this: which things are named",
+    "what": "of this: what is said of them",
+}  # fmt: skip
+"""Labels of the figures, in display order."""
+
+
+def worth_of_words(game: Game, said: Totals, swapped: Mapping[Swap, Swapped], lost: int) -> Words:
+    """Returns the worth of words.
+
+    Args:
+        game: The played game.
+        said: Figures by game state of the episodes in which seats heard what was said.
+        swapped: Episodes on the same states by the rule of replacement; one is `swapped`.
+        lost: Number of missing episodes.
+    """
+    said, totals = said.select([REWARD.name]), {name: one.totals.select([REWARD.name]) for name, one in swapped.items()}
+
+    def difference(*terms: tuple[float, Totals]) -> Interval:
+        return contrast(terms)[REWARD.name]
+
+    anew, named = totals["swapped"], totals.get("named")
+    reward, line = difference((1, said)), game.silence
+    return Words(
+        redrawn=isinstance(game, Redraw),
+        swapped_reward=difference((1, anew)),
+        worth=difference((1, said), (-1, anew)),
+        gain=reward.shifted(-line.value) if line else None,
+        named_reward=difference((1, named)) if named else None,
+        which=difference((1, named), (-1, anew)) if named else None,
+        what=difference((1, said), (-1, named)) if named else None,
+        heard=swapped["swapped"].heard,
+        empty=swapped["swapped"].empty,
+        lost=lost,
+    )
+
+
+def rows_of_words(columns: Sequence[Words | None]) -> list[tuple[str, list[str]]]:
+    """Returns a table of the worth of words: the label and the cells of each figure that is known in a column."""
+    rows = []
+    for name, label in LABELS.items():
+        cells = [None if words is None else getattr(words, name) for words in columns]
+        if any(cells):
+            rows.append((label, ["" if cell is None else str(cell) for cell in cells]))
+    counts = ["" if words is None else f"{words.heard} ({words.empty})" for words in columns]
+    return [*rows, ("swapped messages (without content)", counts)] if rows else []
