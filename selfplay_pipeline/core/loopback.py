@@ -10,7 +10,6 @@ import os
 import socket
 from collections.abc import Iterable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.core.patches import patch
@@ -65,16 +64,6 @@ def held_port() -> int:
 def port_of(holder: socket.socket) -> int:
     """Returns the port that a socket is bound to."""
     return int(holder.getsockname()[1])
-
-
-def port_was_taken(log: Path, since: int) -> bool:
-    """Returns whether a process reported in its log, from byte `since` on, that it could not bind a port."""
-    try:
-        with log.open("rb") as file:
-            file.seek(since)
-            return TAKEN.lower().encode() in file.read().lower()
-    except OSError:
-        return False
 
 
 def loopback_environment() -> dict[str, str]:

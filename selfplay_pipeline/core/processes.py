@@ -104,6 +104,16 @@ def last_lines(log: Path, count: int) -> str:
         return "(no log)"
 
 
+def was_logged(text: str, log: Path, since: int) -> bool:
+    """Returns whether a log has a text, in upper or lower case, from byte `since` on."""
+    try:
+        with log.open("rb") as file:
+            file.seek(since)
+            return text.lower().encode() in file.read().lower()
+    except OSError:
+        return False
+
+
 def spawn(command: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None) -> Child:
     """Start a command; its output is appended to `log_path`.
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import aiohttp
 
-from selfplay_pipeline.core.loopback import ADDRESS, TAKEN, hold_port, loopback_environment, port_of, port_was_taken
-from selfplay_pipeline.core.processes import Child, spawn
+from selfplay_pipeline.core.loopback import ADDRESS, TAKEN, hold_port, loopback_environment, port_of
+from selfplay_pipeline.core.processes import Child, spawn, was_logged
 from selfplay_pipeline.core.server_keys import SERVER_KEY
 from selfplay_pipeline.engines.activity import Activity
 from selfplay_pipeline.engines.client import version_of
@@ -195,7 +195,7 @@ class SGLangServer:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http:
             while not await _healthy(http, self.url):
                 if (code := child.poll()) is not None:
-                    taken = port_was_taken(child.log_path, written)
+                    taken = was_logged(TAKEN, child.log_path, written)
                     raise (_PassingError if taken else EngineError)(
                         f"the SGLang server ended with code {code} while starting{f' ({TAKEN})' if taken else ''}; "
                         f"see {child.log_path}:\n{child.last_lines()}"

@@ -10,15 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from selfplay_pipeline.core.loopback import TAKEN, port_was_taken
-from selfplay_pipeline.core.processes import Child, last_lines, spawn
+from selfplay_pipeline.core.loopback import TAKEN
+from selfplay_pipeline.core.processes import Child, last_lines, spawn, was_logged
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.train.launch import REASON, Launch, ended_file
 from selfplay_pipeline.train.stopped import prepare_reason, take_reason
 
 POLL_SECONDS = 0.05
 MAX_REPEATS = 2
-"""Number of times that a training is started again if it finds a port taken before its first step."""
+"""Number of times that a training is started again after a passing fault before its first step."""
+PASSING = {TAKEN: "verl found a port taken", "timed out during startup": "Ray did not start within its 30 seconds"}
+"""Faults that may be gone at the next start, by what a log says of them."""
 
 
 class TrainError(RuntimeError):
@@ -74,9 +76,10 @@ class Process:
         """Returns the reason why the last task failed, None if unknown."""
         return take_reason(self._folder / REASON)
 
-    def found_port_taken(self) -> bool:
-        """Whether the process or one that it started has logged that a port was taken."""
-        return any(port_was_taken(log, since) for log, since in self._logs.items())
+    def passing_fault(self) -> str | None:
+        """Returns the key in `PASSING` of a fault that the process or one that it started has logged, if any."""
+        found = (text for text in PASSING for log, since in self._logs.items() if was_logged(text, log, since))
+        return next(found, None)
 
     def stop(self) -> None:
         self._child.stop()
@@ -107,7 +110,7 @@ class Trainer:
             self._started(making, launch.log).send(launch)
 
     async def run(self, making: Making, launch: Launch, watch: Callable[[], bool]) -> None:
-        """Run a task to its end; a start that finds a port taken is repeated.
+        """Run a task to its end; a start with a passing fault is repeated.
 
         Args:
             making: Settings that the task needs; a process with other settings is replaced.
@@ -119,13 +122,13 @@ class Trainer:
             TrainError: verl failed.
         """
         repeats = 0
-        while not await self._done(making, launch, watch, repeats < MAX_REPEATS):
+        while fault := await self._run(making, launch, watch, repeats < MAX_REPEATS):
             repeats += 1
             again = f"starting it again ({repeats} of {MAX_REPEATS})"
-            logger.warning(f"verl found a port taken before the first step ({TAKEN}; see {launch.log}); {again}")
+            logger.warning(f"{PASSING[fault]} before the first step ({fault}; see {launch.log}); {again}")
 
-    async def _done(self, making: Making, launch: Launch, watch: Callable[[], bool], may_repeat: bool) -> bool:
-        """Run a task to its end; returns False if the task may be repeated and found a port taken before it began."""
+    async def _run(self, making: Making, launch: Launch, watch: Callable[[], bool], may_repeat: bool) -> str | None:
+        """Run a task to its end; returns the passing fault if the task did not begin and may be repeated."""
         process = self._process
         if process is None or not self._fits(making):
             process = self._started(making, launch.log)
@@ -143,14 +146,14 @@ class Trainer:
         if not process.ended:
             code, reason = process.exit_code, process.take_reason()
             self.stop()
-            if may_repeat and not begun and process.found_port_taken():
-                return False
+            if may_repeat and not begun and (fault := process.passing_fault()):
+                return fault
             if reason:
                 raise TrainError(f"the training stopped: {reason} (all of it: {launch.log})")
             raise TrainError(
                 f"verl ended with exit code {code}; the end of {launch.log}:\n{last_lines(launch.log, 25)}"
             )
-        return True
+        return None
 
     def stop(self) -> None:
         """End the process, if there is one, and all processes that it started."""

@@ -150,10 +150,17 @@ def verl_queue():
     scratch = tempfile.mkdtemp(prefix="selfplay-test-", dir="/tmp")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(
+    options = dict(
         address="local", num_cpus=8, include_dashboard=False, _temp_dir=scratch, object_store_memory=200_000_000,
         runtime_env={"env_vars": {"TRANSFER_QUEUE_ENABLE": "1"}},
     )  # fmt: skip
+    try:
+        ray.init(**options)
+    except Exception as error:
+        if "timed out during startup" not in str(error):
+            raise
+        ray.shutdown()
+        ray.init(**options)  # Ray gives itself 30 seconds, too few on a machine that does much else
     import transfer_queue as tq
 
     config = verl_config()

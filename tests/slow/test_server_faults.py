@@ -12,7 +12,7 @@ from test_kill import Driver
 
 from selfplay_pipeline.generate.records import read_episodes
 
-GAMES, EPISODES = 160, 8
+GAMES, EPISODES = 96, 8
 CONFIG = """\
 base: tiny
 game: {{size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, prompts: compact}}
