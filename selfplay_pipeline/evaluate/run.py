@@ -128,7 +128,8 @@ class Evaluation(BaseModel):
     mute: bool
     modes: dict[Mode, ModeReport]
     references: dict[str, Interval]
-    """Mean normalised rewards of random, own_view, optimum and, if known, human on the same states; and silence."""
+    """Mean normalised rewards of random, own_view, optimum and, if known, human on the same states; and the known lines
+    of play without words, `silence`, `pass` and `counter`, on other states."""
 
 
 async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | None = None) -> Evaluation:

@@ -12,6 +12,7 @@ from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.iterate.folder import RunDirectory, Stage, short
+from selfplay_pipeline.iterate.history import wordless_in_words
 from selfplay_pipeline.iterate.results import Best
 from selfplay_pipeline.metrics.bootstrap import Interval
 
@@ -30,11 +31,19 @@ def live_table(path: Path) -> Table:
 
 
 def run_table(run: RunDirectory, newest: int | None = None) -> Table:
-    """Returns a table with one row per iteration, or only the `newest` rows; cells of unfinished stages are empty."""
+    """Returns a table with one row per iteration, or only the `newest` rows; cells of unfinished stages are empty.
+
+    Its caption gives the known lines of play without words.
+    """
+    results = [run.state.evaluated(number) for number in sorted(run.state.iterations)]
+    has_talk = any(result.held_out_talk_score for result in results if result)
+    lines = next((result.wordless for result in results if result), {})
     table = Table(
         title=one_line(f"self-play in {run.path}"),
         caption="left: training episodes (no signal: groups with equal rewards)\n"
-        "right: new checkpoint on held-out states (talk: talk score)",
+        f"right: new checkpoint on held-out states{' (talk: talk score)' * has_talk}"
+        + f"\nreward of play without words: {wordless_in_words(lines)}"
+        * bool(lines),
         box=None,
         padding=(0, 1, 0, 0),
     )
@@ -45,7 +54,7 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
         "\nsteps",
         "\neval",
         "eval\ngreedy",
-        "\ntalk",
+        *(["\ntalk"] if has_talk else []),
         "play\n(s)",
         "train\n(s)",
     ):
@@ -67,6 +76,7 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
         held_out: list[Interval | None] = [None] * 3
         if evaluated:
             held_out = [evaluated.held_out_reward, evaluated.held_out_greedy_reward, evaluated.held_out_talk_score]
+        held_out = held_out if has_talk else held_out[:2]
         cells += ["" if one is None or one.value is None else f"{one.value:.3f}" for one in held_out]
         cells += [f"{stages[stage].seconds:.0f}" if stage in stages else "" for stage in PLAY_AND_TRAIN]
         table.add_row(str(number), *cells)
