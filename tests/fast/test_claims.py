@@ -70,7 +70,7 @@ def test_the_documents_give_the_lines_that_are_stored():
         row = next(line for line in text.splitlines() if line.startswith(f"| `{name}`"))
         cells = [lines.get(kind) for kind in ("silence", "pass", "counter")]
         said = [f"{line.value:.3f} ± {line.standard_error:.3f}" if line else "not computed" for line in cells]
-        assert row.startswith(f"| `{name}`{" (DialOp's 8×8)" * (name == 'default')} | {' | '.join(said)} |")
+        assert row.split(" | ", 1)[1].startswith(" | ".join(said) + " |")
 
 
 def test_the_results_lie_where_the_documents_say():

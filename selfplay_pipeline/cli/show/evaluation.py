@@ -15,11 +15,13 @@ from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
 from selfplay_pipeline.games.abilities import WordlessPlay
 from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.games.silence import LineName
+from selfplay_pipeline.games.silence import SILENCE, LineName
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import rows_of
 
-HOW_TO_KNOW = "not known for this configuration; `selfplay silence` with the same --config computes it"
+HOW_TO_KNOW = (
+    "not known for this configuration; `selfplay silence` with the same --config computes what can be computed"
+)
 
 
 def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
@@ -42,7 +44,9 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
     console = Terminal()
     console.print(table)
     about = f"({game.about_lines})\n" if game.about_lines else ""
-    about += f"silence: {HOW_TO_KNOW}\n" if game.silence is None and isinstance(game, WordlessPlay) else ""
+    lines = [SILENCE] if game.silence_is_bound else get_args(LineName)
+    unknown = ", ".join(name for name in lines if name not in game.wordless)
+    about += f"{unknown}: {HOW_TO_KNOW}\n" if unknown and isinstance(game, WordlessPlay) else ""
     written = one_line(f"written to {folder / 'evaluation.json'}")
     console.print(f"{references_in_words(evaluation.references)}\n{about}{written}", soft_wrap=True)
 

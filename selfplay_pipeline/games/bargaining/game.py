@@ -42,8 +42,8 @@ class BargainingGame(Game):
     actions = frozenset(kind.value for kind in ActionKind)
     error_kinds = tuple(kind.value for kind in ErrorKind)
     players: Mapping[str, ScriptedPlayer] = {
-        **SCRIPTED, **wordless.WORDLESS,
-        "teacher": Teacher(), "speaking": Speaking(), "speaking-teacher": SpeakingTeacher(),
+        **SCRIPTED, "teacher": Teacher(), "speaking": Speaking(), "speaking-teacher": SpeakingTeacher(),
+        **wordless.WORDLESS,
     }  # fmt: skip
     lessons = LESSONS
     figures: Sequence[Figure] = measures.FIGURES

@@ -101,8 +101,9 @@ def _best_plan(config: BargainingConfig, counts: Triple, own: Triple, seat: int,
 
 @dataclass(frozen=True)
 class Passing:
-    """Proposes the best split by its own values if this promises enough, else passes with an empty message; after its
-    partner's pass it proposes in any case. Accepts any proposal.
+    """Proposes the best split by its own values if this promises enough, else passes with an empty message.
+
+    After its partner's pass it proposes in any case. It accepts any proposal.
 
     Attributes:
         threshold: Smallest promise with which it proposes; the best one with the cooperative reward.
@@ -124,8 +125,11 @@ class Passing:
 
 @dataclass(frozen=True)
 class Countering:
-    """Proposes the best split by its own values. It answers a proposal by the best split in view of the values with
-    which this is its partner's best, and accepts a proposal that is as good, or that answers its own."""
+    """Proposes the best split by its own values, and answers its partner's proposal by a better one.
+
+    The answer is the best split in view of the values with which the proposal is its partner's best. It accepts a
+    proposal that is as good, or that answers its own.
+    """
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         plan = silent_plan(view.rules, view.counts, view.values, view.seat).plan

@@ -53,7 +53,6 @@ from selfplay_pipeline.games.tags import ActionKind
 PROMPTS = ("system", "opening", "partner", "error", "rejected")
 """Files of a set of prompts."""
 SCRIPTED: Mapping[str, ScriptedPlayer] = {
-    **WORDLESS,
     "random": Random(),
     "own-view": OwnView(),
     "sharing": Sharing(),
@@ -68,6 +67,7 @@ SCRIPTED: Mapping[str, ScriptedPlayer] = {
     "counting-teacher": CountingTeacher(),
     "speaking": Speaking(),
     "speaking-teacher": SpeakingTeacher(),
+    **WORDLESS,
 }
 
 FOLDER = Path(__file__).parent

@@ -36,6 +36,8 @@ REDRAWN = 6
 """Mean number of cells redrawn in a step; of 1 to 13, the most accurate number for equal steps, on 3×3 and 8×8."""
 TRIES = 1_000
 """Minimum number of states drawn at a time in the search for the chains' first states."""
+MAX_ROUNDS = 2_000
+"""Maximum number of times that so many states are drawn."""
 ENUMERATED = 5
 """Largest board size for which all plans are compared at once; larger boards are solved one by one."""
 MATCHES = 100
@@ -108,8 +110,11 @@ def counter_draws(draws: int, config: MatchingConfig) -> int:
 
 
 def has_counter(config: MatchingConfig) -> bool:
-    """Whether `counter` is computed: on larger boards hardly any drawn state agrees with a proposal, and a player with
-    a secret scale does not know the scores."""
+    """Whether `counter` is computed.
+
+    On larger boards hardly any drawn state agrees with a proposal. A player with a secret scale does not know the
+    scores.
+    """
     return config.size <= ENUMERATED and config.scale_min == config.scale_max == 1
 
 
@@ -131,7 +136,11 @@ class Posterior:
     def __init__(
         self, views: Sequence[tuple[MatchingState, int]], config: MatchingConfig, rng: np.random.Generator
     ) -> None:
-        """Draw the first state of each chain from the view of a seat and the rules, until it passes."""
+        """Draw the first state of each chain from the view of a seat and the rules, until it passes.
+
+        Raises:
+            UserError: No state that the rules allow was found for a view, such as one of a state that fails the filter.
+        """
         self.config, self.rng = config, rng
         self.own = np.array([state.masks[seat] for state, seat in views])
         self.readings = [Readings.of(state, seat, config) for state, seat in views]
@@ -140,9 +149,15 @@ class Posterior:
         for chain, reading in enumerate(self.readings):
             self.tables[chain][self.own[chain]] = reading.draw(rng)
         left = np.arange(len(views))
-        while len(left):
+        for _ in range(MAX_ROUNDS):
+            if not len(left):
+                return
             found = self._draw(np.resize(left, max(len(left), TRIES)), 1.0)
             left = np.setdiff1d(left, found)
+        raise UserError(
+            f"game: of {MAX_ROUNDS * TRIES:,} drawn states none passed the hard filter with what a seat sees; this "
+            "state is not of these rules, so set game.hard_factor to 0 or play other states"
+        )
 
     def mean_shares(self, draws: int) -> Tables:
         """Returns the mean of table / best over `draws` steps of each chain, in the shape of `tables`."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from selfplay_pipeline.games.base import ScriptedPlayer
-from selfplay_pipeline.games.matching.rules import Matching, MatchingState
-from selfplay_pipeline.games.matching.scripted import PlayerView, propose, tell
+from selfplay_pipeline.games.matching.rules import Matching, MatchingState, best_matching
+from selfplay_pipeline.games.matching.scripted import PlayerView, estimate, propose, tell
 from selfplay_pipeline.games.matching.silence import (
     Plans,
     Posterior,
@@ -30,8 +30,9 @@ CHAINS = 40
 
 @dataclass(frozen=True)
 class Passing:
-    """Proposes the best plan by its own view and the rules if this promises enough, else passes with an empty message;
-    after its partner's pass it proposes in any case. Accepts any proposal.
+    """Proposes the best plan by its own view and the rules if it promises enough, else passes with an empty message.
+
+    After its partner's pass it proposes in any case. It accepts any proposal.
 
     Attributes:
         threshold: Smallest promise with which it proposes; the best one on honest 3×3 states.
@@ -52,9 +53,12 @@ class Passing:
 
 @dataclass(frozen=True)
 class Countering:
-    """Proposes its own-view plan, in which a cell that it does not see counts as the mean. It answers a proposal by the
-    best plan in view of the states in which this is its partner's own-view plan, and accepts a proposal that is as
-    good, or that answers its own. Where `has_counter` does not hold, it accepts any proposal."""
+    """Proposes its own-view plan, and answers its partner's proposal by a better one.
+
+    In an own-view plan a cell that the player does not see counts as the mean. The answer is the best plan in view of
+    the states in which the proposal is its partner's own-view plan. The player accepts a proposal that is as good, or
+    that answers its own. Where `has_counter` does not hold, it accepts any proposal.
+    """
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         proposed = any(tagged(text)[0] is ActionKind.PROPOSE for text in view.said(view.seat))
@@ -64,9 +68,8 @@ class Countering:
             return "[accept]"
         if view.says(False):
             return tell(view, {})
-        state = as_state(view)
         if not counters:
-            return propose(view, matching(own_view_plans(state.table[None], state.masks[view.seat], view.rules)[0]))
+            return propose(view, own_view_plan(view))
         action = parse_action(offers[-1], view.papers, view.reviewers)
         assert action.proposal is not None
         offered = np.array([[paper for _, paper in sorted(action.proposal)]])
@@ -76,6 +79,14 @@ class Countering:
         if view.pending is not None:
             return "[accept]" if (plans == offered).all() else "[reject]"
         return propose(view, matching(plans[0]))
+
+
+def own_view_plan(view: PlayerView) -> Matching:
+    """Returns the best plan if unseen cells count as the mean; among equal plans the one that the partner expects."""
+    if not has_counter(view.rules):
+        return best_matching(estimate(view, {}))[0]
+    state = as_state(view)
+    return matching(own_view_plans(state.table[None], state.masks[view.seat], view.rules)[0])
 
 
 def as_state(view: PlayerView) -> MatchingState:
