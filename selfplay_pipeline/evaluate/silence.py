@@ -56,7 +56,7 @@ def line_of(rewards: Rewards) -> Line:
     """
     threshold = None
     if rewards.ndim > 1:
-        threshold = float(THRESHOLDS[rewards.mean(axis=0).argmax()])
+        threshold = round(float(THRESHOLDS[rewards.mean(axis=0).argmax()]), 3)
         one, other = rewards[::2], rewards[1::2]
         rewards = np.concatenate([one[:, other.mean(axis=0).argmax()], other[:, one.mean(axis=0).argmax()]])
     error = float(np.std(rewards, ddof=1) / len(rewards) ** 0.5)
