@@ -333,16 +333,13 @@ def test_the_lines_of_play_without_words_are_drawn_and_the_talk_score_where_sile
         (found,) = [scan(file) for file in source.files]
         (chart,) = [chart for chart in charts_of(source, [found]) if chart.key == "reward"]
         assert ("talk_score" in found.figures) == (known and protocol == "fixed")
+        assert ("silence: one fixed proposer" in chart.note) == known
+        assert ("none is a bound" in chart.note) == (known and protocol == "free")
         drawn = {line: value for line, value in chart.lines.items() if line in ("silence", "pass", "counter")}
         lines = {"silence": 0.84, "pass": 0.92, "counter": 0.97} if protocol == "free" else {"silence": 0.84}
         assert drawn == pytest.approx(lines if known else {}, abs=0.005)
     path.with_suffix(".args.json").unlink()
     assert "talk_score" not in scan(discover(path).files[0]).figures, "whose configuration is not known"
-
-
-def test_the_caption_of_rewards_says_what_silence_is_not(run_folder):
-    found = charts(run_folder)["reward"]
-    assert "silence: one fixed proposer" in found.note and "none is a bound" in found.note
 
 
 def one_point(**interval: list[float]) -> str:
