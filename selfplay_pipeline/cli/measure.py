@@ -165,26 +165,29 @@ def silence(
     output: Annotated[Path, typer.Option(help="File of lines, to which this one is added.")] = STORED,
     dry_run: DryRun = False,
 ) -> None:
-    """Compute the silence line: the expected reward of one unheard proposal.
+    """Compute the lines of play without words: silence, pass and counter.
 
-    A reward above the line may be due to talk. The line is the expected reward of one proposal that is accepted without
-    any message, by a player that knows only its own view and the rules. It is computed once per configuration; charts
-    of rewards then show it, with the talk score. Built-in configurations come with their line. Large filtered states
-    take seconds each.
+    silence: a fixed proposer who hears nothing makes one proposal, which is accepted. pass: the first player proposes
+    only if its best proposal promises enough, else the second proposes. counter: the second player answers the first
+    one's proposal with a better one. They are computed once per configuration; tables and charts of rewards then show
+    them. Built-in configurations come with their lines. Large filtered states take seconds each.
     """
     settings = load(context)
     from selfplay_pipeline.core.folders import check_file
-    from selfplay_pipeline.evaluate.silence import compute_silence, store_silence
+    from selfplay_pipeline.evaluate.silence import compute_lines, store_lines
     from selfplay_pipeline.games.registry import make_game
 
     game = make_game(settings.game)
     check_file(output, "silence")
     if dry_run:
-        known = f"known is {game.silence}" if game.silence else "none is known"
-        planned(f"{game.describe()}: silence line on {states} states (seed {settings.seed}) to {output}; {known}")
-    found = compute_silence(game, states, settings.seed)
-    store_silence(output, game, found)
-    terminal.result(one_line(f"silence {found}, written to {output}"))
+        known = ", ".join(f"{name} {line}" for name, line in game.wordless.items())
+        planned(
+            f"{game.describe()}: lines of play without words on {states} states (seed {settings.seed}) to {output}; "
+            f"known: {known or 'none'}"
+        )
+    lines = compute_lines(game, states, settings.seed)
+    store_lines(output, game, lines)
+    terminal.result(one_line(f"{', '.join(f'{name} {line}' for name, line in lines.items())}, written to {output}"))
 
 
 def _load_for(player: str, context: typer.Context) -> Config:

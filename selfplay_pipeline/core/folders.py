@@ -35,7 +35,7 @@ FILES_BEGIN = {
     "report": b"<!doctype html>",
     "humans": b'{"schema_version":2,"episode_id":"human-',
     "slime data": b'{"prompt": [{"role": ',
-    "silence": b'{\n  "lines": [',
+    "silence": b'{\n  "entries": [',
 }
 """First bytes of the output file, by command; these commands replace a single file each time."""
 

@@ -141,7 +141,11 @@ class Evaluation(BaseModel):
     mute: bool
     modes: dict[Mode, ModeReport]
     references: dict[str, Interval]
-    """Mean normalised rewards of random, own_view, optimum and, if known, human on the same states; and silence."""
+    """Mean normalised rewards to compare with, by name.
+
+    random, own_view, optimum and, if known, human are of the same states. The known lines of play without words,
+    silence, pass and counter, are of other states.
+    """
 
 
 async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | None = None) -> Evaluation:

@@ -1,23 +1,33 @@
-"""`selfplay silence`: computes and stores the silence line of a game."""
+"""`selfplay silence`: computes and stores the lines of play without words of a game."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.reporting import progress
-from selfplay_pipeline.games.abilities import SilenceLine, ability
+from selfplay_pipeline.games.abilities import WordlessPlay, ability
 from selfplay_pipeline.games.base import SILENCE, Game, state_rng
-from selfplay_pipeline.games.silence import Silence, StoredLine, StoredLines, settings_of
+from selfplay_pipeline.games.silence import (
+    THRESHOLDS,
+    Line,
+    LineName,
+    Lines,
+    LinesFile,
+    Rewards,
+    StoredLines,
+    settings_of,
+)
 
 AT_ONCE = 50
 """Number of states per batch of computations."""
 
 
-def compute_silence(game: Game, states: int, seed: int) -> Silence:
-    """Returns the mean expected reward of silent play over states from a separate seed space.
+def compute_lines(game: Game, states: int, seed: int) -> Lines:
+    """Returns the mean rewards of plays without words over states from a separate seed space.
 
     Args:
         game: The configured game.
@@ -25,26 +35,40 @@ def compute_silence(game: Game, states: int, seed: int) -> Silence:
         seed: Seed of the states.
 
     Raises:
-        UserError: The game has no silence line with this configuration.
+        UserError: The game has no such lines with this configuration.
     """
-    rewards, silent_rewards = list[float](), ability(game, SilenceLine, "silence").silent_rewards
-    with progress("silence line") as report:
+    wordless_rewards = ability(game, WordlessPlay, "silence").wordless_rewards
+    found: list[Mapping[LineName, Rewards]] = []
+    with progress("play without words") as report:
         for start in range(0, states, AT_ONCE):
             numbers = range(start, min(start + AT_ONCE, states))
             sampled = [game.sample_state(state_rng(seed, number, SILENCE)) for number in numbers]
-            rewards += silent_rewards(sampled, np.random.default_rng([SILENCE, seed, start, AT_ONCE]))
-            report(len(rewards), states, lambda: "states")
-    return Silence(
-        value=float(np.mean(rewards)), standard_error=float(np.std(rewards, ddof=1) / states**0.5), states=states
-    )
+            found.append(wordless_rewards(sampled, np.random.default_rng([SILENCE, seed, start, AT_ONCE])))
+            report(numbers.stop, states, lambda: "states")
+    return {name: line_of(np.concatenate([part[name] for part in found])) for name in found[0]}
 
 
-def store_silence(path: Path, game: Game, silence: Silence) -> None:
-    """Store a silence line in a file; replaces an earlier line of the same settings.
+def line_of(rewards: Rewards) -> Line:
+    """Returns the line of rewards of shape (states,) or (states, thresholds).
+
+    In the second case each half of the states is measured at the threshold that is best for the other half, since the
+    best of several measured means is too high.
+    """
+    threshold = None
+    if rewards.ndim > 1:
+        threshold = round(float(THRESHOLDS[rewards.mean(axis=0).argmax()]), 3)
+        one, other = rewards[::2], rewards[1::2]
+        rewards = np.concatenate([one[:, other.mean(axis=0).argmax()], other[:, one.mean(axis=0).argmax()]])
+    error = float(np.std(rewards, ddof=1) / len(rewards) ** 0.5)
+    return Line(value=float(np.mean(rewards)), standard_error=error, states=len(rewards), threshold=threshold)
+
+
+def store_lines(path: Path, game: Game, lines: Lines) -> None:
+    """Store lines in a file; replaces earlier ones of the same settings.
 
     Raises:
         UserError: The file holds other data.
     """
-    others = [line for line in StoredLines.read(path).lines if not line.is_of(game.config)]
-    lines = StoredLines(lines=(*others, StoredLine(game=settings_of(game.config), silence=silence)))
-    write_text(path, lines.model_dump_json(indent=2) + "\n")
+    others = [stored for stored in LinesFile.read(path).entries if not stored.is_of(game.config)]
+    content = LinesFile(entries=(*others, StoredLines(game=settings_of(game.config), lines=lines)))
+    write_text(path, content.model_dump_json(indent=2, exclude_none=True) + "\n")

@@ -124,8 +124,8 @@ def count_shared(game: Game, states: StateSet, played: Iterable[str]) -> int:
 def references(game: Game, states: StateSet) -> dict[str, Interval]:
     """Returns mean normalised rewards for reference, by name.
 
-    The game's own references and the recorded `human` rewards are measured on the same states. `silence`, if known, is
-    measured on other states of the same configuration.
+    The game's own references and the recorded `human` rewards are measured on the same states. The known lines of play
+    without words, such as `silence`, are measured on other states of the same configuration.
     """
     lines: dict[str, Sequence[float | None]] = {**game.references(states.states)}
     if any(value is not None for value in states.human):
@@ -135,7 +135,7 @@ def references(game: Game, states: StateSet) -> dict[str, Interval]:
         for name, values in lines.items()
     }
     found = Totals.of(totals).intervals() if totals else {}
-    if line := game.silence:
+    for name, line in game.wordless.items():
         low, high = (line.value + sign * Z95 * line.standard_error for sign in (-1, 1))
-        found["silence"] = Interval(value=line.value, low=low, high=high)
+        found[name] = Interval(value=line.value, low=low, high=high)
     return found

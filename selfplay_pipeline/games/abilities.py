@@ -15,6 +15,7 @@ import numpy as np
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Game, Said, Turn
+from selfplay_pipeline.games.silence import LineName, Rewards
 
 
 @dataclass(frozen=True)
@@ -82,16 +83,16 @@ class Lesson:
 
 
 @runtime_checkable
-class SilenceLine(Protocol):
-    """Ability to compute the silence line: the reward of one proposal of a player who hears nothing."""
+class WordlessPlay(Protocol):
+    """Ability to compute the rewards of plays without words (see `games/silence.py`)."""
 
-    def silent_rewards(self, states: Sequence[Any], rng: np.random.Generator) -> Sequence[float]:
-        """Returns the expected reward of the best unheard proposal on each state, mean over all seats.
+    def wordless_rewards(self, states: Sequence[Any], rng: np.random.Generator) -> Mapping[LineName, Rewards]:
+        """Returns the expected rewards of each play on each state, mean over all seats; always of `silence`.
 
-        Such a player knows only its own view and the rules.
+        The rewards of `pass` are those at each of `THRESHOLDS`. A line that the game cannot compute is left out.
 
         Raises:
-            UserError: The game cannot compute it under this configuration.
+            UserError: The game cannot compute any line under this configuration.
         """
         ...
 
@@ -194,7 +195,7 @@ class HumanEpisodes(Protocol):
 
 IN_WORDS: Mapping[type, str] = {
     Redraw: "states drawn anew", KeepNamed: "messages that keep what they name",
-    SilenceLine: "silence line", ListeningTest: "listening test", TurnCredit: "credit of single turns",
+    WordlessPlay: "silence line", ListeningTest: "listening test", TurnCredit: "credit of single turns",
     Lessons: "lesson for a small model", HumanEpisodes: "episodes of people",
 }  # fmt: skip
 A = TypeVar("A")

@@ -24,7 +24,8 @@ from selfplay_pipeline.core.sections import Section
 from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, as_text
 from selfplay_pipeline.games.figures import Figure
-from selfplay_pipeline.games.silence import Silence, known_silence
+from selfplay_pipeline.games.silence import SILENCE as SILENCE_LINE
+from selfplay_pipeline.games.silence import Line, Lines, known_lines
 
 
 class Status(StrEnum):
@@ -324,10 +325,21 @@ class Game(ABC):
         """Whether all seats of an episode receive the same reward under this configuration."""
         return True
 
+    @property
+    def silence_is_bound(self) -> bool:
+        """Whether no play without the content of messages can exceed the silence line under this configuration."""
+        return False
+
     @cached_property
-    def silence(self) -> Silence | None:
-        """Expected reward of one proposal of a player who hears nothing, shown in reward charts; None if unknown."""
-        return known_silence(self.config, self.folder)
+    def wordless(self) -> Lines:
+        """Known lines of play without words that this configuration allows; those that are not known are missing."""
+        lines = known_lines(self.config, self.folder)
+        return {name: line for name, line in lines.items() if name == SILENCE_LINE or not self.silence_is_bound}
+
+    @property
+    def silence(self) -> Line | None:
+        """Expected reward of one proposal of a fixed proposer who hears nothing; None if unknown."""
+        return self.wordless.get(SILENCE_LINE)
 
     @property
     def about_lines(self) -> str:

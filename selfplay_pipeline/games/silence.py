@@ -1,4 +1,14 @@
-"""Silence line of a game: the expected reward of one unheard proposal, stored for each configuration.
+"""Lines of play without words: expected rewards of plays in which no message says anything, for each configuration.
+
+- `silence`: one fixed proposer makes one proposal by its own view and the rules, which is accepted.
+- `pass`: the first player makes such a proposal if it promises at least a threshold, else it passes with an empty
+  message, and the second player proposes. The promise is the expected reward of the proposal; the threshold is the one
+  with the highest expected reward.
+- `counter`: the first player proposes by its own view. The second infers from the proposal what the first may see, and
+  accepts it or, if it expects more of another one, rejects it and proposes that.
+
+In the fixed protocol no play without the content of messages exceeds `silence` (see `tagged_session.py`), and the other
+two plays are illegal. In free play none of the lines is a bound: they show what some plays without words reach.
 
 The lines of built-in configurations come with the games, in `games/NAME/silence.json`; `selfplay silence` writes those
 of other configurations to `data/silence.json`.
@@ -7,8 +17,10 @@ of other configurations to `data/silence.json`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from selfplay_pipeline.core.files import read_model
@@ -22,13 +34,24 @@ WITHOUT_EFFECT = frozenset({"max_length", "max_errors", "mute", "prompts", "prot
 """Settings that change neither the states nor the value of a proposal."""
 
 
-class Silence(BaseModel):
-    """Silence line of one configuration.
+LineName = Literal["silence", "pass", "counter"]
+SILENCE: LineName = "silence"
+PASS: LineName = "pass"
+COUNTER: LineName = "counter"
+Rewards = NDArray[np.float64]
+"""Rewards of one play, shape (states,), or (states, thresholds) for `pass`."""
+THRESHOLDS = np.linspace(0.4, 1, 25)
+"""Promises from which the best threshold of `pass` is chosen."""
+
+
+class Line(BaseModel):
+    """Expected reward of one play without words under one configuration.
 
     Attributes:
         value: Mean reward of all seats over the states.
         standard_error: Standard error of the mean.
         states: Number of sampled states.
+        threshold: Best threshold of `pass`; None for the other lines.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -36,21 +59,26 @@ class Silence(BaseModel):
     value: float
     standard_error: float
     states: int
+    threshold: float | None = None
 
     def __str__(self) -> str:
         return f"{self.value:.3f} ± {self.standard_error:.3f} (standard error, {self.states:,} states)"
 
 
-class StoredLine(BaseModel):
-    """Silence line, with the settings of its game."""
+Lines = dict[LineName, Line]
+"""Lines of one configuration by name; a line that is not computed for it is missing."""
+
+
+class StoredLines(BaseModel):
+    """Lines of one configuration, with the settings of its game."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     game: dict[str, Any]
-    silence: Silence
+    lines: Lines
 
     def is_of(self, config: GameSettings) -> bool:
-        """Whether the line belongs to this configuration.
+        """Whether the lines belong to this configuration.
 
         Settings that are missing in the file count as their defaults. Settings that cannot be read, such as those of
         another version, belong to no configuration.
@@ -63,16 +91,16 @@ class StoredLine(BaseModel):
             return False
 
 
-class StoredLines(BaseModel):
-    """File of silence lines, each for other settings."""
+class LinesFile(BaseModel):
+    """File of lines, each entry for other settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    lines: tuple[StoredLine, ...] = ()
+    entries: tuple[StoredLines, ...] = ()
 
     @classmethod
-    def read(cls, path: Path) -> StoredLines:
-        """Returns the lines of a file; empty if the file does not exist.
+    def read(cls, path: Path) -> LinesFile:
+        """Returns the content of a file; empty if the file does not exist.
 
         Raises:
             UserError: The file has other content.
@@ -80,20 +108,50 @@ class StoredLines(BaseModel):
         return read_model(path, cls, "selfplay silence") if path.exists() else cls()
 
 
+ABOUT = {
+    PASS: "pass: the first player makes such a proposal if it promises enough, else it passes and the second proposes",
+    COUNTER: "counter: the second player infers from the first one's proposal what it sees, and may propose another",
+}
+"""Texts about the other lines, for tables and charts."""
+
+
+def in_words(proposer: str, lines: Lines, *, bound: bool) -> str:
+    """Returns a text about these lines for the reader of a table or chart.
+
+    Args:
+        proposer: What the proposer of `silence` knows.
+        lines: The known lines.
+        bound: Whether no play without the content of messages can exceed `silence`.
+    """
+    if SILENCE not in lines:
+        return ""
+    said = [f"silence: one fixed proposer, who {proposer} and hears nothing, makes one proposal, which is accepted"]
+    said += [about for name, about in ABOUT.items() if name in lines]
+    return "; ".join(
+        [
+            *said,
+            "in the fixed protocol no play without the content of messages exceeds silence"
+            if bound
+            else "these are plays without words, and none is a bound: passes and proposals tell something too",
+        ]
+    )
+
+
 def settings_of(config: GameSettings) -> dict[str, Any]:
-    """Returns the settings on which a line depends."""
+    """Returns the settings on which the lines depend."""
     return config.model_dump(mode="json", exclude=set(WITHOUT_EFFECT))
 
 
-def known_silence(config: GameSettings, folder: Path) -> Silence | None:
-    """Returns the stored line of a configuration, or None. The user's file takes precedence over the game's.
+def known_lines(config: GameSettings, folder: Path) -> Lines:
+    """Returns the stored lines of a configuration; empty without any. The user's file takes precedence over the game's.
 
     Args:
+        config: The configuration.
         folder: Folder of the game.
 
     Raises:
         UserError: A file of lines, such as `data/silence.json`, cannot be read.
     """
     files = (STORED, folder / "silence.json")
-    lines = (line.silence for file in files for line in StoredLines.read(file).lines if line.is_of(config))
-    return next(lines, None)
+    found = (stored.lines for file in files for stored in LinesFile.read(file).entries if stored.is_of(config))
+    return next(found, {})

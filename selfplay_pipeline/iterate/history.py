@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -10,6 +10,7 @@ from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.folder import RunState, Stage
 from selfplay_pipeline.iterate.results import Best, Evaluated, Trained
+from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import TALK, figures_of, summarised
 
 EPISODE_FIGURES = ("reward_standard_error", "distinct_messages", *summarised())
@@ -116,8 +117,14 @@ def in_words(iteration: Iteration, *games: Game) -> str:
         parts += [f"{TALK.label} {scores[0]}, greedy {scores[1]}"] if all(scores) else []
         worth = [f"{mode} {words.worth}" for mode, words in evaluated.held_out_words.items()]
         parts += [f"worth of words {', '.join(worth)}"] if worth else []
+        parts += [f"without words {wordless_in_words(evaluated.wordless)}"] if evaluated.wordless else []
         parts += [f"{figures_of(*games)[name].label} {interval}" for name, interval in evaluated.held_out_parts.items()]
     return ", ".join(parts)
+
+
+def wordless_in_words(lines: Mapping[str, Interval]) -> str:
+    """Returns the lines of play without words in a few words."""
+    return ", ".join(f"{name} {line.value:.3f}" for name, line in lines.items())
 
 
 def best_iteration(history: Sequence[Iteration]) -> Best | None:

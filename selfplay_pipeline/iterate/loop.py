@@ -272,6 +272,7 @@ class Loop:
             held_out_illegal=sampled["illegal"].value,
             states_shared_with_training=shared,
             held_out_words={mode: report.words for mode, report in evaluation.modes.items() if report.words},
+            wordless={name: evaluation.references[name] for name in game.wordless},
             held_out_parts={name: sampled[name] for name, figure in figures_of(game).items() if figure.part_of},
             **questions,
         )

@@ -65,8 +65,9 @@ class Evaluated(StageResult):
     """Figures of a checkpoint on the held-out states of a run.
 
     Attributes:
-        held_out_talk_score: Talk score of the sampled episodes; None if the silence line is unknown.
-        held_out_greedy_talk_score: Talk score of the greedy episodes; None if the silence line is unknown.
+        held_out_talk_score: Talk score of the sampled episodes; None if it is not measured.
+        held_out_greedy_talk_score: Talk score of the greedy episodes; None if it is not measured.
+        wordless: Known lines of play without words, by name.
         held_out_questions: Questions per episode; None in self-play.
         held_out_parts: Figures that are parts of one total, such as the causes of lost reward, by name.
         held_out_words: Worth of words by mode; empty unless messages were swapped.
@@ -83,6 +84,7 @@ class Evaluated(StageResult):
     held_out_questions: Interval | None = None
     held_out_parts: dict[str, Interval] = {}
     held_out_words: dict[str, Words] = Field(default={}, exclude_if=lambda words: not words)
+    wordless: dict[str, Interval] = {}
 
 
 class Best(StageResult):

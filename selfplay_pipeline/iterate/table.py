@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.table import Table
@@ -12,13 +13,18 @@ from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.iterate.folder import RunDirectory, Stage, short
-from selfplay_pipeline.iterate.results import Best
+from selfplay_pipeline.iterate.history import wordless_in_words
+from selfplay_pipeline.iterate.results import Best, Evaluated
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 LIVE_ROWS = 12
 """Number of iterations in the table of a running run."""
 OF_EPISODES = ("reward", "agreed", "illegal", "messages")
 """Names of the episode figures in the table; names are shorter than labels."""
+ALWAYS = ("\neval", "eval\ngreedy")
+"""Columns that a table has before any evaluation is done."""
+EXPLAINED = {"\ntalk": "talk: talk score", "\nworth": "worth: worth of words"}
+"""Explanations of columns."""
 PLAY_AND_TRAIN: tuple[Stage, ...] = ("generate", "train")
 
 
@@ -30,28 +36,26 @@ def live_table(path: Path) -> Table:
 
 
 def run_table(run: RunDirectory, newest: int | None = None) -> Table:
-    """Returns a table with one row per iteration, or only the `newest` rows; cells of unfinished stages are empty."""
+    """Returns a table with one row per iteration, or only the `newest` rows; cells of unfinished stages are empty.
+
+    Its caption gives the known lines of play without words.
+    """
+    evaluations = {number: run.state.evaluated(number) for number in sorted(run.state.iterations)}
+    lines = next((found.wordless for found in evaluations.values() if found), {})
+    held_out = {
+        heading: cells for heading, cells in _held_out(evaluations).items() if any(cells.values()) or heading in ALWAYS
+    }
+    explained = [words for heading, words in EXPLAINED.items() if heading in held_out]
     table = Table(
         title=one_line(f"self-play in {run.path}"),
         caption="left: training episodes (no signal: groups with equal rewards)\n"
-        "right: new checkpoint on held-out states (talk: talk score; worth: worth of words)",
+        + "right: new checkpoint on held-out states"
+        + f" ({'; '.join(explained)})" * bool(explained)
+        + f"\nreward of play without words: {wordless_in_words(lines)}" * bool(lines),
         box=None,
         padding=(0, 1, 0, 0),
     )
-    evaluations = {number: run.state.evaluated(number) for number in run.state.iterations}
-    swapped = any(one and one.held_out_words for one in evaluations.values())
-    for name in (
-        "#",
-        *OF_EPISODES,
-        "no\nsignal",
-        "\nsteps",
-        "\neval",
-        "eval\ngreedy",
-        "\ntalk",
-        *(("\nworth", "worth\ngreedy") if swapped else ()),
-        "play\n(s)",
-        "train\n(s)",
-    ):
+    for name in ("#", *OF_EPISODES, "no\nsignal", "\nsteps", *held_out, "play\n(s)", "train\n(s)"):
         table.add_column(name if "\n" in name else f"\n{name}", justify="right", no_wrap=True)
     for number, stages in sorted(run.state.iterations.items())[-newest if newest else None :]:
         cells = [""] * 6
@@ -66,15 +70,29 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
             ]
         if trained := run.state.trained(number):
             cells[-1] = "carried" if trained.carried else str(trained.steps)
-        held_out: list[Interval | None] = [None] * (5 if swapped else 3)
-        if evaluated := evaluations[number]:
-            held_out = [evaluated.held_out_reward, evaluated.held_out_greedy_reward, evaluated.held_out_talk_score]
-            words = [evaluated.held_out_words.get(mode) for mode in ("sampled", "greedy")]
-            held_out += [None if one is None else one.worth for one in words] if swapped else []
-        cells += ["" if one is None or one.value is None else f"{one.value:.3f}" for one in held_out]
+        figures = [of_iteration[number] for of_iteration in held_out.values()]
+        cells += ["" if one is None or one.value is None else f"{one.value:.3f}" for one in figures]
         cells += [f"{stages[stage].seconds:.0f}" if stage in stages else "" for stage in PLAY_AND_TRAIN]
         table.add_row(str(number), *cells)
     return table
+
+
+def _held_out(evaluations: Mapping[int, Evaluated | None]) -> dict[str, dict[int, Interval | None]]:
+    """Returns the figures on held-out states by column and iteration."""
+
+    def column(figure: Callable[[Evaluated], Interval | None]) -> dict[int, Interval | None]:
+        return {number: None if found is None else figure(found) for number, found in evaluations.items()}
+
+    def worth(mode: str) -> dict[int, Interval | None]:
+        return column(lambda found: found.held_out_words[mode].worth if mode in found.held_out_words else None)
+
+    return {
+        "\neval": column(lambda found: found.held_out_reward),
+        "eval\ngreedy": column(lambda found: found.held_out_greedy_reward),
+        "\ntalk": column(lambda found: found.held_out_talk_score),
+        "\nworth": worth("sampled"),
+        "worth\ngreedy": worth("greedy"),
+    }
 
 
 def show_run(run: RunDirectory) -> None:

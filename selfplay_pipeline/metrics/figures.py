@@ -52,6 +52,11 @@ def _repeated_messages(episode: Measured) -> int:
     return episode.messages - len({text.strip() for text in episode.said})
 
 
+def _has_talk(game: Game) -> bool:
+    """Whether the talk score is measured: silence must be known, and no play without words may exceed it."""
+    return game.silence is not None and game.silence_is_bound
+
+
 def _talk(episode: Measured) -> float:
     return talk_score(episode.reward, episode.game.silence.value) if episode.game.silence else 0.0
 
@@ -62,9 +67,10 @@ REWARD = Figure(
 )  # fmt: skip
 TALK = Figure(
     "talk_score", "talk score", _talk, better="higher", chart="Talk score",
-    note="(reward - silence) / (1 - silence): 0 is one accepted proposal of a player who hears nothing, 1 the optimum.",
+    note="(reward - silence) / (1 - silence): 0 is the most that is reached without words in the fixed protocol, 1 the "
+    "optimum.",
 )  # fmt: skip
-"""Measured only for games with a known silence line."""
+"""Measured only for games with a known silence line that no play without words exceeds."""
 FIGURES = (
     REWARD,
     TALK,
@@ -190,7 +196,7 @@ def measure(episode: Measured) -> Measures:
     return {
         name: figure.parts(episode)
         for name, figure in figures_of(episode.game).items()
-        if (len(episode.seats) == 1 or not name.startswith(BY_SEAT)) and (figure is not TALK or episode.game.silence)
+        if (len(episode.seats) == 1 or not name.startswith(BY_SEAT)) and (figure is not TALK or _has_talk(episode.game))
     }
 
 

@@ -97,7 +97,7 @@ def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
     """
     found = next((scan.references for scan in reversed(scans) if scan.references), {}) | source.references
     known = {name.replace("_", " "): interval.value for name, interval in found.items() if interval.value is not None}
-    drawn = [name.replace("_", " ") for game in games_in(scans) for name in (*game.lines, "silence")]
+    drawn = [name.replace("_", " ") for game in games_in(scans) for name in (*game.lines, *game.wordless)]
     lines = {name: known[name] for name in drawn if name in known}
     if "human" in known:
         lines["human pairs"] = known["human"]

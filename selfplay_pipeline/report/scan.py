@@ -18,7 +18,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.bootstrap import Interval
-from selfplay_pipeline.metrics.figures import TALK, Sums, measure
+from selfplay_pipeline.metrics.figures import Sums, measure
 from selfplay_pipeline.report.sources import EpisodesFile
 
 REFERENCE_STATES = 500
@@ -96,9 +96,7 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
     if sums:
         result.figures = sums.totals(sorted(summary.rewards)).intervals()
         config = file.game_config()
-        if config is None:
-            result.figures.pop(TALK.name, None)  # the silence line belongs to a configuration
-        else:
+        if config is not None:
             result.references = references(make_game(config), StateSet(file.label, tuple(states.values())))
     return result
 

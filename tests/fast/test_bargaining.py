@@ -16,7 +16,6 @@ from pydantic import BaseModel, ValidationError
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.bargaining.game import BargainingGame
-from selfplay_pipeline.games.bargaining.measures import silent_rewards
 from selfplay_pipeline.games.bargaining.rules import (
     BargainingConfig,
     BargainingState,
@@ -38,11 +37,13 @@ from selfplay_pipeline.games.bargaining.text import (
     parse_share,
     told_values,
 )
+from selfplay_pipeline.games.bargaining.wordless import silent_plan, wordless_rewards
 from selfplay_pipeline.games.base import CUT, HELD_OUT, Outcome, ParseError, Said, Status, Step, read_state, state_rng
 from selfplay_pipeline.games.figures import Measures
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import GameConfig, game_named, make_game, parse_game_config
+from selfplay_pipeline.games.silence import THRESHOLDS
 from selfplay_pipeline.games.tagged_session import AGREED
 from selfplay_pipeline.games.tags import tagged
 from selfplay_pipeline.generate.records import OutcomeRecord
@@ -494,7 +495,7 @@ def test_reference_lines_of_a_thousand_states(kind):
     config = BargainingConfig(reward=kind)
     game = BargainingGame(config)
     states = [game.sample_state(state_rng(0, index)) for index in range(1000)]
-    lines = {**game.references(states), "silence": game.silent_rewards(states, np.random.default_rng(0))}
+    lines = {**game.references(states), "silence": game.wordless_rewards(states, np.random.default_rng(0))["silence"]}
     means = {name: float(np.mean(values)) for name, values in lines.items()}
     assert means == pytest.approx(LINES[kind], abs=0.001)
     assert all(silent <= best + 1e-9 for silent, best in zip(lines["silence"], lines["best"], strict=True))
@@ -516,7 +517,39 @@ def test_silence_is_the_best_expectation_of_who_knows_only_its_own_values(kind, 
             if alike:
                 splits = all_splits(alike[0])
                 best.append(max(sum(np.mean(rewards(config, state, split)) for state in alike) for split in splits))
-    assert np.mean(silent_rewards(states, config)) == pytest.approx(sum(best) / 2 / len(states))
+    assert np.mean(wordless_rewards(states, config)["silence"]) == pytest.approx(sum(best) / 2 / len(states))
+
+
+@pytest.mark.parametrize("kind", REWARDS)
+def test_pass_and_counter_are_the_best_answers_to_what_the_first_player_tells(kind):
+    """From the definition: expectations over all states that a player cannot tell apart, over all splits."""
+    config, counts, threshold = REWARDS[kind], (1, 1, 3), THRESHOLDS[18]
+    states = [BargainingState(counts=counts, values=pair) for pair in possible_pairs(counts, 10)]
+    splits = all_splits(states[0])
+    reached = np.array([[np.mean(rewards(config, state, split)) for split in splits] for state in states])
+
+    def best_by(known):
+        """Returns the best split of each state, and its expected reward, for a player who knows this of the state."""
+        alike = {}
+        for number, one in enumerate(known):
+            alike.setdefault(one, []).append(number)
+        means = {one: reached[numbers].mean(axis=0) for one, numbers in alike.items()}
+        return [int(means[one].argmax()) for one in known], np.array([means[one].max() for one in known])
+
+    expected = {"pass": [], "counter": []}
+    for seat in (0, 1):
+        first, promised = best_by([state.values[seat] for state in states])
+        own = [state.values[1 - seat] for state in states]
+        after_pass, _ = best_by(list(zip(own, promised >= threshold, strict=True)))
+        told = [silent_plan(config, counts, state.values[seat], seat).plan for state in states]
+        answer, _ = best_by(list(zip(own, told, strict=True)))
+        at = np.arange(len(states))
+        expected["pass"].append(np.where(promised >= threshold, reached[at, first], reached[at, after_pass]))
+        expected["counter"].append(reached[at, answer])
+    found = wordless_rewards(states, config)
+    assert found["pass"][:, 18].mean() == pytest.approx(np.mean(expected["pass"]))
+    assert found["counter"].mean() == pytest.approx(np.mean(expected["counter"]))
+    assert found["counter"].mean() > found["silence"].mean() + 0.01
 
 
 def figures_of(state: BargainingState, turns: list[Said], *seats: int, agreed: Split | None) -> Measures:

@@ -40,7 +40,7 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "evaluate": (("random", "--num-states", "2"), "random with itself on 2 held-out states (seed 0): 4 scripted episo"),
     "crossplay": (("random", "sharing", "--num-states", "2"), "random, sharing, each with each, on 2 held-out states"),
     "listen": (("sharing", "--num-states", "2"), "sharing with itself on 2 held-out states (seed 0), then each decisi"),
-    "silence": (("--states", "9"), "silence line on 9 states (seed 0) to {output}"),
+    "silence": (("--states", "9"), "lines of play without words on 9 states (seed 0) to {output}"),
     "report": (("games.jsonl",), "games.jsonl (episodes; files of episodes: 1) to page {output}"),
     "questions": (("run",), "run: 32 episodes, analysis.json, analysis.md and plots to {output}"),
     "slime data": (("--num-states", "5"), "states 0…4 of seed 0"),

@@ -79,7 +79,6 @@ def test_a_file_has_the_same_figures_in_its_summary_in_evaluations_and_in_the_re
     (file,) = discover(write_episodes(tmp_path / "episodes.jsonl", records)).files
     game = game_named(records[0].game)
     tally = Tally(game, STATES, Seating.BOTH).add(records).totals().intervals()
-    del tally["talk_score"]  # which is of a configuration, and none is noted beside the file
     assert scan(file).figures == tally
     for key, figure in summarised(game).items():
         assert getattr(played, key) == pytest.approx(tally[figure.name].value or 0), figure.name

@@ -94,6 +94,18 @@ def test_the_table_shows_what_is_done_and_only_the_newest_iterations(tmp_path):
     assert run_table(directory, newest=2).row_count == 2
 
 
+def test_in_free_play_the_table_gives_the_lines_of_play_without_words_and_no_talk_score(tmp_path):
+    directory, console = RunDirectory(tmp_path), Console(file=io.StringIO(), width=110)
+    line = {"value": 0.92, "low": 0.91, "high": 0.93}
+    lines = {"wordless": {"silence": line | {"value": 0.84}, "pass": line, "counter": line | {"value": 0.97}}}
+    directory.finish(0, "evaluate", StageRecord(seconds=1, figures=HELD_OUT | lines))
+    console.print(run_table(directory))
+    text = console.file.getvalue()
+    assert "reward of play without words: silence 0.840, pass 0.920, counter 0.970" in text and "talk" not in text
+    said = in_words(Iteration(0, evaluated=Evaluated(**HELD_OUT, **lines)))
+    assert said.endswith(", without words silence 0.840, pass 0.920, counter 0.970")
+
+
 def test_an_iteration_in_words():
     trained = Trained(**FINISHED["train"])
     assert in_words(Iteration(1, Played(**PLAY), trained, Evaluated(**HELD_OUT))) == (

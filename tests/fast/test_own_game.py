@@ -14,7 +14,7 @@ from command import selfplay
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games import registry
-from selfplay_pipeline.games.abilities import HumanEpisodes, Lessons, ListeningTest, SilenceLine, TurnCredit, ability
+from selfplay_pipeline.games.abilities import HumanEpisodes, Lessons, ListeningTest, TurnCredit, WordlessPlay, ability
 from selfplay_pipeline.generate.records import read_episodes
 
 CONFIG = "examples/sums.yaml"
@@ -193,7 +193,7 @@ def test_two_games_of_one_name_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (SilenceLine, "silence line"), (ListeningTest, "listening test"), (TurnCredit, "credit of single turns"),
+        (WordlessPlay, "silence line"), (ListeningTest, "listening test"), (TurnCredit, "credit of single turns"),
         (Lessons, "lesson for a small model"), (HumanEpisodes, "episodes of people"),
     ],
 )  # fmt: skip

@@ -284,15 +284,23 @@ def test_human_pairs_are_drawn_on_the_board_that_they_played_and_on_no_other(tmp
     assert "human pairs (8×8)" not in charts(path)["reward"].lines, "whose board is not known"
 
 
-@pytest.mark.parametrize(
-    ("changes", "known"), [({"visibility": "complementary", "score_power": 3}, True), ({}, False)], ids=["honest", ""]
-)
-def test_the_silence_line_and_the_talk_score_are_drawn_where_the_line_is_known(tmp_path, changes, known):
-    board = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, **changes)
-    path = write_episodes(tmp_path / "selfplay_games.jsonl", make_episodes(2, 1, config=board))
-    note_rules(path, board)
-    assert (charts(path)["reward"].lines.get("silence") == pytest.approx(0.84, abs=0.005)) == known
-    assert ("talk_score" in scan(discover(path).files[0]).figures) == known
+@pytest.mark.parametrize("protocol", ["free", "fixed"])
+def test_the_lines_of_play_without_words_are_drawn_and_the_talk_score_where_silence_is_a_bound(tmp_path, protocol):
+    board = {"size": 3, "max_score": 9, "scale_min": 1.0, "scale_max": 1.0, "hard_factor": 0.0}
+    honest = {"visibility": "complementary", "score_power": 3}
+    for name, changes, known in (("honest", honest, True), ("other", {}, False)):
+        config = MatchingConfig(**board, **changes, protocol=protocol)
+        path = write_episodes(tmp_path / name / "selfplay_games.jsonl", make_episodes(2, 1, config=config))
+        write_json(path.with_suffix(".args.json"), {f"game.{key}": value for key, value in config.model_dump().items()})
+        source = discover(path)
+        (found,) = [scan(file) for file in source.files]
+        (chart,) = [chart for chart in charts_of(source, [found]) if chart.key == "reward"]
+        assert ("talk_score" in found.figures) == (known and protocol == "fixed")
+        assert ("silence: one fixed proposer" in chart.note) == known
+        assert ("none is a bound" in chart.note) == (known and protocol == "free")
+        drawn = {line: value for line, value in chart.lines.items() if line in ("silence", "pass", "counter")}
+        lines = {"silence": 0.84, "pass": 0.92, "counter": 0.97} if protocol == "free" else {"silence": 0.84}
+        assert drawn == pytest.approx(lines if known else {}, abs=0.005)
     path.with_suffix(".args.json").unlink()
     assert "talk_score" not in scan(discover(path).files[0]).figures, "whose configuration is not known"
 

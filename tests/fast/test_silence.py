@@ -1,6 +1,8 @@
-"""The silence line: sampled posteriors equal sums over all states."""
+"""The lines of play without words: sampled posteriors equal sums over all states, and players reach the lines."""
 
 import json
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from command import selfplay
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.evaluate.silence import compute_silence
+from selfplay_pipeline.evaluate.silence import compute_lines, line_of
 from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.games.matching.measures import references
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
@@ -21,13 +23,14 @@ from selfplay_pipeline.games.matching.silence import (
     Tables,
     best_plans,
     draws_for,
+    own_view_plans,
     passes_filter,
-    silent_rewards,
     values_of,
+    wordless_rewards,
 )
 from selfplay_pipeline.games.matching.states import _best, draw_masks, draw_scores, sample_state
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.silence import STORED, Silence, StoredLines
+from selfplay_pipeline.games.silence import STORED, THRESHOLDS, Line, LinesFile
 from selfplay_pipeline.metrics.talk import talk_score
 
 TWO = {"size": 2, "scale_min": 1, "scale_max": 1}
@@ -81,8 +84,8 @@ def posterior_of_all(config: MatchingConfig) -> ByView:
 
 def sampled_posterior(state: MatchingState, config: MatchingConfig, draws: int) -> Tables:
     """The posterior of player 0, mean of 50 chains."""
-    shares = Posterior([state] * 25, config, np.random.default_rng(0)).mean_shares(draws)
-    return np.asarray(shares[::2].mean(axis=0))
+    shares = Posterior([(state, 0)] * 50, config, np.random.default_rng(0)).mean_shares(draws)
+    return np.asarray(shares.mean(axis=0))
 
 
 @pytest.mark.long
@@ -94,7 +97,7 @@ def test_the_posterior_and_the_line_equal_sums_over_all_states(config: MatchingC
         expected = exact[mask.tobytes(), np.where(mask, state.table, -1.0).tobytes()][1]
         assert sampled_posterior(state, config, 100) == pytest.approx(expected, abs=0.05)
     line = sum(chance * values_of(share[None], best_plans(share[None]))[0] for chance, share in exact.values())
-    rewards = silent_rewards(sample(config, 60), config, np.random.default_rng(0), 100)
+    rewards = wordless_rewards(sample(config, 60), config, np.random.default_rng(0), 100)["silence"]
     assert rewards.mean() == pytest.approx(line, abs=4 * rewards.std() / len(rewards) ** 0.5 + 0.004)
 
 
@@ -104,7 +107,7 @@ def test_a_line_of_few_draws_promises_no_more_than_the_best(name: str) -> None:
     exact, states = posterior_of_all(config), sample(config, 150)
     line = sum(chance * values_of(share[None], best_plans(share[None]))[0] for chance, share in exact.values())
     for draws in (1, 4):
-        rewards = silent_rewards(states, config, np.random.default_rng(1), draws)
+        rewards = wordless_rewards(states, config, np.random.default_rng(1), draws)["silence"]
         assert rewards.mean() < line + 3 * rewards.std() / len(rewards) ** 0.5 + 1e-9
 
 
@@ -119,7 +122,7 @@ def test_on_each_board_a_hidden_cell_is_drawn_anew_equally_often() -> None:
 def test_a_step_of_a_chain_draws_as_many_cells_anew_on_each_board(size: int) -> None:
     """Counted by what the partner sees, where a filter is on that every state passes."""
     config = TINY.model_copy(update={"size": size, "hard_factor": 1e-9, "p_visible": 0.5})
-    chains = Posterior(sample(config, 100), config, np.random.default_rng(0))
+    chains = Posterior([(state, 0) for state in sample(config, 400)], config, np.random.default_rng(0))
     before, changed = chains.partners.copy(), []
     for _ in range(10):
         chains.mean_shares(1)
@@ -144,14 +147,15 @@ def test_chains_agree_with_rejection_where_the_filter_is_on() -> None:
 def test_where_nothing_is_filtered_silence_is_close_to_own_view(board: dict[str, object]) -> None:
     config = TINY.model_copy(update={"hard_factor": 0.0, **board})
     states = sample(config, 250)
-    more = silent_rewards(states, config, np.random.default_rng(0), 200) - references(states, config)["own_view"]
+    silent = wordless_rewards(states, config, np.random.default_rng(0), 200)["silence"]
+    more = silent - references(states, config)["own_view"]
     error = more.std() / len(more) ** 0.5
     assert -3 * error < more.mean() < 0.015 + 3 * error
 
 
 def test_a_filter_tells_a_silent_player_much() -> None:
     states = sample(TINY, 40)
-    rewards = silent_rewards(states, TINY, np.random.default_rng(0), 300)
+    rewards = wordless_rewards(states, TINY, np.random.default_rng(0), 300)["silence"]
     assert rewards.mean() > np.mean(references(states, TINY)["own_view"]) + 0.15
 
 
@@ -189,6 +193,114 @@ def test_the_true_scores_are_among_the_readings_of_dialops_views() -> None:
         assert readings.chances.sum() == pytest.approx(1)
 
 
+# --- pass and counter ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Board:
+    """A 2×2 state of an enumeration: its chance, and its views as hashable values."""
+
+    state: MatchingState
+    chance: float
+    views: tuple[bytes, bytes]
+
+
+def every_board(config: MatchingConfig) -> list[Board]:
+    """Returns all states of an unfiltered 2×2 configuration whose masks are complementary."""
+    power, top = 1 / config.score_power, config.max_score + 1
+    found = []
+    for cells, seen in product(product(range(top), repeat=4), product([False, True], repeat=4)):
+        table, mask = np.array(cells).reshape(2, 2), np.array(seen).reshape(2, 2)
+        best = int(max(np.trace(table), np.trace(table[::-1])))
+        if best:
+            chance = float((((table + 1) / top) ** power - (table / top) ** power).prod())
+            views = tuple(np.where(one, table, -1).tobytes() for one in (mask, ~mask))
+            found.append(Board(MatchingState(table, (mask, ~mask), (1, 1), best, (), ()), chance, views))
+    total = sum(board.chance for board in found)
+    return [replace(board, chance=board.chance / total) for board in found]
+
+
+def expectations(boards: list[Board], knows: Callable[[Board], Hashable]) -> dict[Hashable, Tables]:
+    """Returns the expected reward of both plans by what a player knows of a state."""
+    sums: dict[Hashable, Tables] = {}
+    for board in boards:
+        table = board.state.table
+        rewards = np.array([np.trace(table), np.trace(table[::-1]), board.state.best]) / board.state.best
+        sums[knows(board)] = sums.get(knows(board), np.zeros(3)) + board.chance * rewards
+    return {known: (found / found[2])[:2] for known, found in sums.items()}
+
+
+def own_view_plan(board: Board, seat: int, config: MatchingConfig) -> int:
+    """Returns 0 for the plan of the main diagonal, 1 for the other one."""
+    plans = own_view_plans(board.state.table[None], board.state.masks[seat][None], config)
+    return int(plans[0, 0])
+
+
+def enumerated(config: MatchingConfig) -> tuple[Tables, float]:
+    """Returns the lines `pass`, at each threshold, and `counter`, from sums over all states; seat 0 is first."""
+    boards = every_board(config)
+    first, second = (expectations(boards, lambda board, seat=seat: board.views[seat]) for seat in (0, 1))
+    told = expectations(boards, lambda board: (board.views[1], own_view_plan(board, 0, config)))
+    passing, counter = np.zeros(len(THRESHOLDS)), 0.0
+    for board in boards:
+        table = board.state.table
+        rewards = np.array([np.trace(table), np.trace(table[::-1])]) / board.state.best
+        own, partners = first[board.views[0]], second[board.views[1]]
+        proposes = own.max() >= THRESHOLDS
+        passing += board.chance * np.where(proposes, rewards[own.argmax()], rewards[partners.argmax()])
+        counter += board.chance * rewards[told[board.views[1], own_view_plan(board, 0, config)].argmax()]
+    return passing, counter
+
+
+def test_pass_and_counter_equal_sums_over_all_states() -> None:
+    config = CELLS["honest"]
+    passing, counter = enumerated(config)
+    found = wordless_rewards(sample(config, 1500), config, np.random.default_rng(0), 400)
+    for number in range(0, len(THRESHOLDS), 6):
+        rewards = found["pass"][:, number]
+        assert rewards.mean() == pytest.approx(passing[number], abs=4 * rewards.std() / 1500**0.5 + 0.002)
+    rewards = found["counter"]
+    assert rewards.mean() == pytest.approx(counter, abs=4 * rewards.std() / 1500**0.5 + 0.002)
+    assert counter > passing.max() > passing[0] + 0.01
+
+
+def test_a_view_that_no_state_of_the_rules_agrees_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selfplay_pipeline.games.matching.silence.MAX_ROUNDS", 3)
+    seen = np.ones((3, 3), bool)
+    state = MatchingState(np.eye(3, dtype=int) * 9, (seen, ~seen), (1.0, 1.0), 27, (), ())
+    with pytest.raises(UserError, match=r"none passed the hard filter with what a seat sees"):
+        Posterior([(state, 0)], TINY, np.random.default_rng(0))
+
+
+def test_the_threshold_is_chosen_on_other_states_than_it_is_measured_on() -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0.5, 0.1, (200, len(THRESHOLDS)))
+    assert noise.mean(axis=0).max() > 0.51, "the best of many equal means looks better"
+    assert line_of(noise).value == pytest.approx(0.5, abs=0.015)
+    noise[:, 7] += 0.3
+    line = line_of(noise)
+    assert line.threshold == pytest.approx(THRESHOLDS[7]) and line.value == pytest.approx(0.8, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "episodes"),
+    [("tiny_bargaining", 1000), ("tiny_honest", 150), pytest.param("tiny", 60, marks=pytest.mark.long)],
+)
+@pytest.mark.parametrize(("player", "line"), [("passing", "pass"), ("countering", "counter")])
+def test_scripted_players_reach_the_lines_in_muted_play(name: str, episodes: int, player: str, line: str) -> None:
+    game = make_game(load_config(name, {"game.mute": True}).game)
+    rewards = []
+    for number in range(episodes):
+        session, rng = game.start(game.sample_state(state_rng(21, number))), np.random.default_rng(number)
+        while session.seats:
+            step = session.step(session.seats[0], game.players[player].act(game.view(session, session.seats[0]), rng))
+            assert step.error is None
+        rewards.append(np.mean(session.outcome().rewards))
+    error = float(np.std(rewards) / episodes**0.5)
+    assert np.mean(rewards) == pytest.approx(game.wordless[line].value, abs=3.5 * error + 0.002)
+    assert game.silence is not None and np.mean(rewards) > game.silence.value
+
+
 # --- the stored lines -----------------------------------------------------------------------------------------
 
 
@@ -201,17 +313,31 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", ["tiny", "tiny4x4", "tiny_honest", "tiny_honest4x4", "default", "tiny_bargaining"])
 def test_the_built_in_configurations_come_with_their_lines(name: str) -> None:
-    silence = make_game(load_config(name, {}).game).silence
-    assert silence is not None
-    assert 0 < silence.standard_error < 0.003
+    game = make_game(load_config(name, {}).game)
+    assert game.silence is not None and 0 < game.silence.standard_error < 0.003
+    expected = ["silence"] if name == "default" else ["silence", "pass", "counter"]
+    assert list(game.wordless) == expected, "on 8×8 no drawn state agrees with a proposal"
+    assert all(line.value >= game.silence.value for line in game.wordless.values()), "actions tell something"
+    assert all(line.standard_error < 0.007 for line in game.wordless.values())
 
 
 @pytest.mark.parametrize("name", ["tiny_honest", "tiny_bargaining"])
-def test_a_stored_line_is_what_the_command_computes(name: str) -> None:
+def test_in_the_fixed_protocol_silence_is_the_one_line_and_a_bound(name: str) -> None:
+    free = make_game(load_config(name, {}).game)
+    fixed = make_game(load_config(name, {"game.protocol": "fixed"}).game)
+    assert list(fixed.wordless) == ["silence"] and fixed.silence == free.silence
+    assert fixed.silence_is_bound and not free.silence_is_bound
+    assert "no play without the content of messages exceeds silence" in fixed.about_lines
+    assert "none is a bound" in free.about_lines and "counter: " in free.about_lines
+
+
+@pytest.mark.parametrize("name", ["tiny_honest", "tiny_bargaining"])
+def test_stored_lines_are_what_the_command_computes(name: str) -> None:
     game = make_game(load_config(name, {}).game)
-    found = compute_silence(game, 200, seed=3)
-    assert game.silence is not None
-    assert found.value == pytest.approx(game.silence.value, abs=4 * found.standard_error)
+    found = compute_lines(game, 200, seed=3)
+    assert list(found) == list(game.wordless)
+    for line, stored in zip(found.values(), game.wordless.values(), strict=True):
+        assert line.value == pytest.approx(stored.value, abs=4 * line.standard_error)
 
 
 def test_a_line_is_of_the_states_and_the_reward_whatever_else_is_configured() -> None:
@@ -224,14 +350,17 @@ def test_a_line_is_of_the_states_and_the_reward_whatever_else_is_configured() ->
 def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path) -> None:
     Path("mine.yaml").write_text("base: tiny_honest\ngame:\n  size: 2\n  max_score: 8\n")
     planned = selfplay("silence", "--config", "mine.yaml", "--states", "20", "--dry-run")
-    assert "silence line on 20 states (seed 0) to data/silence.json; none is known" in planned.stdout
+    assert "lines of play without words on 20 states (seed 0) to data/silence.json; known: none" in planned.stdout
     assert not STORED.exists()
     for seed in ("1", "2"):
         done = selfplay("silence", "--config", "mine.yaml", "--states", "20", "--seed", seed)
         assert done.returncode == 0, done.stderr
-    (line,) = StoredLines.read(STORED).lines
-    assert make_game(load_config("mine.yaml", {}).game).silence == line.silence
-    assert f"silence {line.silence}, written to data/silence.json" in done.stdout
+    (stored,) = LinesFile.read(STORED).entries
+    assert make_game(load_config("mine.yaml", {}).game).wordless == stored.lines
+    assert list(stored.lines) == ["silence", "pass", "counter"]
+    for name, line in stored.lines.items():
+        assert f"{name} {line}, " in done.stdout
+    assert "written to data/silence.json" in done.stdout
     assert make_game(load_config("tiny", {}).game).silence is not None, "the built-in ones are there too"
 
 
@@ -242,10 +371,11 @@ def test_a_file_of_something_else_is_refused_before_anything_is_computed(here: P
     assert "out.json holds something that `selfplay silence` did not write" in done.stderr
     STORED.parent.mkdir()
     line = {"value": 0.5, "standard_error": 0.1, "states": 2}
-    STORED.write_text(json.dumps({"lines": [{"game": {"name": "matching", "colour": "red"}, "silence": line}]}))
-    assert make_game(MatchingConfig()).silence != Silence(**line), "of another version, perhaps"
-    STORED.write_text('{"lines": [{"game": {}}]}')
-    with pytest.raises(UserError, match=r"data/silence\.json: field 'lines\.0\.silence': .*`selfplay silence` writes"):
+    entry = {"game": {"name": "matching", "colour": "red"}, "lines": {"silence": line}}
+    STORED.write_text(json.dumps({"entries": [entry]}))
+    assert make_game(MatchingConfig()).silence != Line(**line), "of another version, perhaps"
+    STORED.write_text('{"entries": [{"game": {}}]}')
+    with pytest.raises(UserError, match=r"data/silence\.json: field 'entries\.0\.lines': .*`selfplay silence` writes"):
         _ = make_game(MatchingConfig()).silence
 
 
@@ -258,4 +388,4 @@ def test_the_talk_score_is_0_at_silence_and_1_at_the_optimum() -> None:
 def test_states_that_are_filtered_in_part_have_no_line() -> None:
     config = MatchingConfig(unfiltered_after=10_001)
     with pytest.raises(UserError, match=r"^game\.unfiltered_after: "):
-        silent_rewards([], config, np.random.default_rng(0), 1)
+        wordless_rewards([], config, np.random.default_rng(0), 1)

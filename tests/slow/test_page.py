@@ -151,7 +151,7 @@ def test_every_chart_is_there_in_both_themes(open_page, theme):
     page = open_page(theme=theme).page
     pictures = page.locator("figure img")
     keys = [figure.get_attribute("id") for figure in page.locator("figure").all()]
-    played = "reward talk_score agreed optimal illegal messages questions words_per_message entropy flat_groups"
+    played = "reward agreed optimal illegal messages questions words_per_message entropy flat_groups"
     lost = ["where_reward_is_lost_sampled", "where_reward_is_lost_greedy"]
     expected = [
         *played.split(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 from rich.table import Table
 
@@ -13,14 +14,15 @@ from selfplay_pipeline.evaluate.crossplay import CrossPlay
 from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
 from selfplay_pipeline.evaluate.worth import OTHER_STATES, rows_of_words
-from selfplay_pipeline.games.abilities import SilenceLine
+from selfplay_pipeline.games.abilities import WordlessPlay
 from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.games.silence import SILENCE, LineName
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import rows_of
 
-SILENCE = "silence"
-"""Name of the reference line whose states are not those of the evaluation."""
-HOW_TO_KNOW = "not known for this configuration; `selfplay silence` with the same --config computes it"
+HOW_TO_KNOW = (
+    "not known for this configuration; `selfplay silence` with the same --config computes what can be computed"
+)
 
 
 def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
@@ -46,17 +48,19 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
     console = Terminal()
     console.print(table)
     about = f"({game.about_lines})\n" if game.about_lines else ""
-    about += f"silence: {HOW_TO_KNOW}\n" if game.silence is None and isinstance(game, SilenceLine) else ""
+    lines = [SILENCE] if game.silence_is_bound else get_args(LineName)
+    unknown = ", ".join(name for name in lines if name not in game.wordless)
+    about += f"{unknown}: {HOW_TO_KNOW}\n" if unknown and isinstance(game, WordlessPlay) else ""
     about += f"({OTHER_STATES})\n" if any(one is not None and not one.redrawn for one in words) else ""
     written = one_line(f"written to {folder / 'evaluation.json'}")
     console.print(f"{references_in_words(evaluation.references)}\n{about}{written}", soft_wrap=True)
 
 
 def references_in_words(references: Mapping[str, Interval]) -> str:
-    """Returns the reference lines in one sentence; that of silence was computed on other states."""
+    """Returns the reference lines in one sentence; those of play without words were computed on other states."""
     said = {name: f"{name.replace('_', ' ')} {interval}" for name, interval in references.items()}
-    silence = said.pop(SILENCE, None)
-    elsewhere = f"; on other states of the same configuration: {silence}" if silence else ""
+    wordless = [said.pop(name) for name in get_args(LineName) if name in said]
+    elsewhere = f"; on other states of the same configuration: {', '.join(wordless)}" if wordless else ""
     return f"rewards on the same states: {', '.join(said.values())}{elsewhere}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from selfplay_pipeline.games.bargaining import draw, measures, rules
+from selfplay_pipeline.games.bargaining import draw, measures, rules, wordless
 from selfplay_pipeline.games.bargaining.rules import BargainingConfig, BargainingState, check_split
 from selfplay_pipeline.games.bargaining.scripted import SCRIPTED, PlayerView, player_view
 from selfplay_pipeline.games.bargaining.session import BargainingSession
@@ -19,6 +19,7 @@ from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, ScriptedPlaye
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.prompts import load_prompts
+from selfplay_pipeline.games.silence import LineName, Rewards, in_words
 from selfplay_pipeline.games.tagged_session import check_protocol
 from selfplay_pipeline.games.tags import ActionKind
 
@@ -42,19 +43,27 @@ class BargainingGame(Game):
     error_kinds = tuple(kind.value for kind in ErrorKind)
     players: Mapping[str, ScriptedPlayer] = {
         **SCRIPTED, "teacher": Teacher(), "speaking": Speaking(), "speaking-teacher": SpeakingTeacher(),
+        **wordless.WORDLESS,
     }  # fmt: skip
     lessons = LESSONS
     figures: Sequence[Figure] = measures.FIGURES
     lines = ("random",)
-    about_lines = measures.ABOUT_SILENCE
 
     def __init__(self, config: BargainingConfig | None = None) -> None:
         super().__init__(config)
         self.prompts = load_prompts(FOLDER / "prompts", self.config.prompts, PROMPTS)
 
     @property
+    def about_lines(self) -> str:
+        return in_words("knows its own values and the rules", self.wordless, bound=self.silence_is_bound)
+
+    @property
     def shared_reward(self) -> bool:
         return bool(self.config.reward == "cooperative")
+
+    @property
+    def silence_is_bound(self) -> bool:
+        return bool(self.config.protocol == "fixed")
 
     def describe(self) -> str:
         items = f"{rules.MIN_ITEMS} to {rules.MAX_ITEMS} items worth {rules.TOTAL_VALUE}"
@@ -111,8 +120,10 @@ class BargainingGame(Game):
     def redraw(self, state: BargainingState, seat: int, rng: np.random.Generator) -> BargainingState:
         return rules.redraw(state, seat, rng)
 
-    def silent_rewards(self, states: Sequence[BargainingState], rng: np.random.Generator) -> Sequence[float]:
-        return measures.silent_rewards(states, self.config)
+    def wordless_rewards(
+        self, states: Sequence[BargainingState], rng: np.random.Generator
+    ) -> Mapping[LineName, Rewards]:
+        return wordless.wordless_rewards(states, self.config)
 
     def solution(self, state: BargainingState) -> Any:
         """Returns a split of the best sum."""

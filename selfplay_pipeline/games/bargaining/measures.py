@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from selfplay_pipeline.games.bargaining.rules import (
     BargainingConfig,
     BargainingState,
     Split,
-    Triple,
     check_split,
     mean_gains,
-    possible_values,
     rest,
     shares,
 )
@@ -25,14 +21,6 @@ from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.questions import count_asking
 from selfplay_pipeline.games.tags import PROPOSALS
-
-ABOUT_SILENCE = (
-    "silence is one proposal, accepted unheard, of a player who knows its own values and the rules. It is no limit of "
-    "play without messages: a proposal tells values too, and whoever rejects one and proposes the best of what it told "
-    "reaches 0.996 of the best sum with the built-in rules, so rewards up to there are no evidence of talk"
-)
-"""Text about the line `silence`. 0.996 is exact over all states: player 0 proposes its own silent plan, and player 1
-the best in view of the values with which that is player 0's plan; silence itself is 0.926."""
 
 
 def asking(state: BargainingState, turns: Sequence[Turn], seat: int) -> Asking:
@@ -106,27 +94,3 @@ def references(states: Sequence[BargainingState], config: BargainingConfig) -> d
         lines["random"].append(float(gains.mean(axis=0) @ counts))
         lines["best"].append(float(gains.max(axis=0) @ counts))
     return lines
-
-
-def silent_rewards(states: Sequence[BargainingState], config: BargainingConfig) -> list[float]:
-    """Returns the reward of the best proposal of a player that knows only its own values and their distribution.
-
-    Each state has one value, the mean of both players' rewards and over both proposers (`ABOUT_SILENCE`).
-    """
-    found = []
-    for state in states:
-        gains, counts = mean_gains(config, state.counts, state.values), np.array(state.counts)
-        to_one = [_silent_plan(config, state.counts, values, seat) for seat, values in enumerate(state.values)]
-        found.append(float(np.mean([np.where(plan, *gains) @ counts for plan in to_one])))
-    return found
-
-
-@cache
-def _silent_plan(config: BargainingConfig, counts: Triple, own: Triple, seat: int) -> NDArray[np.bool_]:
-    """Returns the item types that player 0 gets in the best proposal from one view, shape (types,).
-
-    Rewards are linear in the items, so all items of a type go to the player for whom they add more expected reward.
-    """
-    pairs = [(own, other) if seat == 0 else (other, own) for other in possible_values(counts, own)]
-    to_one, to_other = np.mean([mean_gains(config, counts, pair) for pair in pairs], axis=0)
-    return np.asarray(to_one >= to_other)

@@ -6,12 +6,12 @@ Their messages list values in one fixed form (`[message] book 1 hat 2 ball 0`), 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay_pipeline.games.bargaining.rules import Triple, dot, possible_values, rest, shares
+from selfplay_pipeline.games.bargaining.rules import BargainingConfig, Triple, dot, possible_values, rest, shares
 from selfplay_pipeline.games.bargaining.session import BargainingSession
 from selfplay_pipeline.games.bargaining.text import format_items, format_proposal, told_values
 from selfplay_pipeline.games.base import SAME_SCORE, ScriptedPlayer
@@ -27,6 +27,7 @@ class PlayerView:
         history: Legal turns so far as (seat, text), the oldest first.
         pending: The player's own share in the partner's proposal that waits for an answer; None without one.
         due: Action that the protocol demands of this turn; None if the player chooses.
+        rules: Rules of the game.
     """
 
     seat: int
@@ -35,6 +36,7 @@ class PlayerView:
     history: tuple[tuple[int, str], ...] = ()
     pending: Triple | None = None
     due: ActionKind | None = None
+    rules: BargainingConfig = field(default_factory=BargainingConfig)
 
     def said(self, seat: int) -> list[str]:
         """Returns the turns of one player."""
@@ -54,6 +56,7 @@ def player_view(session: BargainingSession, seat: int) -> PlayerView:
         history=tuple(session.history),
         pending=None if session.pending is None else session.pending[seat],
         due=session.due,
+        rules=session.config,
     )
 
 

@@ -35,7 +35,7 @@ from selfplay_pipeline.games.matching.rules import (
 from selfplay_pipeline.games.matching.scripted import OwnView, PlayerView, Random, Sharing, Silent, player_view
 from selfplay_pipeline.games.matching.session import MatchingSession
 from selfplay_pipeline.games.matching.shy import Asker, Quiet, Shy
-from selfplay_pipeline.games.matching.silence import draws_for, silent_rewards
+from selfplay_pipeline.games.matching.silence import draws_for, wordless_rewards
 from selfplay_pipeline.games.matching.speaking import Speaking, SpeakingTeacher
 from selfplay_pipeline.games.matching.teacher import (
     DEAF,
@@ -45,7 +45,9 @@ from selfplay_pipeline.games.matching.teacher import (
     CountingTeacher,
     Teacher,
 )
+from selfplay_pipeline.games.matching.wordless import WORDLESS
 from selfplay_pipeline.games.prompts import load_prompts
+from selfplay_pipeline.games.silence import LineName, Rewards, in_words
 from selfplay_pipeline.games.tagged_session import check_protocol
 from selfplay_pipeline.games.tags import ActionKind
 
@@ -66,6 +68,7 @@ SCRIPTED: Mapping[str, ScriptedPlayer] = {
     "counting-teacher": CountingTeacher(),
     "speaking": Speaking(),
     "speaking-teacher": SpeakingTeacher(),
+    **WORDLESS,
 }
 
 FOLDER = Path(__file__).parent
@@ -93,7 +96,12 @@ class MatchingGame(Game):
 
     @property
     def about_lines(self) -> str:
-        return measures.about_silence(self.config)
+        rules = "the rules, the hard filter too," if self.config.hard_factor else "the rules"
+        return in_words(f"makes the best of its own view and of {rules}", self.wordless, bound=self.silence_is_bound)
+
+    @property
+    def silence_is_bound(self) -> bool:
+        return bool(self.config.protocol == "fixed")
 
     def describe(self) -> str:
         return f"board {self.config.size}×{self.config.size}"
@@ -162,8 +170,8 @@ class MatchingGame(Game):
     def references(self, states: Sequence[MatchingState]) -> dict[str, list[float]]:
         return measures.references(states, self.config)
 
-    def silent_rewards(self, states: Sequence[MatchingState], rng: np.random.Generator) -> Sequence[float]:
-        return [*map(float, silent_rewards(states, self.config, rng, draws_for(self.config)))]
+    def wordless_rewards(self, states: Sequence[MatchingState], rng: np.random.Generator) -> Mapping[LineName, Rewards]:
+        return wordless_rewards(states, self.config, rng, draws_for(self.config))
 
     def known_reward(self, state: MatchingState, data: dict[str, Any]) -> float | None:
         """Returns DialOp's `proposal_reward`, the score of a human pair, as a share of the best score."""

@@ -26,16 +26,6 @@ GPT-3.5 agreed on a matching in 75 of its games, and reached 0.652 in these.
 """
 
 
-def about_silence(config: MatchingConfig) -> str:
-    """Returns the explanation that must accompany the line `silence`."""
-    rules = "the rules, the hard filter too" if config.hard_factor else "the rules"
-    return (
-        f"silence is one proposal, accepted unheard, of a player who makes the best of its own view and of {rules}, so "
-        "rewards up to there are no evidence of talk. It is no limit of play without messages, since rejecting and "
-        "proposing again tell something too"
-    )
-
-
 def _told(episode: Measured) -> int:
     """Returns the number of cells visible to these seats that a message named with the score shown there."""
     messages = [turn for turn in episode.turns if turn.action == MESSAGE]

@@ -7,13 +7,13 @@ Their messages list cells in one fixed form, `Reviewer Paper score` (`[message] 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from selfplay_pipeline.games.matching.mentions import Cells, told_cells
-from selfplay_pipeline.games.matching.rules import Matching, best_matching
+from selfplay_pipeline.games.matching.rules import Matching, MatchingConfig, best_matching
 from selfplay_pipeline.games.matching.session import MatchingSession
 from selfplay_pipeline.games.tags import ActionKind
 
@@ -31,6 +31,7 @@ class PlayerView:
         max_score: Rule of the board: true scores lie in 0..max_score.
         mean_score: Rule of the board: score to assume for a cell about which nothing is known.
         scales: Rule of the board: range from which each player's secret scale was drawn.
+        rules: All rules of the board.
     """
 
     seat: int
@@ -43,6 +44,7 @@ class PlayerView:
     max_score: int = 99
     mean_score: float = 50
     scales: tuple[float, float] = (1.0, 10.0)
+    rules: MatchingConfig = field(default_factory=MatchingConfig)
 
     def said(self, seat: int) -> list[str]:
         """Returns the turns of one player."""
@@ -67,6 +69,7 @@ def player_view(session: MatchingSession, seat: int) -> PlayerView:
         max_score=config.max_score,
         mean_score=config.mean_score,
         scales=(config.scale_min, config.scale_max),
+        rules=config,
     )
 
 

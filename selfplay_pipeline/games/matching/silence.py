@@ -1,4 +1,4 @@
-"""Silence line: the expected reward of one proposal of a player that knows only its own view and the rules.
+"""Lines of play without words: the rewards of players that know only their own views, the rules and proposals.
 
 A plan's expected reward is linear in the cells, E[sum of its scores / best] = sum over its cells of E[score / best]. So
 the best silent plan is the assignment that maximises the posterior mean of table / best. That mean is taken over states
@@ -6,8 +6,8 @@ that agree with the view: scores that the player does not see, the partner's mas
 the configuration draws them. With the hard filter, the first state is redrawn until it passes. From there an exact
 Metropolis chain continues: each step redraws a part of the hidden values, and keeps them if the state still passes.
 
-The result is the best reward of one proposal that the partner accepts without messages. Rejections and
-counter-proposals also carry information, so play without messages can reach more.
+`silence` is the best reward of one fixed proposer who hears nothing. Passes and counter-proposals also carry
+information: `pass` and `counter` are the rewards of two plays that make use of it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
+from math import factorial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from scipy.optimize import linear_sum_assignment
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.states import draw_scores
+from selfplay_pipeline.games.silence import COUNTER, PASS, SILENCE, THRESHOLDS, LineName, Rewards
 
 DRAWS = 500
 """Number of states drawn for each view, in each of two chains, without the hard filter."""
@@ -34,8 +36,12 @@ REDRAWN = 6
 """Mean number of cells redrawn in a step; of 1 to 13, the most accurate number for equal steps, on 3×3 and 8×8."""
 TRIES = 1_000
 """Minimum number of states drawn at a time in the search for the chains' first states."""
+MAX_ROUNDS = 2_000
+"""Maximum number of times that so many states are drawn."""
 ENUMERATED = 5
 """Largest board size for which all plans are compared at once; larger boards are solved one by one."""
+MATCHES = 100
+"""Smallest mean number of states drawn for each view and proposal, in each of two chains."""
 TIE = 1e-9
 """Difference in value below which plans are equally good."""
 
@@ -50,37 +56,91 @@ def draws_for(config: MatchingConfig) -> int:
     return DRAWS_PER_CELL * config.size**2 if config.hard_factor else DRAWS
 
 
-def silent_rewards(
+def wordless_rewards(
     states: Sequence[MatchingState], config: MatchingConfig, rng: np.random.Generator, draws: int
-) -> NDArray[np.float64]:
-    """Returns the expected reward of the best silent plan, mean over both seats' views of each state; shape (states,).
+) -> dict[LineName, Rewards]:
+    """Returns the reward of each play without words on each state, mean over both assignments of the roles to seats.
 
-    Each view has two independent chains. Each chain chooses a plan, whose value is estimated by the other chain, since
-    an estimate by the same draws would be too high. With few draws the plan, and so the reward, is a little below the
-    best.
+    Shapes are (states,), and (states, thresholds) for `pass`. The plays are those of `games/silence.py`. Here the
+    second player of `pass` plans by its own view alone. The first of `counter` counts each cell that it does not see as
+    the mean score, and the line is computed only if `has_counter`.
+
+    Each view has two independent chains. For `silence`, each chain chooses a plan, whose value is estimated by the
+    other chain, since an estimate by the same draws would be too high. The plans of the other plays are valued by the
+    true state. With few draws the plans, and so the rewards, are a little below the best.
 
     Raises:
         UserError: The configuration keeps some states that fail the filter, a case that is not computed.
     """
     if config.hard_factor and config.unfiltered_after:
         raise UserError("game.unfiltered_after: the silence line is not known where some states pass no filter; set 0")
-    shares = Posterior(states, config, rng).mean_shares(draws).reshape(2, -1, config.size, config.size)
-    values = [values_of(one, best_plans(other)) for one, other in (shares, shares[::-1])]
-    return np.asarray(np.mean(values, axis=0).reshape(len(states), 2).mean(axis=1))
+    views = [(state, seat) for state in states for seat in (0, 1)]
+    true = np.array([state.table / state.best for state, _ in views]).reshape(-1, config.size, config.size)
+    chains = Posterior(views * 2, config, rng)
+
+    def by_state(values: Tables) -> Tables:
+        return np.asarray(values.reshape(len(states), 2, *values.shape[1:]).mean(axis=1))
+
+    shares = chains.mean_shares(draws).reshape(2, *true.shape)
+    silent = [values_of(one, best_plans(other)) for one, other in (shares, shares[::-1])]
+    mean = shares.mean(axis=0)
+    plans = best_plans(mean)
+    promised, reached = values_of(mean, plans), values_of(true, plans)
+    partners_reached = reached.reshape(-1, 2)[:, ::-1].reshape(-1, 1)
+    passing = np.where(promised[:, None] >= THRESHOLDS, reached[:, None], partners_reached)
+    lines = {SILENCE: by_state(np.mean(silent, axis=0)), PASS: by_state(passing)}
+    if has_counter(config):
+        partners = np.array([state.masks[1 - seat] for state, seat in views]).reshape(true.shape)
+        offered = own_view_plans(np.array([state.table for state, _ in views]).reshape(true.shape), partners, config)
+        told = chains.shares_told_by(np.tile(offered, (2, 1)), counter_draws(draws, config)).reshape(2, *true.shape)
+        lines[COUNTER] = by_state(values_of(true, answers(told.sum(axis=0), offered)))
+    return lines
+
+
+def answers(told: Tables, offered: Plans) -> Plans:
+    """Returns the best plan for what each proposal tells; the proposal itself where it is as good."""
+    plans = best_plans(told)
+    better = values_of(told, plans) > values_of(told, offered) + TIE
+    return np.asarray(np.where(better[:, None], plans, offered))
+
+
+def counter_draws(draws: int, config: MatchingConfig) -> int:
+    """Returns the number of draws that choose an answer to a proposal, where `draws` choose a plan."""
+    return max(draws, MATCHES * factorial(config.size))
+
+
+def has_counter(config: MatchingConfig) -> bool:
+    """Whether `counter` is computed.
+
+    On larger boards hardly any drawn state agrees with a proposal. A player with a secret scale does not know the
+    scores.
+    """
+    return config.size <= ENUMERATED and config.scale_min == config.scale_max == 1
+
+
+def own_view_plans(tables: NDArray[np.int64] | Tables, masks: Masks, config: MatchingConfig) -> Plans:
+    """Returns the plan that is best on each view if unseen cells count as the mean; of equal plans, the first."""
+    views = np.where(masks, tables, config.mean_score)
+    return np.asarray(_every_plan(config.size)[every_value(views).argmax(axis=1)])
 
 
 class Posterior:
-    """States that agree with a player's view: two chains for each view, with the views of both seats of each state.
+    """States that agree with a player's view: one chain for each view.
 
     Attributes:
-        tables: Newest state of each chain, shape (2 × states × seats, size, size).
+        tables: Newest state of each chain, shape (chains, size, size).
         partners: Cells that the other player sees in the newest state.
         best: Value of the best plan in the newest state.
     """
 
-    def __init__(self, states: Sequence[MatchingState], config: MatchingConfig, rng: np.random.Generator) -> None:
-        """Draw the first state of each chain from the view and the rules, until it passes."""
-        views = [(state, seat) for state in states for seat in (0, 1)] * 2
+    def __init__(
+        self, views: Sequence[tuple[MatchingState, int]], config: MatchingConfig, rng: np.random.Generator
+    ) -> None:
+        """Draw the first state of each chain from the view of a seat and the rules, until it passes.
+
+        Raises:
+            UserError: No state that the rules allow was found for a view, such as one of a state that fails the filter.
+        """
         self.config, self.rng = config, rng
         self.own = np.array([state.masks[seat] for state, seat in views])
         self.readings = [Readings.of(state, seat, config) for state, seat in views]
@@ -89,18 +149,43 @@ class Posterior:
         for chain, reading in enumerate(self.readings):
             self.tables[chain][self.own[chain]] = reading.draw(rng)
         left = np.arange(len(views))
-        while len(left):
+        for _ in range(MAX_ROUNDS):
+            if not len(left):
+                return
             found = self._draw(np.resize(left, max(len(left), TRIES)), 1.0)
             left = np.setdiff1d(left, found)
+        raise UserError(
+            f"game: of {MAX_ROUNDS * TRIES:,} drawn states none passed the hard filter with what a seat sees; this "
+            "state is not of these rules, so set game.hard_factor to 0 or play other states"
+        )
 
     def mean_shares(self, draws: int) -> Tables:
         """Returns the mean of table / best over `draws` steps of each chain, in the shape of `tables`."""
+        return self._sum_shares(draws) / draws
+
+    def shares_told_by(self, offered: Plans, draws: int) -> Tables:
+        """Returns the sum of table / best over the states in which the partner's own-view plan is its proposal.
+
+        Args:
+            offered: Partner's proposal in each chain.
+            draws: Number of steps of each chain.
+
+        Returns:
+            The sum, in the shape of `tables`; 0 in a chain without such a state.
+        """
+        return self._sum_shares(draws, offered)
+
+    def _sum_shares(self, draws: int, offered: Plans | None = None) -> Tables:
         part = min(1.0, REDRAWN / self.config.size**2) if self.config.hard_factor else 1.0
         total = np.zeros(self.tables.shape)
         for _ in range(draws):
             self._draw(np.arange(len(total)), part)
-            total += self.tables / self.best[:, None, None]
-        return total / draws
+            shares = self.tables / self.best[:, None, None]
+            if offered is not None:
+                plans = own_view_plans(self.tables, self.partners, self.config)
+                shares *= (plans == offered).all(axis=1)[:, None, None]
+            total += shares
+        return total
 
     def _draw(self, chains: NDArray[np.intp], part: float) -> NDArray[np.intp]:
         """Redraw a part of the hidden values and keep the states that pass; returns the chains that kept theirs."""
