@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from chaos.traces import fingerprint
+from chaos.traces import contents_of
 
 
 def problems_of_run(run: Path, iterations: int, ids: Collection[str], epochs: int) -> list[str]:
@@ -27,7 +27,7 @@ def problems_of_run(run: Path, iterations: int, ids: Collection[str], epochs: in
     played: Counter[str] = Counter()
     for number in range(1, iterations + 1):
         folder = run / f"iter_{number}"
-        games = fingerprint(folder, contents=False).get("selfplay_games.jsonl", Counter())
+        games = contents_of(folder, texts=False).get("selfplay_games.jsonl", Counter())
         played += games
         found += [f"iter_{number}: {problem}" for problem in problems_of_training(folder, folder, epochs)]
     missing, more = Counter(ids) - played, played - Counter(ids)

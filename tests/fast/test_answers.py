@@ -149,7 +149,7 @@ def test_a_server_that_does_not_say_what_it_serves_is_no_server(info):
 
     async def act(url: str) -> None:
         async with SGLangEngine([url], attempts=2) as engine:
-            await engine.lines[0].info()
+            await engine.clients[0].info()
 
     with pytest.raises(EngineError, match=r"^http://127\.0\.0\.1:\d+/model_info "):
         serving({"/model_info": model_info}, act)
