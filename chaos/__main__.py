@@ -11,9 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from chaos.faults import cases
 from chaos.judging import Case, Outcome, Verdict
@@ -21,8 +20,7 @@ from chaos.judging import Case, Outcome, Verdict
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """Result of one case."""
 
     case: Case

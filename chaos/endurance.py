@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import linear_regression
 
@@ -25,31 +24,23 @@ WARM = 0.1
 """First share of the games, which does not count for the slope, because the program still loads modules then."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Measurements of a running command that has finished so many games."""
-
-    games: int
-    megabytes: float
-    """Resident memory."""
-    handles: int
-    """Open file descriptors."""
-    threads: int
-    children: int
+Sample = tuple[int, float]
+"""Finished games, and resident memory in megabytes."""
 
 
 def look(process: psutil.Process, output: Path) -> Sample:
-    """Measure a running command."""
+    """Measure a running command, and print what was measured."""
     games = output.read_bytes().count(b"\n") if output.exists() else 0
     with process.oneshot():
-        memory, children = process.memory_info().rss / 1e6, len(process.children(recursive=True))
-        return Sample(games, memory, process.num_fds(), process.num_threads(), children)
+        memory, handles, threads = process.memory_info().rss / 1e6, process.num_fds(), process.num_threads()
+    children = len(process.children(recursive=True))
+    print(f"{games:8d} games {memory:8.1f} MB {handles:4d} handles {threads:3d} threads {children:3d} children")
+    return games, memory
 
 
 def slope(samples: Sequence[Sample]) -> float:
     """Returns the growth of memory in megabytes per 10,000 games, by least squares."""
-    warm = [sample for sample in samples if sample.games >= WARM * samples[-1].games]
-    games, memory = [sample.games for sample in warm], [sample.megabytes for sample in warm]
+    games, memory = zip(*(sample for sample in samples if sample[0] >= WARM * samples[-1][0]), strict=True)
     return 10_000 * linear_regression(games, memory).slope if len(set(games)) > 1 else 0.0
 
 
@@ -70,7 +61,6 @@ def play(games: int, folder: Path) -> tuple[Ended, list[Sample], int, list[str]]
         while running.alive:
             with contextlib.suppress(psutil.Error):
                 samples.append(look(process, output))
-                print(samples[-1], flush=True)
             time.sleep(EVERY)
         ended = running.ended()
         left = place.left()

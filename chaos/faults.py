@@ -25,7 +25,7 @@ REFUSED = {1, 2}
 
 def cases(seed: int) -> list[Case]:
     """Returns all faults of a seed, in the order of the table."""
-    return [*_kills(seed), *_signals(seed), *_streams(), *_disks(), *_taken_away(), *_together()]
+    return [*_kills(seed), *_signals(), *_streams(), *_disks(), *_taken_away(), *_together()]
 
 
 def _stopped_by(number: Signals) -> set[int]:
@@ -36,13 +36,13 @@ def _stopped_by(number: Signals) -> set[int]:
 # Kills and signals.
 
 
-def _at_random(seed: int, name: str, numbers: list[Signals], scene: Scene) -> Ended:
-    """Send a random signal at a random moment, three times, each time within the remaining work."""
+def _killed_at_random(seed: int, name: str, scene: Scene) -> Ended:
+    """Kill the command at a random moment, three times, each time within the remaining work."""
     moments, ended = dice(seed, name), None
     for _ in range(3):
         running = scene.start()
         running.when(scene.grown(moments.random()))
-        running.send(moments.choice(numbers))
+        running.send(SIGKILL)
         ended = running.ended(30)
     assert ended is not None
     return ended
@@ -61,17 +61,16 @@ def _kills(seed: int) -> list[Case]:
         running.send(SIGKILL)
         return running.ended(30)
 
-    found = [
-        disturbed("kills", f"kill-at-{share:.0%}", SCRIPTED, partial(at, share), KILLED) for share in (0.0, 0.5, 0.95)
-    ]
+    shares = {"kill-at-first-game": 0.0, "kill-halfway": 0.5, "kill-near-the-end": 0.95}
+    found = [disturbed("kills", name, SCRIPTED, partial(at, share), KILLED) for name, share in shares.items()]
     for name in ("kill-at-random-1", "kill-at-random-2", "kill-at-random-3"):
-        found.append(disturbed("kills", name, SCRIPTED, partial(_at_random, seed, name, [SIGKILL]), {0, *KILLED}))
+        found.append(disturbed("kills", name, SCRIPTED, partial(_killed_at_random, seed, name), {0, *KILLED}))
     for name in ("convert-killed-1", "convert-killed-2"):
         found.append(disturbed("kills", name, CONVERT, partial(while_converting, name), {0, *KILLED}))
     return found
 
 
-def _signals(seed: int) -> list[Case]:
+def _signals() -> list[Case]:
     def sent(numbers: tuple[Signals, ...], scene: Scene, *, group: bool = False) -> Ended:
         running = scene.started(0.4)
         for number in numbers:
@@ -109,11 +108,6 @@ def _signals(seed: int) -> list[Case]:
         "stopped-asked-to-end-continued": (partial(sent, (SIGSTOP, SIGTERM, SIGCONT)), _stopped_by(SIGTERM)),
     }
     found += [disturbed("signals", name, SCRIPTED, *how, silent=name == "sigquit") for name, how in others.items()]
-    # A signal before the program has begun ends the interpreter.
-    numbers = [SIGINT, SIGTERM, SIGHUP, SIGKILL]
-    codes = {0, *(-number for number in numbers), *(code for number in numbers[:3] for code in _stopped_by(number))}
-    for name in ("random-signals-1", "random-signals-2", "random-signals-3"):
-        found.append(disturbed("signals", name, SCRIPTED, partial(_at_random, seed, name, numbers), codes, silent=True))
     return found
 
 
@@ -206,12 +200,8 @@ def _read_only(scene: Scene) -> Ended:
         _mount("--bind", place, place)
         _mount("-o", "remount,bind,ro", place)
         scene.until_again.callback(_unmount, place)
-    elif os.geteuid() != 0:
-        scene.written.chmod(0o555)
-        scene.until_again.callback(scene.written.chmod, 0o755)
-    else:  # no mode of a folder restricts root
-        return scene.run(before=partial(_limit_files, 0))
-    return scene.run()
+        return scene.run()
+    return scene.run(before=partial(_limit_files, 0))  # no mode of a folder restricts root
 
 
 def _disks() -> list[Case]:

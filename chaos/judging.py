@@ -40,11 +40,18 @@ class Case:
     run: Callable[[Path], Verdict]
 
 
-@dataclass(frozen=True)
-class Seen:
-    """Observations of one fault.
+def judge(
+    first: Ended,
+    again: Ended,
+    codes: Collection[int],
+    lost: Sequence[str] = (),
+    left: Sequence[str] = (),
+    *,
+    silent: bool = False,
+) -> Verdict:
+    """Returns the verdict; the worst observation decides.
 
-    Attributes:
+    Args:
         first: The command with the fault.
         again: The same command without the fault.
         codes: Allowed exit codes of the first command.
@@ -52,32 +59,21 @@ class Seen:
         left: Leftovers, one line each.
         silent: Whether the first command's message could not be read, or it was killed.
     """
-
-    first: Ended
-    again: Ended
-    codes: Collection[int]
-    lost: Sequence[str] = ()
-    left: Sequence[str] = ()
-    silent: bool = False
-
-
-def judge(seen: Seen) -> Verdict:
-    """Returns the verdict; the worst observation decides."""
-    for which, ended in (("the command", seen.first), ("the same command again", seen.again)):
+    for which, ended in (("the command", first), ("the same command again", again)):
         if ended.code is None:
             return Verdict("hung", f"{which} had not ended after {ended.seconds:.0f} s")
         if ended.traceback:
             return Verdict("traceback", f"{which}: {ended.last_line}")
-    if seen.again.code != 0:
-        return Verdict("lost", f"the same command again ended with {seen.again.code}: {seen.again.last_line}")
-    if seen.lost:
-        return Verdict("lost", "; ".join(seen.lost))
-    if seen.left:
-        return Verdict("left", "; ".join(seen.left))
-    code, message = seen.first.code, seen.first.message
-    if code not in seen.codes:
-        return Verdict("unexpected", f"exit code {code}, expected {sorted(seen.codes)}: {seen.first.last_line}")
-    if seen.silent or code is None or code <= 0:
+    if again.code != 0:
+        return Verdict("lost", f"the same command again ended with {again.code}: {again.last_line}")
+    if lost:
+        return Verdict("lost", "; ".join(lost))
+    if left:
+        return Verdict("left", "; ".join(left))
+    code, message = first.code, first.message
+    if code not in codes:
+        return Verdict("unexpected", f"exit code {code}, expected {sorted(codes)}: {first.last_line}")
+    if silent or code is None or code <= 0:
         return Verdict("handled", f"exit code {code}")
     if len(message.splitlines()) != 1:
         return Verdict("unexpected", f"exit code {code} with a message of {len(message.splitlines())} lines")

@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -15,11 +16,12 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from factories import make_episodes, write_episodes
-
-from chaos.judging import Case, Seen, Verdict, judge
-from chaos.outside import Ended, Room, Running, room
+from chaos.judging import Case, Verdict, judge
+from chaos.outside import ROOT, Ended, Room, Running, room
 from chaos.traces import Contents, contents_of, differences
+
+sys.path.append(str(ROOT / "tests" / "fast"))
+from factories import make_episodes, write_episodes
 
 PATIENCE = 90.0
 """Seconds after which a command counts as hung."""
@@ -147,7 +149,7 @@ def disturbed(
             scene.until_again.close()
             again = scene.run()
             left += place.left()
-            return judge(Seen(first, again, codes, [*scene.lost, *scene.differences()], left, silent))
+            return judge(first, again, codes, [*scene.lost, *scene.differences()], left, silent=silent)
 
     return Case(kind, name, run)
 

@@ -17,12 +17,15 @@ import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from chaos.outside import MODEL, room
-from chaos.runs import problems_of_run
+from chaos.traces import contents_of
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 
 EPOCHS, GAMES, EPISODES = 2, 64, 4
@@ -111,22 +114,53 @@ def disturbed_run(
         ended = place.run(*command, limit=LIMIT)
         problems = place.left()
     ids = [f"s{seed}-g{group:06d}-p{episode}" for group in range(GAMES // EPISODES) for episode in range(EPISODES)]
-    problems += problems_of_run(folder / "run", 1, ids, EPOCHS)
+    problems += problems_of_run(folder / "run", ids)
     if ended.code != 0:
         problems.insert(0, f"exit code {ended.code}: {ended.last_line}")
     return landed, problems
 
 
-def table(landed: Sequence[Landed]) -> str:
-    """Returns a table of signals by stage and kind, with their exit codes."""
-    lines = ["stage          " + "".join(name.rjust(9) for name in SIGNALS) + "  exit codes"]
-    for stage in (*sorted({one.stage for one in landed}), "all"):
-        of_stage = [one for one in landed if stage in (one.stage, "all")]
-        counts = Counter(one.number for one in of_stage)
-        codes = Counter(str(one.code) for one in of_stage)
-        said = ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
-        lines.append(f"{stage:15s}" + "".join(f"{counts[name]:9d}" for name in SIGNALS) + f"  {said}")
-    return "\n".join(lines)
+def problems_of_run(run: Path, ids: Collection[str]) -> list[str]:
+    """Returns the faults of a finished run of one iteration, whose undisturbed episodes have these ids."""
+    folder = run / "iter_1"
+    played = contents_of(folder, texts=False).get("selfplay_games.jsonl", Counter())
+    missing, more = Counter(ids) - played, played - Counter(ids)
+    found = [f"{missing.total()} episodes are missing, such as {next(iter(missing))}"] if missing else []
+    found += [f"{more.total()} episodes are twice or others, such as {next(iter(more))}"] if more else []
+    found += [f"{path.relative_to(run)} was left" for path in run.rglob("*.tmp")]
+    return found + problems_of_training(folder)
+
+
+def problems_of_training(folder: Path) -> list[str]:
+    """Returns the faults of a training on all groups of `train.parquet` in the folder."""
+    try:
+        rows = pq.read_table(folder / "train.parquet", columns=["extra_info"]).to_pylist()
+        pq.read_table(folder / "val.parquet")
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    except (OSError, ValueError, pa.ArrowException) as error:
+        return [f"{type(error).__name__}: {str(error).splitlines()[0]}"]
+    found = []
+    steps = [line["step"] for line in lines]
+    if not steps or steps != list(range(1, len(steps) + 1)):
+        found.append(f"metrics.jsonl has the steps {steps}")
+    seen = Counter(group for line in lines for _, group in line["groups"])
+    if seen != Counter(dict.fromkeys([row["extra_info"]["index"] for row in rows], EPOCHS)):
+        found.append(f"groups were not all trained on {EPOCHS} times: {dict(seen)}")
+    return found + problems_of_checkpoint(folder / "checkpoint")
+
+
+def problems_of_checkpoint(folder: Path) -> list[str]:
+    """Returns the faults of a checkpoint that cannot be loaded, or whose weights are not finite."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        AutoTokenizer.from_pretrained(folder)
+        model = AutoModelForCausalLM.from_pretrained(folder)
+    except (OSError, ValueError, RuntimeError) as error:
+        return [f"the checkpoint cannot be loaded: {str(error).splitlines()[0]}"]
+    finite = all(bool(torch.isfinite(weights).all()) for weights in model.parameters())
+    return [] if finite else ["the checkpoint holds weights that are not finite"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -155,7 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"run {run}: {len(came)} signals, {'; '.join(problems) or 'as undisturbed'}", flush=True)
             if not problems:
                 shutil.rmtree(folder, ignore_errors=True)
-    print(table(landed))
+    for (number, stage), count in sorted(Counter((one.number, one.stage) for one in landed).items()):
+        print(f"{number} in {stage}: {count}")
     print(f"{asked.runs - wrong} of {asked.runs} runs as undisturbed")
     return int(wrong > 0)
 

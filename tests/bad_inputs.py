@@ -358,6 +358,7 @@ DAMAGES: list[tuple[str, Spoil, str]] = [
     ("integer of 10,000 digits", '{"seed": ' + "9" * 10_000 + "}", ": not JSON: Exceeds the limit"),
     ("not a number", '{"iterations": NaN}', ": not JSON: NaN is no number"),
     ("infinite", '{"iterations": 1e999}', ": not JSON: a number is too large"),
+    ("no keys", "{}", ": field 'iterations' is missing"),
 ]  # fmt: skip
 FINISHED = "iterations.1.evaluate.figures"
 SMALL_FILES = [

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from chaos import __main__ as harness
-from chaos.endurance import Sample, slope
+from chaos.endurance import slope
 from chaos.faults import cases
-from chaos.judging import Case, Seen, Verdict, judge
+from chaos.judging import Case, Verdict, judge
 from chaos.outside import Ended
 from chaos.signals import expected_codes, stage_begun
 from chaos.traces import contents_of, differences
@@ -66,7 +66,7 @@ def test_the_order_is_no_difference_and_of_policies_that_sample_only_the_ids_are
     ],
 )
 def test_each_outcome_is_told_from_the_others(first, how, outcome):
-    assert judge(Seen(**{"first": first, "again": FINE, "codes": (1, 2)} | how)).outcome == outcome
+    assert judge(**{"first": first, "again": FINE, "codes": (1, 2)} | how).outcome == outcome
 
 
 def test_faults_have_names_of_their_own(capsys):
@@ -92,4 +92,4 @@ def test_a_signal_landed_in_the_newest_stage_that_was_said_to_begin():
 
 def test_growth_is_measured_after_the_program_has_loaded_what_it_needs():
     measured = ((0, 10), (20_000, 100), (60_000, 104), (100_000, 108))
-    assert slope([Sample(games, memory, 8, 3, 0) for games, memory in measured]) == pytest.approx(1.0)
+    assert slope(measured) == pytest.approx(1.0)
