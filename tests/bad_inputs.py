@@ -37,7 +37,7 @@ GOOD = {
     "chat.yaml": "a configuration with a chat partner behind a closed port",
     "answers.sqlite3": "the chat partner's cache",
 }
-"""The good files in each folder."""
+"""The good files in each folder, and what they are."""
 
 CONFIG = "config --config run.yaml"
 CONVERT = "convert games.jsonl --output out"
@@ -66,14 +66,12 @@ class Bad:
         command: Arguments of `selfplay`; each of several commands must print the same line.
         says: Regular expression that the line must match.
         files: Spoiled files.
-        env: Further environment variables.
     """
 
     name: str
     command: str | tuple[str, ...]
     says: str
     files: Mapping[str, Spoil] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -297,6 +295,7 @@ GAMES_FILES = [
     Bad("episodes: one a state", CONVERT, r"^games\.jsonl: one episode per state.*--episodes-per-state 2",
         {"games.jsonl": lambda file: file.write_text("".join(file.read_text().splitlines(keepends=True)[::2]))}),
     Bad("episodes: none", CONVERT, r"^games\.jsonl: holds no finished episode", {"games.jsonl": "\n\n"}),
+    Bad("episodes: pipe", CONVERT, r"^games\.jsonl: a pipe", {"games.jsonl": pipe}),
     Bad("episodes: folder", "convert run", "^run: a folder, not a file"),
     Bad("show: folder", "show run", "^run: a folder; give a file of episodes, such as run/iter_1"),
     Bad("report: text", "report run/manifest.json --output out.html", r"manifest\.json:1: .*`selfplay generate`"),
@@ -347,6 +346,7 @@ PARQUET = [
     Bad("rows: top_p", BOTH, "top_p=0.5", {"train.parquet": about(b'{"top_p": 0.5}')}),
     Bad("rows: of nobody", TRAIN, "does not say which model", {"train.parquet": about(b"{}")}),
     Bad("rows: cut file", BOTH, r"^train\.parquet: not a readable parquet file", {"train.parquet": cut(0.6)}),
+    Bad("rows: pipe", BOTH, r"^train\.parquet: a pipe", {"train.parquet": pipe}),
     Bad("rows: missing", "train none.parquet --config tiny --device cpu --output out", r"none\.parquet: no such file"),
 ]  # fmt: skip
 
