@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     # Private, and with a short path, since some commands create sockets there.
     work = Path(tempfile.mkdtemp(prefix="chaos-"))
-    results = []
+    results: list[Result] = []
     try:
         for result in run_all(chosen, work, asked.jobs, keep=asked.keep):
             results.append(result)

@@ -162,7 +162,9 @@ def dice(seed: int, name: str) -> random.Random:
 @cache
 def many_episodes() -> Path:
     """Returns a file of episodes that takes some seconds to convert."""
-    return write_episodes(shared() / "games.jsonl", make_episodes(500, 4))
+    path = shared() / "games.jsonl"
+    write_episodes(path, make_episodes(500, 4))
+    return path
 
 
 SCRIPTED = Command(
