@@ -77,7 +77,7 @@ test-all: $(READY) browser ## whole benchmarks as well
 test-fast: $(READY) ## the tests that need no server and no training
 	$(BIN)/python -m pytest tests/fast -m "not long" --hypothesis-profile quick -n 2 --dist loadfile $(ARGS)
 
-chaos: $(READY) ## bad inputs and faults against the real commands: how many are handled (options in ARGS)
+chaos: $(READY) ## faults of processes and disks against the real commands (options in ARGS)
 	$(BIN)/python -m chaos $(ARGS)
 
 lint: $(READY) ## ruff, mypy, the rules of the architecture, the form of docstrings, and no large or left-over files in git

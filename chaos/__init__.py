@@ -1,1 +1,1 @@
-"""Tests the real commands with bad inputs and faults: refusals, recovery and losses. `make chaos` runs them."""
+"""Tests the real commands with faults that only a process can show. `make chaos` runs them."""

@@ -37,7 +37,6 @@ class Ended:
     """An ended command; `code` is None if it hung and was killed."""
 
     code: int | None
-    out: str
     err: str
     seconds: float
 
@@ -47,21 +46,22 @@ class Ended:
         _, found, message = f"\n{self.err}".rpartition("\nselfplay: ")
         return message.rstrip() if found and not message.startswith("warning:") else ""
 
-    def traceback(self, *, quotes: bool = False) -> bool:
-        """Whether the program itself ended with a traceback.
+    @property
+    def traceback(self) -> bool:
+        """Whether the program ended with a traceback."""
+        return "Traceback (most recent call last)" in self.err
 
-        Args:
-            quotes: Whether its message may quote a log, which may contain a traceback.
-        """
-        own = self.err.rstrip().removesuffix(self.message) if quotes and self.message else self.err
-        return "Traceback (most recent call last)" in own
+    @property
+    def last_line(self) -> str:
+        """The last line that is not empty."""
+        return next((line.strip() for line in reversed(self.err.splitlines()) if line.strip()), "nothing was said")
 
 
 class Running:
     """A running command."""
 
-    def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
-        self.process, self._out, self._err = process, out, err
+    def __init__(self, process: subprocess.Popen[bytes], err: Path) -> None:
+        self.process, self._err = process, err
         self._began = time.monotonic()
 
     @property
@@ -99,8 +99,7 @@ class Running:
             self.send(signal.SIGKILL, group=True)
             self.process.wait()
             code = None
-        out = self._out.read_text(errors="replace") if self._out.exists() else ""
-        return Ended(code, out, self.said, time.monotonic() - self._began)
+        return Ended(code, self.said, time.monotonic() - self._began)
 
 
 class Room:
@@ -112,43 +111,39 @@ class Room:
         self._count = 0
         self._scratch_before = set(_scratch())
         self._seen: dict[int, psutil.Process] = {}
-        self._over = threading.Event()
+        self.over = threading.Event()
         self._sockets: set[tuple[str, int]] = set()
         self._told: set[str] = set()
 
     def start(
         self,
         *arguments: str,
-        stdin: int | IO[Any] | None = subprocess.DEVNULL,
-        stdout: int | IO[Any] | None = None,
+        stdout: int | IO[Any] = subprocess.DEVNULL,
         stderr: int | IO[Any] | None = None,
         before: Callable[[], None] | None = None,
-        env: dict[str, str] | None = None,
     ) -> Running:
         """Start `selfplay …` in a session of its own.
 
         Args:
             arguments: Arguments of the command.
-            stdin: The process's standard input.
-            stdout: The process's standard output; by default a file.
+            stdout: The process's standard output.
             stderr: The process's standard error; by default a file.
             before: Function that is called in the new process, before the program begins.
-            env: Further environment variables.
         """
         self._count += 1
-        out, err = (self.folder / f".{name}.{self._count}" for name in ("stdout", "stderr"))
-        with out.open("wb") as out_file, err.open("wb") as err_file:
+        err = self.folder / f".stderr.{self._count}"
+        with err.open("wb") as err_file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "selfplay_pipeline", *arguments],
                 cwd=ROOT,
-                stdin=stdin,
-                stdout=out_file if stdout is None else stdout,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
                 stderr=err_file if stderr is None else stderr,
                 start_new_session=True,
                 preexec_fn=lambda: _at_start(before),
-                env={**os.environ, MARK: self.mark, "TMPDIR": str(self.tmp), "PYTHONPATH": str(ROOT), **(env or {})},
+                env={**os.environ, MARK: self.mark, "TMPDIR": str(self.tmp), "PYTHONPATH": str(ROOT)},
             )
-        return Running(process, out, err)
+        return Running(process, err)
 
     def run(self, *arguments: str, limit: float = LIMIT, **how: Any) -> Ended:
         """Run `selfplay …` to its end."""
@@ -169,19 +164,9 @@ class Room:
 
     def watch(self) -> None:
         """Record processes and their listening addresses every second, in a thread of its own."""
-        while not self._over.wait(1.0):
+        while not self.over.wait(1.0):
             with contextlib.suppress(psutil.Error):
                 self.note_sockets()
-
-    def find(self, *words: str) -> list[psutil.Process]:
-        """Returns those of the room's processes whose command line contains all these words."""
-        found = []
-        for process in self.processes():
-            with contextlib.suppress(psutil.Error):
-                line = " ".join([process.name(), *process.cmdline()])
-                if all(word in line for word in words):
-                    found.append(process)
-        return found
 
     def _is_marked(self, process: psutil.Process) -> bool:
         try:
@@ -224,9 +209,6 @@ class Room:
             found += [f"socket {ip}:{port}" for ip, port in sorted(self._sockets & still)]
         return found
 
-    def stop_watching(self) -> None:
-        self._over.set()
-
     def end_all(self) -> None:
         """Kill all remaining processes of the room, so that no case disturbs the next."""
         for process in self.processes():
@@ -245,7 +227,7 @@ def room(folder: Path) -> Iterator[Room]:
     try:
         yield place
     finally:
-        place.stop_watching()
+        place.over.set()
         place.end_all()
         shutil.rmtree(tmp, ignore_errors=True)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import random
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -16,14 +16,15 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from chaos.cases import Case, Verdict
-from chaos.fake_server import FakeServer, honest
-from chaos.judging import Seen, judge
-from chaos.outside import Ended, Room, Running, room
-from chaos.traces import Print, differences, fingerprint
+from chaos.judging import Case, Verdict, judge
+from chaos.outside import ROOT, Ended, Room, Running, room
+from chaos.traces import Contents, contents_of, differences
+
+sys.path.append(str(ROOT / "tests" / "fast"))
+from factories import make_episodes, write_episodes
 
 PATIENCE = 90.0
-"""Seconds after which a command without a real server or a training counts as hung."""
+"""Seconds after which a command counts as hung."""
 _making = threading.RLock()
 
 
@@ -35,41 +36,17 @@ def shared() -> Path:
     return folder
 
 
-@dataclass(frozen=True)
-class Undisturbed:
-    """Result of a command that was not disturbed."""
-
-    print: Print
-    size: int
-    """Bytes of its output file."""
-
-
 @dataclass(frozen=True, eq=False)
 class Command:
     """A command that faults disturb.
 
     Attributes:
-        arguments: Function that returns all arguments but `--output` and the server's address, called when first
-            needed.
+        arguments: Function that returns all arguments but `--output`, called when first needed.
         output: Its output, a file or a folder below the case's folder.
-        served: Whether it plays with a policy, on a server that each case has for itself.
-        contents: Whether undisturbed runs always play the same games, not only the same ids.
-        patience: Seconds after which it counts as hung.
     """
 
     arguments: Callable[[], Sequence[str]]
     output: str = "out/games.jsonl"
-    served: bool = False
-    contents: bool = True
-    patience: float = PATIENCE
-
-    @cached_property
-    def undisturbed(self) -> Undisturbed:
-        """The undisturbed result, from one run."""
-        made = self.made
-        return Undisturbed(
-            fingerprint(made.parent if made.suffix else made, contents=self.contents), made.stat().st_size
-        )
 
     @cached_property
     def made(self) -> Path:
@@ -83,6 +60,11 @@ class Command:
             if ended.code != 0:
                 raise RuntimeError(f"{scene.line} fails undisturbed: {ended.err[-500:]}")
             return scene.output
+
+    @cached_property
+    def contents(self) -> Contents:
+        """The contents of the files of an undisturbed run."""
+        return contents_of(self.made.parent if self.made.suffix else self.made)
 
 
 class Scene:
@@ -98,27 +80,22 @@ class Scene:
         self.to_the_end = stack
         self.until_again = contextlib.ExitStack()
         """Callbacks that remove the fault before the same command is given again."""
-        self.server = FakeServer()
-        if command.served:
-            self.server.start()
-            stack.callback(self.server.stop)
         stack.callback(self.until_again.close)
 
     @property
     def line(self) -> tuple[str, ...]:
         """The command line."""
-        served = ("--server-url", self.server.url) if self.command.served else ()
-        return (*self.command.arguments(), *served, "--output", str(self.output))
+        return (*self.command.arguments(), "--output", str(self.output))
 
     def start(self, *further: str, **how: Any) -> Running:
         return self.room.start(*self.line, *further, **how)
 
     def run(self, *further: str, **how: Any) -> Ended:
-        return self.start(*further, **how).ended(self.command.patience)
+        return self.start(*further, **how).ended(PATIENCE)
 
     def grown(self, share: float) -> Callable[[], bool]:
         """Returns a function that tells whether the output file has a share of its undisturbed size."""
-        size = self.command.undisturbed.size * share
+        size = self.command.made.stat().st_size * share
 
         def reached() -> bool:
             try:
@@ -139,19 +116,9 @@ class Scene:
         if not holds:
             self.lost.append(problem)
 
-    def refused(self, *arguments: str) -> None:
-        """Expect a one-line refusal of another command, because the folder is in use."""
-        ended = self.room.run(*arguments, limit=self.command.patience)
-        right = ended.code == 2 and len(ended.message.splitlines()) == 1
-        self.expect(right, f"`{' '.join(arguments[:2])} …` beside it ended with {ended.code}: {ended.message[:200]}")
-
-    def heal(self) -> None:
-        """Remove the fault."""
-        self.until_again.close()
-        if self.command.served:
-            self.server.stop()
-            self.server.fault = self.server.info = honest
-            self.server.start()
+    def differences(self) -> list[str]:
+        """Returns the differences to an undisturbed run."""
+        return differences(self.command.contents, contents_of(self.written))
 
 
 Cause = Callable[[Scene], Ended]
@@ -159,15 +126,7 @@ Cause = Callable[[Scene], Ended]
 
 
 def disturbed(
-    kind: str,
-    name: str,
-    command: Command,
-    cause: Cause,
-    codes: Collection[int],
-    *,
-    check: Callable[[Scene], Sequence[str]] | None = None,
-    names_server: bool = False,
-    **how: Any,
+    kind: str, name: str, command: Command, cause: Cause, codes: Collection[int], *, silent: bool = False
 ) -> Case:
     """Returns the case of one fault.
 
@@ -177,40 +136,22 @@ def disturbed(
         command: The command to disturb.
         cause: Function that runs the command with its fault.
         codes: Allowed exit codes of the disturbed command.
-        check: Function that returns the problems in the end; by default the differences to an undisturbed run.
-        names_server: Whether the message must name the server's address.
-        how: Further attributes of `Seen`.
+        silent: Whether the message of the disturbed command cannot be read.
     """
 
     def run(folder: Path) -> Verdict:
-        if check is None:
-            command.undisturbed  # noqa: B018  made before, so that it is not part of the fault
+        command.contents  # noqa: B018  made before, so that it is not part of the fault
         with contextlib.ExitStack() as stack:
             place = stack.enter_context(room(folder))
             scene = Scene(command, place, folder, stack)
             first = cause(scene)
             left = place.left(files=first.code is not None and first.code >= 0)
-            scene.heal()
+            scene.until_again.close()
             again = scene.run()
             left += place.left()
-            lost = [*scene.lost, *(check or _differs)(scene)]
-            names = (scene.server.url,) if names_server and first.code else ()
-            return judge(Seen(first, again, codes, lost, left, names, **how))
+            return judge(first, again, codes, [*scene.lost, *scene.differences()], left, silent=silent)
 
     return Case(kind, name, run)
-
-
-def _differs(scene: Scene) -> list[str]:
-    found = fingerprint(scene.written, contents=scene.command.contents)
-    return differences(scene.command.undisturbed.print, found)
-
-
-def configured(**sections: dict[str, Any]) -> Path:
-    """Write a configuration file on top of the tiny one; returns its path."""
-    text = json.dumps({"base": "tiny", **sections}, indent=1)
-    path = shared() / f"config-{abs(hash(text))}.yaml"
-    path.write_text(text)
-    return path
 
 
 def dice(seed: int, name: str) -> random.Random:
@@ -218,36 +159,20 @@ def dice(seed: int, name: str) -> random.Random:
     return random.Random(f"{seed} {name}")
 
 
+@cache
+def many_episodes() -> Path:
+    """Returns a file of episodes that takes some seconds to convert."""
+    path = shared() / "games.jsonl"
+    write_episodes(path, make_episodes(500, 4))
+    return path
+
+
 SCRIPTED = Command(
     lambda: ("generate", "--config", "tiny", "--player", "own-view", "--player", "sharing", "--num-episodes", "3000")
 )
 """Some seconds of play that need no server."""
-SHORT = {"num_episodes": 48, "episodes_per_state": 4, "max_concurrency": 8, "max_failures": 4}
-
-
-def _served(**generate: int) -> Command:
-    def arguments() -> tuple[str, ...]:
-        file = configured(game={"max_length": 4}, generate=SHORT | generate, engine={"request_timeout": 2})
-        return ("generate", "--config", str(file))
-
-    return Command(arguments, served=True)
-
-
-SERVED = _served()
-"""192 requests of a policy to a server, eight at a time; the command gives up after five lost episodes."""
-PATIENT = _served(max_failures=1000)
-"""The same play, but the command continues after any number of lost episodes."""
-LONG = _served(num_episodes=2000)
-"""Enough games for a long conversion."""
-
-
-CONVERT = Command(lambda: ("convert", str(LONG.made), "--config", "tiny", "--val-fraction", "0.2"), output="out")
+CONVERT = Command(lambda: ("convert", str(many_episodes()), "--config", "tiny", "--val-fraction", "0.2"), output="out")
 EVALUATE = Command(
     lambda: ("evaluate", "sharing", "--config", "tiny", "--partner", "own-view", "--num-states", "200"), output="out"
 )
-CROSSPLAY = Command(
-    lambda: ("crossplay", "sharing", "own-view", "--config", "tiny", "--num-states", "100"), output="out"
-)
-REPORT = Command(lambda: ("report", str(LONG.made)), output="out/report.html")
-PLOTS = Command(lambda: ("report", str(LONG.made), "--format", "svg"), output="out")
-STATES = Command(lambda: ("games", "--config", "tiny", "--num-train", "2000", "--num-test", "10"), output="out")
+REPORT = Command(lambda: ("report", str(many_episodes())), output="out/report.html")

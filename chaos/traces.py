@@ -11,60 +11,57 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-Print = Mapping[str, Counter[str]]
+from selfplay_pipeline.core.small_files import parse_json
+
+Contents = Mapping[str, Counter[str]]
 """Counted contents of each file, by its name below the folder: episodes of games, rows of parquet."""
 
 
-def fingerprint(folder: Path, *, contents: bool = True) -> Print:
-    """Returns the contents of a folder, without logs, which include the output that cases store there.
+def contents_of(folder: Path, *, texts: bool = True) -> Contents:
+    """Returns the contents of a folder, without logs.
 
     Args:
-        contents: Whether to compare the text of the episodes; else only their ids, for policies that sample.
+        folder: The folder.
+        texts: Whether to compare the text of the episodes; else only their ids, for policies that sample.
     """
     found: dict[str, Counter[str]] = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
         if path.is_file() and path.suffix != ".log":
-            found[str(path.relative_to(folder))] = _things_in(path, contents)
+            found[str(path.relative_to(folder))] = _things_in(path, texts)
     return found
 
 
-def _things_in(path: Path, contents: bool) -> Counter[str]:
+def _things_in(path: Path, texts: bool) -> Counter[str]:
     if path.suffix == ".jsonl":
-        return Counter(_episode(line, contents) for line in path.read_bytes().splitlines(keepends=True))
+        return Counter(_episode(line, texts) for line in path.read_bytes().splitlines(keepends=True))
     if path.suffix == ".parquet":
         try:
-            return Counter({f"{_rows(path)}": 1})
+            table = pq.read_table(path)
         except (OSError, pa.ArrowException) as error:
             return Counter({f"unreadable: {str(error).splitlines()[0]}": 1})
+        return Counter({f"{table.num_rows} rows {_digest(json.dumps(table.to_pylist()).encode())}": 1})
     return Counter()
 
 
-def _episode(line: bytes, contents: bool) -> str:
+def _episode(line: bytes, texts: bool) -> str:
     """Returns an episode's id, and a digest of its content."""
     try:
-        episode = json.loads(line, parse_constant=_refuse)
-    except ValueError:
+        episode = parse_json(line)
+        name = str(episode["episode_id"])
+        if episode["outcome"]["status"] == "engine_failure":
+            return f"{name} lost to an engine failure"
+    except (ValueError, KeyError, TypeError):
         return f"unreadable: {line[:40]!r}"
-    if not line.endswith(b"\n") or not isinstance(episode, dict) or "episode_id" not in episode:
+    if not line.endswith(b"\n"):
         return f"unreadable: {line[:40]!r}"
-    if episode["outcome"]["status"] == "engine_failure":
-        return f"{episode['episode_id']} lost to an engine failure"
-    return (
-        f"{episode['episode_id']} {hashlib.sha256(line).hexdigest()[:12]}" if contents else str(episode["episode_id"])
-    )
+    return f"{name} {_digest(line)}" if texts else name
 
 
-def _refuse(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]
 
 
-def _rows(path: Path) -> str:
-    table = pq.read_table(path)
-    digest = hashlib.sha256("".join(json.dumps(row, sort_keys=True) for row in table.to_pylist()).encode())
-    return f"{table.num_rows} rows {digest.hexdigest()[:12]}"
-
-
-def differences(undisturbed: Print, found: Print) -> list[str]:
+def differences(undisturbed: Contents, found: Contents) -> list[str]:
     """Returns the differences to an undisturbed run, a line for each file."""
     lines = []
     for name in sorted({*undisturbed, *found}):

@@ -267,3 +267,12 @@ def test_a_name_that_is_not_utf8_is_refused_in_one_line(tmp_path, command):
     )  # fmt: skip
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1 and "holds a byte that is not UTF-8; rename the file" in ended.stderr
+
+
+def test_the_version_is_printed_and_what_comes_next_is_said(tmp_path):
+    assert selfplay("--version").stdout.startswith("selfplay-pipeline ")
+    games = write_episodes(tmp_path / "games.jsonl", make_episodes(2, 2))
+    assert selfplay("convert", str(games)).stderr.endswith(f"train {tmp_path / 'train.parquet'}\n")
+    scripted = ("--player", "random", "--player", "random", "--num-episodes", "2", "--episodes-per-state", "1")
+    done = selfplay("generate", *scripted, "--output", str(tmp_path / "new.jsonl"))
+    assert done.stderr.endswith(f"show {tmp_path / 'new.jsonl'}\n")

@@ -106,3 +106,15 @@ def test_config_prints_the_whole_and_says_what_it_builds_on(tmp_path):
     assert printed == json.loads(load_config(path, {}).model_dump_json())
     whole = written(tmp_path, done.stdout)
     assert not differing(load_config(whole, {}), load_config(None, {"generate.temperature": 0.9}))
+
+
+def test_a_byte_order_mark_an_empty_file_and_numbers_as_people_write_them_are_understood(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_bytes(b"\xef\xbb\xbfseed: 7\n")
+    assert load_config(str(path), {}).seed == 7
+    path.write_text("")
+    assert load_config(str(path), {}).seed == 0
+    path.write_text("train: {learning_rate: 1e-6, kl_coef: 1}\ngenerate: {num_episodes: 1_000, thinking: yes}\n")
+    config = load_config(str(path), {})
+    assert (config.train.learning_rate, config.train.kl_coef) == (1e-6, 1)
+    assert (config.generate.num_episodes, config.generate.thinking) == (1000, True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from factories import take
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfplay_pipeline.core.errors import UserError
@@ -18,6 +18,7 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching, own_view_matching
+from selfplay_pipeline.games.matching.states import MAX_TRIES, sample_state
 
 HUMAN_GAMES = [
     json.loads(line) for line in Path("data/dialop/optimization_human.jsonl").read_text().splitlines() if line
@@ -379,3 +380,32 @@ def test_hidden_cells_do_not_change_what_a_player_reads(index):
 def test_unknown_prompt_set_is_refused():
     with pytest.raises(UserError, match="built-in sets: compact, default"):
         MatchingGame(MatchingConfig(prompts="nothing"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {
+            "size": st.sampled_from([2, 3, 8, 16]),
+            "max_score": st.sampled_from([1, 9, 99, 2**31 - 1]),
+            "p_visible": st.sampled_from([1e-300, 0.01, 0.4, 1.0]),
+            "scale_min": st.sampled_from([1e-300, 1.0]),
+            "scale_max": st.sampled_from([1.0, 2.0**31 - 1]),
+            "hard_factor": st.sampled_from([0.0, 1e-300, 1.0, 1.25, 1e9]),
+            "unfiltered_after": st.sampled_from([0, 1, 500, 2**31 - 1]),
+        }
+    )
+)
+def test_every_board_gives_a_state_or_is_refused_after_a_bounded_number_of_draws(keys):
+    game = MatchingGame(MatchingConfig(**keys))
+    refused = ""
+    try:
+        state = sample_state(game.config, np.random.default_rng(0), tries=1_000)
+        assert game.state_from_json(state.to_dict()).best == state.best > 0
+    except UserError as error:
+        refused = str(error)
+    assert not refused or ("game.hard_factor" in refused and "\n" not in refused)
+
+
+def test_the_bound_on_draws_is_far_above_what_dialops_board_needs_and_far_below_a_wait():
+    assert 30 * 2_700 < MAX_TRIES <= 100_000

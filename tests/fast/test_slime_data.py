@@ -121,7 +121,11 @@ def test_a_file_is_refused_that_is_empty_missing_no_json_or_repeats_a_game(tmp_p
     data = tmp_path / "games.jsonl"
     with pytest.raises(UserError, match=r"`selfplay slime data` writes this file"):
         check_data(data)
-    for text, words in (("\n", "holds no row"), ("{", "games.jsonl:1: not JSON")):
+    for text, words in (
+        ("\n", "holds no row"),
+        ("{", "games.jsonl:1: not JSON"),
+        ("[" * 50_000, "games.jsonl:1: .*deep"),
+    ):
         data.write_text(text)
         with pytest.raises(UserError, match=words):
             check_data(data)
