@@ -370,7 +370,7 @@ SMALL_FILES = [
     Bad("manifest.json", (ITERATE, "report run --output out.html"), r"run/manifest\.json:1: not JSON",
         {"run/manifest.json": "x"}),
     Bad("manifest.json: another run", f"{ITERATE} --seed 3", r"run was begun with seed = 0, now it is 3"),
-    Bad("metrics.jsonl: of a run", "report run --output out.html", r"iter_1/metrics\.jsonl:2: not a step's metrics",
+    Bad("metrics.jsonl: of a run", "report run --output out.html", r"iter_1/metrics\.jsonl:2: damaged: not the figures",
         {"run/iter_1/metrics.jsonl": line(2, b'{"loss": 1}')}),
     Bad("training.json", RESUME, r"trainer_state/training\.json:1: not JSON",
         {"training/trainer_state/training.json": "x"}),
@@ -409,7 +409,7 @@ STATES_FILES = [
     Bad("states: torn line", STATES, r"^states\.jsonl:2: not JSON", {"states.jsonl": line(2, lambda old: old[:50])}),
     Bad("states: none", STATES, r"^states\.jsonl: holds no game state", {"states.jsonl": ""}),
     Bad("states: device", STATES, r"^states\.jsonl: a device", {"states.jsonl": device}),
-    Bad("online: cut file", ONLINE, r"states/train\.parquet: not a parquet file", {"states/train.parquet": cut(0.6)}),
+    Bad("online: cut file", ONLINE, r"train\.parquet: not a readable parquet", {"states/train.parquet": cut(0.6)}),
     Bad("online: other columns", ONLINE, r"states/train\.parquet: its columns",
         {"states/train.parquet": in_table(lambda table: table.select(["data_source"]))}),
     Bad("online: no rules", ONLINE, r"states/train\.parquet.*field 'rules' is damaged",
@@ -430,7 +430,6 @@ MODELS = [
         {"model/tokenizer.json": gone, "model/tokenizer_config.json": gone}),
 ]  # fmt: skip
 PROMPT: list[tuple[str, Spoil]] = [
-    ("endless", "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"),
     ("Python", "{{ ''.__class__.__mro__[1].__subclasses__() }}"),
     ("missing", gone),
 ]  # fmt: skip

@@ -197,7 +197,15 @@ class EvaluateConfig(Section):
         FREE,
     ] = 2
     """Number of sampled episodes per state; with another player as partner, per state and seating."""
-    swap_messages: Annotated[bool, UsedBy("evaluate", "iterate"), FREE] = False
+    swap_messages: Annotated[
+        bool,
+        UsedBy(
+            "evaluate",
+            "iterate",
+            instead={"listen": "altered messages", **dict.fromkeys(("crossplay", "train-online"), "messages as said")},
+        ),
+        FREE,
+    ] = False
     """Play all episodes again with swapped messages, to measure what words are worth.
 
     Each message that a player hears is replaced by one that the same partner says in a state in which everything that

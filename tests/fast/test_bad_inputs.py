@@ -29,7 +29,7 @@ from pydantic import BaseModel, ValidationError
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.training import TrainConfig
-from selfplay_pipeline.convert import token_check
+from selfplay_pipeline.convert import run as conversion
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY, SCHEMA, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
@@ -37,7 +37,6 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.core.small_files import read_json
 from selfplay_pipeline.evaluate.states import held_out_states
-from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate import records
 from selfplay_pipeline.generate.chat_cache import AnswerCache
@@ -285,7 +284,7 @@ def test_a_token_is_checked_against_the_vocabulary_at_conversion(tmp_path, monke
     (tmp_path / TINY).mkdir(parents=True)
     (tmp_path / TINY / "config.json").write_text('{"vocab_size": 400}')
     monkeypatch.chdir(tmp_path)
-    token_check._vocabulary.cache_clear()
+    conversion._vocabulary.cache_clear()
     for path in ("prompt_ids.1", "response_ids.0"):
         changed = deepcopy(episodes())
         put(changed[1], f"trajectories.0.{path}", 400)
@@ -293,7 +292,7 @@ def test_a_token_is_checked_against_the_vocabulary_at_conversion(tmp_path, monke
         said = said_of(lambda: run_convert(tmp_path / "games.jsonl", tmp_path / "out"))
         assert f"games.jsonl:2: field 'trajectories.0.{path.split('.')[0]}'" in said
         assert not (tmp_path / "out").exists()
-    token_check._vocabulary.cache_clear()
+    conversion._vocabulary.cache_clear()
 
 
 @pytest.mark.parametrize("seat", [0, 1])
@@ -333,11 +332,9 @@ def test_one_row_alone_can_be_read_and_whole_groups_are_trained_on(tmp_path):
 
 
 def test_a_group_that_lost_episodes_and_seats_while_it_was_played_is_trained_on(tmp_path):
-    lost = {"ends_after": 1, "ends_with": Status.ENGINE_FAILURE}
-    silent = {"ends_after": 1, "ends_with": Status.CONTEXT_LENGTH}
-    played = [make_episode(0, 0), make_episode(0, 1, **lost), make_episode(0, 2, **silent), make_episode(0, 3)]
-    assert [len(episode_to_rows(episode, 4)) for episode in played] == [2, 0, 1, 2]
-    run_convert(write_episodes(tmp_path / "games.jsonl", [*played, *make_episodes(2, 4)][:4]), tmp_path)
+    played = [make_episode(0, 0), make_episode(0, 2, ends_after=1), make_episode(0, 3)]
+    assert [len(episode_to_rows(episode, 4)) for episode in played] == [2, 1, 2]
+    run_convert(write_episodes(tmp_path / "games.jsonl", played), tmp_path)
     (group,) = read_data([tmp_path / "train.parquet"]).groups
     assert len(group.rows) == 5
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import requests
 from command import selfplay
-from factories import FINISHED
+from factories import FINISHED, make_episodes, write_episodes
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core import reporting, terminal

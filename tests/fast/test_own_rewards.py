@@ -65,7 +65,7 @@ def test_the_reward_of_an_episode_is_the_policys_in_its_summary_the_report_and_t
     assert sum(own) != pytest.approx(sum(record.outcome.normalized_reward for record in records))
     assert summary_of(records).mean_reward == pytest.approx(sum(own) / len(own))
     (file,) = discover(write_episodes(tmp_path / "episodes.jsonl", records)).files
-    assert scan(file, lambda size: None).rewards == own
+    assert [place.reward for place in scan(file, lambda size: None).places] == own
     assert [found.reward for record in records for found in records_of(record, 0)] == own
 
 
@@ -149,4 +149,4 @@ def test_three_checkpoints_may_play_with_each_other_where_each_gets_a_server(att
     config = load_config("tiny", {"engine.server_url": urls})
     words = r"each of the 3 checkpoints .* needs a server of its own, and 2 are given"
     with nullcontext() if enough else pytest.raises(UserError, match=words):
-        check_seats(config, TINY, ["policy", "data/tiny_apart_model", "data/tiny_honest_model"])
+        check_seats(config, TINY, ["policy", "data/tiny_shy_model", "data/tiny_honest_model"])

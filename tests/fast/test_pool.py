@@ -20,7 +20,8 @@ from selfplay_pipeline.engines.pool import EnginePool, engine_for, log_name, pla
 from selfplay_pipeline.engines.server_lock import ServerLock
 from selfplay_pipeline.engines.types import Engine, EngineError
 
-A, B, C = (f"data/tiny{kind}_model" for kind in ("", "_honest", "_apart"))
+FOURTH = "selfplay_pipeline/games/bargaining/data/tiny_bargaining_model"
+A, B, C = (f"data/tiny{kind}_model" for kind in ("", "_honest", "_shy"))
 URLS = [f"http://127.0.0.1:{port}" for port in range(29_995, 30_000)]
 
 
@@ -138,15 +139,15 @@ async def test_three_checkpoints_play_with_each_other_on_three_servers_and_with_
         await asyncio.gather(*map(ask, engines))
         assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, B, C)}
         assert loads(servers) == [1, 1, 1]
-        fourth = await pool.serving("data/tiny_shy_model", beside=[A, C])
+        fourth = await pool.serving(FOURTH, beside=[A, C])
         await asyncio.gather(*map(ask, [engines[0], fourth, engines[2]]))
-        with pytest.raises(EngineError, match=f"{B} is not served any more: .* to data/tiny_shy_model"):
+        with pytest.raises(EngineError, match=f"{B} is not served any more: .* to {FOURTH}"):
             await ask(engines[1])
         assert loads(servers) == [1, 1, 2]
         for server in servers:
             url = str(server.server.make_url("/")).rstrip("/")
             assert not ServerLock(url).take(alone=False), "no other command may use it"
-    assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, "data/tiny_shy_model", C)}
+    assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, FOURTH, C)}
 
 
 async def test_two_commands_that_divide_the_same_servers_play_one_after_the_other():

@@ -106,7 +106,7 @@ def trained(output: Path, **changes: Any) -> TrainResult:
     for folder in made.values():
         folder.mkdir(parents=True, exist_ok=True)
     done = {
-        "steps": 1, "planned_steps": 1, "groups": 1, "groups_without_signal": 0, "rows": 2, "seconds_total": 1.0,
+        "steps": 1, "groups": 1, "groups_without_signal": 0, "rows": 2, "seconds_total": 1.0,
         "seconds_in_steps": 1.0, "log_prob_gap": None, "metrics_path": output / "metrics.jsonl", **made,
     }  # fmt: skip
     return TrainResult(**done | changes)

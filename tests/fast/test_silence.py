@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from command import selfplay
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.silence import compute_lines, line_of
-from selfplay_pipeline.games.base import HELD_OUT, state_rng
+from selfplay_pipeline.games.base import HELD_OUT, Game, state_rng
 from selfplay_pipeline.games.matching.measures import references
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.silence import (
@@ -282,13 +283,19 @@ def test_the_threshold_is_chosen_on_other_states_than_it_is_measured_on() -> Non
     assert line.threshold == pytest.approx(THRESHOLDS[7]) and line.value == pytest.approx(0.8, abs=0.02)
 
 
+def free(name: str, **changes: Any) -> Game:
+    """Returns the game of a built-in configuration in the free protocol."""
+    options = {f"game.{key}": value for key, value in changes.items()}
+    return make_game(load_config(name, {"game.protocol": "free"} | options).game)
+
+
 @pytest.mark.parametrize(
     ("name", "episodes"),
     [("tiny_bargaining", 1000), ("tiny_honest", 150), pytest.param("tiny", 60, marks=pytest.mark.long)],
 )
 @pytest.mark.parametrize(("player", "line"), [("passing", "pass"), ("countering", "counter")])
 def test_scripted_players_reach_the_lines_in_muted_play(name: str, episodes: int, player: str, line: str) -> None:
-    game = make_game(load_config(name, {"game.mute": True}).game)
+    game = free(name, mute=True)
     rewards = []
     for number in range(episodes):
         session, rng = game.start(game.sample_state(state_rng(21, number))), np.random.default_rng(number)
@@ -313,7 +320,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", ["tiny", "tiny4x4", "tiny_honest", "tiny_honest4x4", "default", "tiny_bargaining"])
 def test_the_built_in_configurations_come_with_their_lines(name: str) -> None:
-    game = make_game(load_config(name, {}).game)
+    game = free(name)
     assert game.silence is not None and 0 < game.silence.standard_error < 0.003
     expected = ["silence"] if name == "default" else ["silence", "pass", "counter"]
     assert list(game.wordless) == expected, "on 8×8 no drawn state agrees with a proposal"
@@ -323,17 +330,17 @@ def test_the_built_in_configurations_come_with_their_lines(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tiny_honest", "tiny_bargaining"])
 def test_in_the_fixed_protocol_silence_is_the_one_line_and_a_bound(name: str) -> None:
-    free = make_game(load_config(name, {}).game)
+    game = free(name)
     fixed = make_game(load_config(name, {"game.protocol": "fixed"}).game)
-    assert list(fixed.wordless) == ["silence"] and fixed.silence == free.silence
-    assert fixed.silence_is_bound and not free.silence_is_bound
+    assert list(fixed.wordless) == ["silence"] and fixed.silence == game.silence
+    assert fixed.silence_is_bound and not game.silence_is_bound
     assert "no play without the content of messages exceeds silence" in fixed.about_lines
-    assert "none is a bound" in free.about_lines and "counter: " in free.about_lines
+    assert "none is a bound" in game.about_lines and "counter: " in game.about_lines
 
 
 @pytest.mark.parametrize("name", ["tiny_honest", "tiny_bargaining"])
 def test_stored_lines_are_what_the_command_computes(name: str) -> None:
-    game = make_game(load_config(name, {}).game)
+    game = free(name)
     found = compute_lines(game, 200, seed=3)
     assert list(found) == list(game.wordless)
     for line, stored in zip(found.values(), game.wordless.values(), strict=True):
@@ -348,7 +355,7 @@ def test_a_line_is_of_the_states_and_the_reward_whatever_else_is_configured() ->
 
 
 def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path) -> None:
-    Path("mine.yaml").write_text("base: tiny_honest\ngame:\n  size: 2\n  max_score: 8\n")
+    Path("mine.yaml").write_text("base: tiny_honest\ngame:\n  size: 2\n  max_score: 8\n  protocol: free\n")
     planned = selfplay("silence", "--config", "mine.yaml", "--states", "20", "--dry-run")
     assert "lines of play without words on 20 states (seed 0) to data/silence.json; known: none" in planned.stdout
     assert not STORED.exists()

@@ -318,6 +318,7 @@ def test_a_policys_tokens_hold_what_it_heard_and_the_record_counts_the_counterfa
 # --- the worth of words
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("messages", [1, 2])
 def test_a_talking_pair_is_worth_what_silence_lacks_and_a_private_code_is_worth_as_much(tmp_path, messages):
     plain, _ = measured("sharing", tmp_path / "plain", messages)
@@ -340,6 +341,7 @@ def test_who_does_not_listen_has_words_worth_nothing(tmp_path, messages):
     assert mode.words.swapped_reward.low <= 0.840
 
 
+@pytest.mark.long
 def test_who_only_names_its_largest_cells_has_worth_all_of_it_in_which(tmp_path):
     mode, _ = measured("naming", tmp_path, count=250)
     assert mode.words.which.low > 0.03

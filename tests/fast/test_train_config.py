@@ -156,8 +156,8 @@ TOLD = {
     "a KL term": ("cpu", {"kl_coef": 0.1}, {ACTOR + "use_kl_loss": "true"}),
     "imitation has none": ("cpu", {"kl_coef": 0.1, "method": "filtered-bc"}, {ACTOR + "use_kl_loss": "false"}),
     "a CPU's platform and float32": ("cpu", {}, {
-        "trainer.device": "cpu", MODEL + "external_lib": "selfplay_pipeline.train.verl.cpu_engine",
-        ACTOR + "fsdp_config.dtype": "float32", FSDP: "fp32", ACTOR + "use_torch_compile": "false",
+        "trainer.device": "cpu", ACTOR + "fsdp_config.dtype": "float32", FSDP: "fp32",
+        ACTOR + "use_torch_compile": "false",
         "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
     }),
     "a GPU's bfloat16": ("cuda", {}, {FSDP: "bf16", ACTOR + "fsdp_config.offload_policy": "false"}),

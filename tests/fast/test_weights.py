@@ -38,11 +38,12 @@ from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
-from selfplay_pipeline.engines.types import EngineError, SamplingParams
+from selfplay_pipeline.engines.types import SamplingParams
 from selfplay_pipeline.evaluate.pairing import Pairing, comparable
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.episode import ContextFull
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import PolicyRecord, parse_episode
 from selfplay_pipeline.generate.run import Sitting
@@ -109,7 +110,7 @@ def trained(monkeypatch) -> list[TrainConfig]:
 
 def test_an_episode_names_the_weights_of_the_policy_and_of_another_checkpoint_in_a_seat():
     state = board_state(0, 0)
-    engine = RandomTurns(byte_chat(), state, Habits(), np.random.default_rng(0), 0, EngineError)
+    engine = RandomTurns(byte_chat(), state, Habits(), np.random.default_rng(0), 0, ContextFull)
     policy, other = (PolicyPlayer(engine, byte_chat(), policy_of(model), 1 << 30) for model in (TINY, OTHER))
     players = [policy, replace(other, kind="checkpoint", name=OTHER, trained=False)]
     sitting = Sitting(MatchingGame(BOARD), state, players, "e", (0, 0, 0))
