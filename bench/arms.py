@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,9 @@ from selfplay_pipeline.core.files import read_model, write_text
 from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening, run_listen
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, held_out_states, states_in
+from selfplay_pipeline.games.abilities import Redraw
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.records import Swap
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.iterate.folder import RunDirectory
@@ -65,10 +68,15 @@ ARMS = {
 
 
 class Played(NamedTuple):
-    """An evaluated player, and whether messages were muted."""
+    """An evaluated player, and what became of its messages.
+
+    Attributes:
+        swapped: True if each heard message was replaced by one of a state drawn anew given the hearer's view.
+    """
 
     player: str
     mute: bool
+    swapped: bool = False
 
 
 Outcomes = dict[Played, dict[int, dict[Mode, Totals]]]
@@ -196,7 +204,7 @@ class Study:
     async def evaluate(self, seed: int, arms: Sequence[str]) -> None:
         """Evaluate the warm start and the last checkpoints of these arms.
 
-        Each is played with and without messages, and tested on altered messages.
+        Each is played with messages as they are said, swapped and muted, and tested on altered messages.
         """
         config = self.config(seed)
         async with Servers(config.engine, self.work) as servers:
@@ -212,12 +220,12 @@ class Study:
         """Returns all finished evaluations, including those of earlier calls."""
         found: Outcomes = {}
         for player in (WARM, *ARMS):
-            for played in (Played(player, False), Played(player, True)):
-                for seed in seeds:
-                    if (self._folder(played, seed) / "evaluation.json").exists():
-                        config, job = self._job(played, seed)
-                        by_mode = {mode: totals_of(config, job, mode) for mode in MODES}
-                        found.setdefault(played, {})[seed] = by_mode
+            for mute, seed in product((False, True), seeds):
+                if (self._folder(Played(player, mute), seed) / "evaluation.json").exists():
+                    config, job = self._job(Played(player, mute), seed)
+                    for swap in (None, *job.swaps):
+                        by_mode = {mode: totals_of(config, job, mode, swap) for mode in MODES}
+                        found.setdefault(Played(player, mute, swap is not None), {})[seed] = by_mode
         return found
 
     def heard(self, seeds: Sequence[int]) -> Hearing:
@@ -268,7 +276,8 @@ class Study:
     def _job(self, played: Played, seed: int) -> tuple[Config, EvaluationJob]:
         config = self.config(seed, {"game.mute": played.mute})
         checkpoint, folder = self._checkpoint(played.player, seed), self._folder(played, seed)
-        return config, EvaluationJob(checkpoint, self.held_out(seed), folder, episodes=self.episodes)
+        swaps: tuple[Swap, ...] = () if played.mute or not isinstance(make_game(config.game), Redraw) else ("swapped",)
+        return config, EvaluationJob(checkpoint, self.held_out(seed), folder, episodes=self.episodes, swaps=swaps)
 
     def _folder(self, played: Played, seed: int) -> Path:
         name = played.player.replace(" ", "_") + ("_mute" if played.mute else "")

@@ -31,6 +31,9 @@ class Player(BaseModel):
         talking: Figures with messages.
         muted: Figures of the same checkpoints with messages muted.
         muting_costs: Difference of the two.
+        swapped: Figures with swapped messages; empty in studies that did not swap.
+        worth: Worth of words, the difference of `talking` and `swapped`.
+        worth_over_warm: Worth of words minus that of the warm start.
         rise: Difference to the warm start, played as the arm was trained: muted if it was trained muted.
         below_self_play: Self-play with messages minus this arm, played as it was trained.
         listening: For each kind of altered message, the shares of greedy decisions that follow it and that change.
@@ -42,6 +45,9 @@ class Player(BaseModel):
     talking: Figures
     muted: Figures
     muting_costs: Figures
+    swapped: Figures = {}
+    worth: Figures = {}
+    worth_over_warm: Figures = {}
     rise: Figures
     below_self_play: Figures
     listening: dict[str, dict[str, Interval]]
@@ -68,12 +74,16 @@ class Results(BaseModel):
 def compare(outcomes: Outcomes, hearing: Hearing, resamples: int = RESAMPLES) -> dict[str, Player]:
     """Returns the comparison of the warm start and of each arm with an evaluated seed."""
 
-    def over(one: Played, other: Played | None = None) -> Figures:
-        return _difference(outcomes, one, other, resamples)
+    def over(one: Played, *others: Played) -> Figures:
+        """Returns one player's figures, minus those of the second and third, plus those of the fourth."""
+        weights = (1, -1, -1, 1)
+        return _difference(outcomes, list(zip(weights, (one, *others), strict=False)), resamples)
+
+    warm, warm_swapped = Played(WARM, False), Played(WARM, False, True)
 
     found = {}
     for name in (WARM, *ARMS):
-        talking, muted = Played(name, False), Played(name, True)
+        talking, muted, swapped = Played(name, False), Played(name, True), Played(name, False, True)
         trained = muted if name in ARMS and ARMS[name].mute else talking
         if seeds := seeds_of(outcomes, talking, muted):
             found[name] = Player(
@@ -81,6 +91,9 @@ def compare(outcomes: Outcomes, hearing: Hearing, resamples: int = RESAMPLES) ->
                 talking=over(talking),
                 muted=over(muted),
                 muting_costs=over(talking, muted),
+                swapped=over(swapped),
+                worth=over(talking, swapped),
+                worth_over_warm={} if name == WARM else over(talking, swapped, warm, warm_swapped),
                 rise=over(trained, Played(WARM, trained.mute)),
                 below_self_play={} if name == SELF_PLAY else over(Played(SELF_PLAY, False), trained),
                 listening=_listening([*hearing.get(name, {}).values()], resamples),
@@ -88,7 +101,7 @@ def compare(outcomes: Outcomes, hearing: Hearing, resamples: int = RESAMPLES) ->
     return found
 
 
-def evidence(players: dict[str, Player], silence: Interval | None) -> Evidence:
+def evidence(players: dict[str, Player], silence: Interval | None, protocol: str) -> Evidence:
     """Returns the figures that the verdict is based on."""
 
     def reward(name: str, kind: str) -> By:
@@ -97,19 +110,22 @@ def evidence(players: dict[str, Player], silence: Interval | None) -> Evidence:
 
     return Evidence(
         seeds=min((len(players[name].seeds) for name in (SELF_PLAY, MUTED, PLACEBO) if name in players), default=0),
+        protocol=protocol,
         silence=silence,
         before=reward(WARM, "talking"),
         reward=reward(SELF_PLAY, "talking"),
         rise=reward(SELF_PLAY, "rise"),
+        swapped=reward(SELF_PLAY, "swapped"),
+        worth_over_warm=reward(SELF_PLAY, "worth_over_warm"),
+        muted=reward(MUTED, "muted"),
         over_muted=reward(MUTED, "below_self_play"),
         placebo_rise=reward(PLACEBO, "rise"),
         over_placebo=reward(PLACEBO, "below_self_play"),
     )
 
 
-def _difference(outcomes: Outcomes, one: Played, other: Played | None, resamples: int) -> Figures:
-    """Returns one player's figures, or their difference to another's, over the seeds that both have."""
-    terms = [(1, one), *([(-1, other)] if other is not None else [])]
+def _difference(outcomes: Outcomes, terms: Sequence[tuple[int, Played]], resamples: int) -> Figures:
+    """Returns the weighted sum of some players' figures over the seeds that all of them have."""
     seeds = seeds_of(outcomes, *(player for _, player in terms))
     if not seeds:
         return {}
@@ -159,7 +175,9 @@ def tables(results: Results) -> str:
             {"seeds": [str(len(player.seeds)) for player in players.values()]}
             | rows(players, "reward", "talking", "reward")
             | rows(players, "talk score", "talking", "talk_score")
-            | rows(players, "reward, messages muted", "muted", "reward"),
+            | rows(players, "reward, messages muted", "muted", "reward")
+            | rows(players, "reward, messages swapped", "swapped", "reward")
+            | rows(players, "worth of words", "worth", "reward"),
         ),
         markdown_table(
             arms,

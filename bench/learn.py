@@ -78,7 +78,7 @@ def _write(study: Study, seeds: Sequence[int], output: Path) -> None:
     config, players = study.config(seeds[0]), compare(study.outcomes(seeds), study.heard(seeds))
     states = tuple(state for seed in seeds for state in study.held_out(seed).states)
     lines = references(make_game(config.game), StateSet("of all seeds", states))
-    found = conditions(evidence(players, lines.get("silence")))
+    found = conditions(evidence(players, lines.get("silence"), getattr(config.game, "protocol", "free")))
     trained = {arm: players[arm].seeds for arm in ARMS if arm in players}
     results = Results(
         command=shlex.join(["python", "-m", "bench.learn", *sys.argv[1:]]),

@@ -3,10 +3,12 @@
 A rise in reward is no evidence of talk: play without messages scores too, and training may teach it. So all of these
 must hold, for sampled and for greedy play, each by the end of a 95 % interval over seeds and states:
 
-- the reward is above the silence line, the reward of one unheard proposal;
-- the reward is above the result of the same training with messages muted, since silent play with several proposals can
-  exceed the silence line, which allows one;
-- the reward rose, and the reward of a placebo, the same training on rewards permuted within groups, did not;
+- the protocol is fixed, so that no play without the content of messages exceeds the silence line;
+- the reward is above the silence line, and with swapped messages it is not;
+- the worth of words is above that of the warm start, and the reward rose;
+- the reward is above that of the same training with messages muted, and this control reaches the silence line, since a
+  control that learned less than silence allows shows nothing;
+- the reward of a placebo, the same training on rewards permuted within groups, did not rise;
 - the warm start is not above the silence line, since a warm start above it already cooperates by talking;
 - there is more than one seed, because otherwise no interval covers another training's result.
 """
@@ -28,20 +30,28 @@ class Evidence:
 
     Attributes:
         seeds: Number of seeds of the arm that has the fewest.
+        protocol: `game.protocol` of the study.
         silence: The silence line, with its error.
         before: Reward of the warm start, with messages.
         reward: Reward of self-play after training, with messages.
         rise: Rise of self-play's reward over the warm start.
+        swapped: Reward of self-play after training, with swapped messages.
+        worth_over_warm: Worth of words after training minus that of the warm start.
+        muted: Reward of the training with messages muted, played muted as it was trained.
         over_muted: Self-play minus the training with messages muted, played muted as it was trained.
         placebo_rise: Rise of the training on permuted rewards over the warm start.
         over_placebo: Self-play minus that training.
     """
 
     seeds: int
+    protocol: str
     silence: Interval | None
     before: By
     reward: By
     rise: By
+    swapped: By
+    worth_over_warm: By
+    muted: By
     over_muted: By
     placebo_rise: By
     over_placebo: By
@@ -64,18 +74,39 @@ def conditions(found: Evidence) -> list[Condition]:
     line = found.silence
     passed = line is not None and any(_is_above(one, line.high or 0.0) for one in found.before.values())
     above_silence = line is not None and above(found.reward, line.high or 0.0)
+    said = f"; silence {line}" if line else "there is no silence line"
     return [
+        Condition("the protocol is fixed", found.protocol == "fixed", found.protocol),
         Condition(
             WARM,
-            bool(found.before) and not passed,
-            f"{each(found.before)}; silence {line}" if line else "there is no silence line",
+            line is not None and bool(found.before) and not passed,
+            each(found.before) + said,
         ),
         Condition(
             "the reward is above the silence line",
             above_silence,
-            f"{each(found.reward)}; silence {line}" if line else "there is no silence line",
+            each(found.reward) + said,
+        ),
+        Condition(
+            "with swapped messages it is not above the silence line",
+            line is not None
+            and bool(found.swapped)
+            and not any(_is_above(one, line.high or 0.0) for one in found.swapped.values()),
+            (each(found.swapped) or "no messages were swapped") + said,
+        ),
+        Condition(
+            "the worth of words is above the warm start's",
+            above(found.worth_over_warm),
+            each(found.worth_over_warm, "+") or "no messages were swapped",
         ),
         Condition("the reward rose", above(found.rise), each(found.rise, "+")),
+        Condition(
+            "the training with messages muted reaches the silence line",
+            line is not None
+            and bool(found.muted)
+            and all(one.high is not None and one.high >= (line.low or 0.0) for one in found.muted.values()),
+            (each(found.muted) or "no training was muted") + said,
+        ),
         Condition(
             "it is above the same training with messages muted",
             above(found.over_muted),

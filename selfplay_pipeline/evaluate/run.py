@@ -265,11 +265,15 @@ def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:
             )
 
 
-def tally_of(config: Config, job: EvaluationJob, mode: Mode) -> Tally:
+def tally_of(config: Config, job: EvaluationJob, mode: Mode, swap: Swap | None = None) -> Tally:
     """Returns the figures of the played episodes of one mode, by state."""
-    return Tally(make_game(config.game), len(job.states), job.seating).add(read_episodes(job.file(mode)))
+    return Tally(make_game(config.game), len(job.states), job.seating).add(read_episodes(job.file(mode, swap)))
 
 
-def totals_of(config: Config, job: EvaluationJob, mode: Mode) -> Totals:
-    """Returns the figures of one mode as sums by state, for paired comparisons."""
-    return tally_of(config, job, mode).totals()
+def totals_of(config: Config, job: EvaluationJob, mode: Mode, swap: Swap | None = None) -> Totals:
+    """Returns the figures of one mode as sums by state, for paired comparisons.
+
+    Args:
+        swap: Rule by which heard messages were replaced; None for the episodes with messages as they were said.
+    """
+    return tally_of(config, job, mode, swap).totals()
