@@ -18,6 +18,8 @@ READ = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.txt", "*.model", "*.ti
 """Files of a hub model that a server, a tokenizer or a trainer reads."""
 WEIGHTS = ("*.safetensors", "*.bin")
 """Files that hold weights; `*.bin` counts only if there is no `*.safetensors`."""
+LARGE = 1 << 30
+"""Size of a model in bytes from which on the reading of its files is reported."""
 AT_ONCE = 1 << 22
 """Number of bytes read at a time."""
 
@@ -50,15 +52,16 @@ def content_hash(model: str) -> str:
 
 
 def _hashes_of(files: Sequence[Path], model: str) -> list[str]:
-    """Returns the hashes of a model's files; reports progress if that takes long."""
+    """Returns the hashes of a model's files; reports progress if they are large."""
     hashes: list[str] = []
-    with (
-        progress(f"reading the weights of {model} for their hash", brief=True) as report,
-        ThreadPoolExecutor(max_workers=4) as pool,  # hashlib computes without the interpreter's lock
-    ):
-        for digest in pool.map(file_hash, files):
-            hashes.append(digest)
-            report(len(hashes), len(files), lambda: "files")
+    with ThreadPoolExecutor(max_workers=4) as pool:  # hashlib computes without the interpreter's lock
+        found = pool.map(file_hash, files)
+        if sum(file.stat().st_size for file in files) < LARGE:
+            return list(found)
+        with progress(f"reading the weights of {model} for their hash", brief=True) as report:
+            for digest in found:
+                hashes.append(digest)
+                report(len(hashes), len(files), lambda: "files")
     return hashes
 
 
