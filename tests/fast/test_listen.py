@@ -26,7 +26,7 @@ from selfplay_pipeline.games.matching.scripted import own_cells, player_view, te
 from selfplay_pipeline.games.matching.speaking import TOLD
 from selfplay_pipeline.generate.servers import Servers
 
-CONFIG = load_config("tiny_honest", {})
+CONFIG = load_config("tiny_honest", {"game.protocol": "free"})
 GAME = MatchingGame(CONFIG.game)
 STATES = held_out_states(GAME, 40)
 
@@ -50,7 +50,7 @@ def test_a_scripted_listener_always_follows_and_a_deaf_one_never(tmp_path, playe
 
 
 def test_who_hears_nothing_follows_nothing(tmp_path):
-    muted = listen("sharing", tmp_path, load_config("tiny_honest", {"game.mute": True}))
+    muted = listen("sharing", tmp_path, load_config("tiny_honest", {"game.protocol": "free", "game.mute": True}))
     assert all(kind.tested > 10 and kind.follows.value == 0 for kind in muted.kinds.values())
 
 
