@@ -305,7 +305,6 @@ def test_scripted_players_reach_the_lines_in_muted_play(name: str, episodes: int
         rewards.append(np.mean(session.outcome().rewards))
     error = float(np.std(rewards) / episodes**0.5)
     assert np.mean(rewards) == pytest.approx(game.wordless[line].value, abs=3.5 * error + 0.002)
-    assert game.silence is not None and np.mean(rewards) > game.silence.value
 
 
 # --- the stored lines -----------------------------------------------------------------------------------------
