@@ -27,7 +27,7 @@ fi
 LD_LIBRARY_PATH=${stub:-${LD_LIBRARY_PATH:-}} "$env/bin/python" -W ignore bin/check_gpu_imports.py | tee "$scratch/imports"
 grep -E '^(versions|attention|all works)' "$scratch/imports" >>"$found"
 
-stale=tests/fast/test_packaging.py::test_the_lock_for_gpus_is_the_one_that_was_installed_and_tried
+stale=tests/unit/test_packaging.py::test_the_lock_for_gpus_is_the_one_that_was_installed_and_tried
 make --no-print-directory test-fast DEVICE=gpu VENV="$env" ARGS="-q --deselect $stale" | tee "$scratch/tests"
 echo "make test-fast: $(tail -1 "$scratch/tests")" >>"$found"
 

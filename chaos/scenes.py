@@ -20,7 +20,7 @@ from chaos.judging import Case, Verdict, judge
 from chaos.outside import ROOT, Ended, Room, Running, room
 from chaos.traces import Contents, contents_of, differences
 
-sys.path.append(str(ROOT / "tests" / "fast"))
+sys.path.append(str(ROOT / "tests" / "support"))
 from factories import make_episodes, write_episodes
 
 PATIENCE = 90.0

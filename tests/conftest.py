@@ -28,8 +28,11 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
+pytest_plugins = ["shared_server"]
+REAL = ("contract", "system")
+"""The folders of tests that start the real server or trainer."""
 SERVED = re.compile(r"\b(?:_session_server|sglang_server|session_trainer|loop_with_trainer)\b|def \w+\(run[,)]")
-"""What a file of slow tests says that uses the session's server or trainer; `run` is the loop that was run on them."""
+"""The text of a test file that uses the session's server or trainer; `run` is the loop that was run on them."""
 FIRST = ("test_online_train.py", "test_cluster.py", "test_kill.py", "test_train_stops.py", "test_train.py")
 """What takes longest. The first of them has a server and a trainer of its own, and ends before the session's start."""
 
@@ -49,7 +52,7 @@ class OneServer(LoadFileScheduling):
 
 @functools.cache
 def is_served(file: Path) -> bool:
-    return file.parent.name == "slow" and SERVED.search(file.read_text()) is not None
+    return file.parent.name in REAL and SERVED.search(file.read_text()) is not None
 
 
 @pytest.hookimpl(trylast=True)
@@ -75,11 +78,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneServer | 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests are spread over processes, what takes longest begins, and fast tests fill what time is left."""
+    """Where tests are spread over processes, the longest files begin, and unit tests fill the rest of the time."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place(item.path))
 
 
 def place(file: Path) -> int:
     """When a file begins, the first with 0."""
-    return FIRST.index(file.name) if file.name in FIRST else len(FIRST) + (file.parent.name != "slow")
+    return FIRST.index(file.name) if file.name in FIRST else len(FIRST) + (file.parent.name not in REAL)

@@ -81,7 +81,7 @@ def check(
 ) -> None:
     """Check whether slime can run the experiment here; the exit code is 2 if a requirement is missing.
 
-    The version of slime is shown. tests/fast/test_slime_contract.py checks whether an untested version fits.
+    The version of slime is shown. tests/unit/test_slime_contract.py checks whether an untested version fits.
     """
     from rich.table import Table
 

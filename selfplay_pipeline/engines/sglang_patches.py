@@ -1,6 +1,6 @@
 """Replacements of SGLang's code; each function says why, its decorator names code and public way.
 
-`sglang_launch.py` puts them in place. To raise SGLang, run tests/fast/test_sglang_patches.py: it names the replacements
+`sglang_launch.py` puts them in place. To raise SGLang, run tests/unit/test_sglang_patches.py: it names the replacements
 whose code has changed.
 
 Hooks of SGLang's plugins (`sglang.srt.plugins`) are no public way for any of them: a hook names the same functions, its

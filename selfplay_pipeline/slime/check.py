@@ -1,6 +1,6 @@
 """Checks that slime can run the experiment on this machine: version, modules, GPU, configuration, data.
 
-`tests/fast/test_slime_contract.py` checks that slime's classes and calls fit our hooks.
+`tests/unit/test_slime_contract.py` checks that slime's classes and calls fit our hooks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from selfplay_pipeline.slime.data import check_data
 
 VERSION = "0.3.1"
 """Version of slime that this package was written for and tested with."""
-CONTRACT = "tests/fast/test_slime_contract.py"
+CONTRACT = "tests/unit/test_slime_contract.py"
 """Test that shows whether another version fits; it needs this project's folder and slime's on PYTHONPATH."""
 
 

@@ -2,7 +2,7 @@
 
 The first eight of each are DialOp's (Lin et al., arXiv 2305.20076, `TASKS` and `WORKERS`). They keep DialOp's order,
 since the human games store indices; the rest serve larger boards. Of the 134 human games one, number 32 counted from 0,
-showed its players other reviewers; `tests/fast/test_matching.py` recovers them from its proposals.
+showed its players other reviewers; `tests/unit/test_matching.py` recovers them from its proposals.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Finds the scores that a message asks for, and those that an answer tells. Pure.
 
 The rule-based shy partner answers by these rules, and a policy's questions are counted by them. Their accuracy on human
-messages is measured in `tests/fast/test_questions.py`.
+messages is measured in `tests/unit/test_questions.py`.
 """
 
 from __future__ import annotations

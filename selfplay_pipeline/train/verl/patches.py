@@ -1,8 +1,8 @@
 """Replacements of verl's and TransferQueue's code; each function says why, its decorator names code and public way.
 
 `apply` puts those in place that every one of verl's processes needs, `use_one_process` those of a run without Ray. To
-raise verl, run tests/slow/test_verl_patches.py: it names the replacements whose code has changed, and the classes of
-this folder that override a method that has changed.
+raise verl, run tests/contract/test_verl_patches.py: it names the replacements whose code has changed, and the classes
+of this folder that override a method that has changed.
 """
 
 from __future__ import annotations

@@ -85,13 +85,14 @@ def check_records(patches: list[Patch]) -> None:
     )
 
 
-def check_code(table: Path, users: Mapping[str, set[str]]) -> None:
+def check_code(table: str, users: Mapping[str, set[str]]) -> None:
     """Fails, naming what replaces or overrides it, if a part of a library is not what the table says.
 
     Args:
-        table: The file of digests.
+        table: The name of the file of digests, which is in this folder.
         users: What of ours replaces, overrides or relies on a part, by the part.
     """
+    stored = Path(__file__).with_name(table)
     sources = {part: source_of(part) for part in sorted(users)}
     gone = [
         f"{part} is gone; see {', '.join(sorted(users[part]))}" for part, source in sources.items() if source is None
@@ -99,9 +100,9 @@ def check_code(table: Path, users: Mapping[str, set[str]]) -> None:
     assert not gone, "\n".join(gone)
     digests = {part: hashlib.sha256(str(source).encode()).hexdigest()[:12] for part, source in sources.items()}
     if os.environ.get("LIBRARY_CODE") == "write":
-        table.write_text("".join(f"{digest} {part}\n" for part, digest in digests.items()))
-    known = dict(reversed(line.split()) for line in table.read_text().splitlines())
+        stored.write_text("".join(f"{digest} {part}\n" for part, digest in digests.items()))
+    known = dict(reversed(line.split()) for line in stored.read_text().splitlines())
     other = [f"{part}; see {', '.join(sorted(users[part]))}" for part in digests if digests[part] != known.get(part)]
-    how = f"Compare both versions; then run this test with LIBRARY_CODE=write, which writes {table.name} anew."
+    how = f"Compare both versions; then run this test with LIBRARY_CODE=write, which writes {stored.name} anew."
     assert not other, "\n".join(["This code has changed since ours was compared with it:", *other, how])
-    assert known == digests, f"nothing of ours uses {sorted(known.keys() - digests.keys())} of {table} any more"
+    assert known == digests, f"nothing of ours uses {sorted(known.keys() - digests.keys())} of {stored} any more"

@@ -1,6 +1,6 @@
 """Bad inputs, one for each check of the package: how good files are spoiled, and what the one line must say.
 
-`tests/fast/test_bad_inputs.py` runs each command in a folder with the files that `GOOD` names. A regular expression
+`tests/unit/test_bad_inputs.py` runs each command in a folder with the files that `GOOD` names. A regular expression
 says what the line names: the file with its line or row, the key or field, and the advice where it decides.
 """
 

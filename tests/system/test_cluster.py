@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import TINY
 from hostile_folder import fill, ran
 from reports import Report, Reports
+from shared_server import TINY
 from test_kill import Driver
 from test_train import MARK, build_model, farthest, remaining, share_apart, traces, write_games
 from two_nodes import TwoNodes, two_nodes

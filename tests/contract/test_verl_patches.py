@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TINY
 from library_code import check_code, check_records, ours
+from shared_server import TINY
 from tensordict import TensorDict
 from transformers import AutoModelForCausalLM
 from verl.utils import tensordict_utils as tu
@@ -62,7 +62,7 @@ def test_the_replaced_and_overridden_code_is_what_it_was() -> None:
     users: dict[str, set[str]] = {}
     for part, own in [*((part, ours(patch)) for patch in FOUND for part in patch.code), *overridden()]:
         users.setdefault(part, set()).add(own.removeprefix("selfplay_pipeline."))
-    check_code(Path(__file__).with_name("verl_code.txt"), users)
+    check_code("verl_code.txt", users)
 
 
 IN_A_PROCESS = """

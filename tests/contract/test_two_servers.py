@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import Server
 from recording_proxy import RecordingProxy
+from shared_server import Server
 from test_engines import prompt
 from test_server_faults import GAMES, IDS, Run
 

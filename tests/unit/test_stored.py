@@ -1,14 +1,13 @@
 """Episodes that version 0.2 wrote are read by every version after it: this file is never written anew."""
 
-from pathlib import Path
-
 import pyarrow.parquet as pq
+from command import SUPPORT
 from factories import write_episodes
 
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.generate.records import parse_episode
 
-STORED = Path(__file__).parent / "stored" / "games_2.jsonl"
+STORED = SUPPORT / "stored" / "games_2.jsonl"
 """Two episodes of one state."""
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from command import SUPPORT
 from test_train import build_model, write_games
 
 from selfplay_pipeline.config.training import TrainConfig
@@ -83,7 +84,7 @@ def test_an_update_that_breaks_the_weights_stops_before_the_next_one_is_logged(g
 def test_a_log_prob_that_is_not_a_number_is_named_with_its_row(
     games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("SPOILT_GAME", "t-g000006-p1")
     replay = "++actor_rollout_ref.rollout.agent.agent_loop_manager_class=spoilt_replay.SpoiltReplay"
     config = training(games, tmp_path / "out", overrides=[replay])

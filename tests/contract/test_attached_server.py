@@ -11,7 +11,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from conftest import Server
+from shared_server import Server
 
 from bench.beside import MODELS, checked
 from selfplay_pipeline.core.content import content_hash

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import TINY, Server, loop_with
 from reports import Reports
+from shared_server import TINY, Server, loop_with
 from test_train import Run, build_model, farthest, optimise, trainable, weights, write_games
 
 from bench import qwen

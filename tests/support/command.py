@@ -3,10 +3,14 @@
 import re
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
+
+SUPPORT = Path(__file__).parent
+"""The folder of the data and modules that tests share."""
 
 
 @dataclass

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, Server, loop_with
 from reports import Report, Reports
+from shared_server import TINY, Server, loop_with
 from test_online_train import Run as OnlineRun
 from test_online_train import killed_once
 from test_train import (

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from command import selfplay
-from conftest import TINY, Server
+from shared_server import TINY, Server
 from test_kill import Driver
 from test_train import MARK, farthest, optimizer_updates, remaining, traces
 

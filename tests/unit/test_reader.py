@@ -2,10 +2,10 @@
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
+from command import SUPPORT
 from factories import take
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,7 +47,7 @@ from selfplay_pipeline.games.tags import ActionKind, untagged
 from selfplay_pipeline.generate.records import TurnRecord
 
 REFUSED = TELLS_MORE | OTHER_FORMS
-TURNS = json.loads((Path(__file__).parent / "reader_turns.json").read_text())
+TURNS = json.loads((SUPPORT / "reader_turns.json").read_text())
 """Turns on the board of three, written before the rule that reads them, and what each is."""
 EIGHT = format_proposal([(index, index) for index in range(8)], BOARDS["8"].papers, BOARDS["8"].reviewers)
 MATCHING = ((0, 0), (1, 1), (2, 2))
