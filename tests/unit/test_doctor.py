@@ -152,7 +152,7 @@ def test_a_layer_keeps_for_its_backward_pass_what_is_counted(kind: str) -> None:
 
 class TestDecisions:
     def options(self, **changes: Any) -> TrainOptions:
-        return load_config("default", {"train.device": "cuda", **changes}, gpu=True).train
+        return load_config("default", {"train.device": "cuda", **changes}, gpus=1).train
 
     def offload(self, qwen: Shapes, room: Room, **changes: Any) -> str:
         options = self.options(**changes)
@@ -173,7 +173,7 @@ class TestDecisions:
 
     def test_a_file_of_ones_own_keeps_the_defaults_of_a_gpu(self, tmp_path: Path) -> None:
         (tmp_path / "my.yaml").write_text("train: {epochs: 2}")
-        config = load_config(str(tmp_path / "my.yaml"), {}, gpu=True)
+        config = load_config(str(tmp_path / "my.yaml"), {}, gpus=1)
         assert (config.model, config.train.epochs) == (GPU_MODEL, 2)
         assert (config.train.gradient_checkpointing, config.train.max_tokens_per_pass) == (True, 8192)
         context = config.engine.context_length
