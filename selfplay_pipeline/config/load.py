@@ -74,7 +74,7 @@ def load_config(
         gpus = max(1, visible_gpus()) if gpu_visible() else 0
     gpu = gpus > 0
     if source is None:
-        name, why = _base_for(given.get("model"), gpu)
+        name, why = _base_for(given.get("model"), gpus)
         file = _built_in(name)
         said = f"{name} ({why})"
     elif source in built_in() and not Path(source).is_file():
@@ -84,7 +84,7 @@ def load_config(
         file = _read(source)
         base, why = file.data.pop("base", None), "as the file says"
         if base is None:
-            base, why = _base_for(given.get("model", file.data.get("model")), gpu)
+            base, why = _base_for(given.get("model", file.data.get("model")), gpus)
         elif base not in [*built_in()]:
             raise UserError(f"{file.where(['base'])}: there is no base {base!r}; choose one of {', '.join(built_in())}")
         _put_over(file, _built_in(base))
@@ -141,11 +141,13 @@ def configuration_of(model: str) -> str | None:
     return None
 
 
-def _base_for(model: Any, gpu: bool) -> tuple[str, str]:
+def _base_for(model: Any, gpus: int) -> tuple[str, str]:
     """Returns the default base of a configuration, and the reason for it."""
     if name := configuration_of(str(model)):
         return name, f"the model is {model}"
-    return ("default", "for a machine with a GPU") if gpu else ("tiny_honest", "no GPU is visible")
+    if gpus == 0:
+        return "tiny_honest", "no GPU is visible"
+    return ("one_gpu", "for a machine with one GPU") if gpus == 1 else ("default", f"for a machine with {gpus} GPUs")
 
 
 def _built_in(name: str) -> YamlFile:

@@ -87,7 +87,10 @@ def test_a_section_of_which_all_is_commented_out_changes_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("seed: 1\nbase: huge\n", r"run\.yaml:2: key 'base': there is no base 'huge'; choose one of default, tiny"),
+        (
+            "seed: 1\nbase: huge\n",
+            r"run\.yaml:2: key 'base': there is no base 'huge'; choose one of default, one_gpu, tiny",
+        ),
         ("seed: 1\nbase: [tiny]\n", r"run\.yaml:2: key 'base': there is no base \['tiny'\]"),
         ("base: tiny\ngame:\n  base: tiny\n", r"run\.yaml:3: key 'game\.base': there is no such key"),
         ("base: tiny\n\ngame: 5\n", r"run\.yaml:3: key 'game'"),

@@ -208,7 +208,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("machine", "advice"),
         [
-            ("--gpus 1 --gpu-memory 80 --host-memory 128", "train.lora_rank 32"),
+            ("--config default --gpus 1 --gpu-memory 80 --host-memory 128", "train.lora_rank 32"),
             ("--gpus 8 --gpu-memory 24", "of 24.0 GB on each GPU with rows of 8,192 tokens: set train.max_tokens_per"),
         ],
     )
@@ -217,6 +217,11 @@ class TestCommand:
         assert done.returncode == 2
         (line,) = [line for line in done.stdout.splitlines() if line.startswith("does not fit: training needs ")]
         assert advice in line
+
+    def test_one_gpu_trains_an_adapter_and_holds_it(self) -> None:
+        done = doctor("--gpus", "1", "--gpu-memory", "80", "--host-memory", "128")
+        assert done.returncode == 0, done.stdout
+        assert "one_gpu (for a machine with one GPU)" in done.stderr
 
     @pytest.mark.parametrize("nodes", [1, 2])
     def test_eight_h100_hold_a_share_of_the_state_each(self, qwen: Shapes, nodes: int) -> None:
