@@ -154,3 +154,17 @@ def _handle(handler: Callable[..., None] | signal.Handlers) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` asks
             signal.signal(number, handler)
+
+
+async def all_of(*work: Coroutine[Any, Any, T]) -> list[T]:
+    """Returns all results of work that is done at the same time. If one fails, the others are stopped first."""
+    import asyncio  # takes long
+
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
