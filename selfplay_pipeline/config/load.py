@@ -199,7 +199,7 @@ def explain(error: ValidationError, section: type[Section], given: Mapping[str, 
 
 
 def _meant(path: list[str], section: type[Section], given: Mapping[str, Any]) -> str:
-    """Returns a hint at the intended key: a similar name in the same section, or the same name elsewhere; else ""."""
+    """Returns a hint at the intended key: a similar name in the same section, or the same name in another; else ""."""
     above = "".join(f"{part}." for part in path[:-1])
     everything = [key.name for key in keys(section)]
     if path[0] == "game":  # the game defines the keys of this section

@@ -1,4 +1,4 @@
-"""Credits of single turns in place of one reward per episode."""
+"""Credits of individual turns, which replace the one reward per episode."""
 
 from __future__ import annotations
 

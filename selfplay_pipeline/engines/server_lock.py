@@ -2,7 +2,7 @@
 
 A server has the weights of one model at a time. Commands that play with the same weights share a server; a command that
 loads weights locks it for itself. The lock is a file in the user's cache folder, so it also works between machines that
-share this folder. Programs that do not use the lock are detected by the version of the weights in each answer
+share this folder. Other programs that change the weights are detected by the weight version in each answer
 (`Client.check`).
 """
 

@@ -143,8 +143,8 @@ class Evaluation(BaseModel):
     references: dict[str, Interval]
     """Mean normalised rewards to compare with, by name.
 
-    random, own_view, optimum and, if known, human are of the same states. The known lines of play without words,
-    silence, pass and counter, are of other states.
+    `random`, `own_view`, `optimum` and, if known, `human` are measured on the same states. The known lines of play
+    without words (`silence`, `pass`, `counter`) are measured on other states.
     """
 
 
