@@ -15,7 +15,7 @@ from selfplay_pipeline.core.reporting import progress
 DIGEST_BYTES = 16
 """Length of a hash before it is written as twice as many hexadecimal digits."""
 READ = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
-"""Files of a hub model that a server, a tokenizer or a trainer reads."""
+"""Patterns of the files of a hub model that a server, a tokenizer or a trainer reads."""
 WEIGHTS = ("*.safetensors", "*.bin")
 """Files that hold weights; `*.bin` counts only if there is no `*.safetensors`."""
 LARGE = 1 << 30

@@ -95,7 +95,7 @@ def keep_torch_local() -> None:
 
 
 def _local_store(host_name: str, port: int, *, is_master: bool = False, **options: Any) -> Any:
-    """Returns a `TCPStore`; a store for this machine alone gets a socket that is already bound to the loopback address."""
+    """Returns a `TCPStore`; a store for this machine alone gets a socket that is bound to the loopback address."""
     from torch.distributed import TCPStore
 
     if not is_master or host_name not in (ADDRESS, "localhost"):

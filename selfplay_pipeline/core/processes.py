@@ -265,9 +265,7 @@ def remove_abandoned(home: Path) -> None:
 
 
 def _living_in(folder: Path) -> list[int]:
-    """Returns the processes whose environment names a scratch folder or a folder in it; Ray's agents live on for a
-    while.
-    """
+    """Returns the processes whose environment names a scratch folder or a folder in it."""
     import psutil
 
     found = []

@@ -21,7 +21,7 @@ logger.addHandler(logging.NullHandler())  # else Python prints warnings if no ha
 
 
 class Update(Protocol):
-    """Callback for the progress of work. `figures` is called only for a report that is shown, since it may take long."""
+    """Callback for the progress of work. `figures` is called only for a report that is shown, as it may be slow."""
 
     def __call__(self, done: int, total: int, figures: Callable[[], str] = str) -> None: ...
 

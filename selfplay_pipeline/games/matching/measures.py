@@ -20,14 +20,14 @@ KNOWN_LINES = {
     "human pairs (8×8)": KnownLine(0.921, 0.906, 0.936, 134),
     "GPT-3.5 (8×8)": KnownLine(0.475, 0.416, 0.533, 103),
 }
-"""Rewards on DialOp's boards: of the people in data/dialop, and of GPT-3.5 with itself (docs/results/gpt35.md).
+"""Rewards on DialOp's boards of the people in data/dialop, and of GPT-3.5 in self-play (docs/results/gpt35.md).
 
-GPT-3.5 agreed on a matching in 75 of its games, and reached 0.652 in these.
+In the 75 games in which GPT-3.5 agreed on a matching, its mean reward is 0.652.
 """
 
 
 def _told(episode: Measured) -> int:
-    """Returns the number of cells visible to these seats that a message named with the score shown there."""
+    """Returns the number of cells that the measured seats told truly: with the score that the author sees."""
     messages = [turn for turn in episode.turns if turn.action == MESSAGE]
     return len({(turn.seat, cell) for turn in messages for cell in told_truly(episode.state, turn)})
 
