@@ -265,7 +265,7 @@ def remove_abandoned(home: Path) -> None:
 
 
 def _living_in(folder: Path) -> list[int]:
-    """Returns the processes whose environment names a scratch folder or a folder in it."""
+    """Returns the processes whose environment names a scratch folder or one in it, such as Ray's agents."""
     import psutil
 
     found = []

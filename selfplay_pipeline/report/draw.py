@@ -1,4 +1,4 @@
-"""Draws charts with matplotlib, for the page and for print, readable in black and white and for colour-blind readers."""
+"""Draws charts with matplotlib, for the page and for print, also for black-and-white and colour-blind readers."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class Random:
 
 @dataclass(frozen=True)
 class OwnView:
-    """Talks without listening: tells its cells, then proposes the best plan given its own view; accepts any proposal."""
+    """Talks without listening: tells its cells, then proposes the best plan given its view; accepts any proposal."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:

@@ -109,13 +109,13 @@ def answers(told: Tables, offered: Plans) -> Plans:
 
 
 def counter_draws(draws: int, config: MatchingConfig) -> int:
-    """Returns the number of draws for choosing an answer to a proposal, given the number `draws` for choosing a plan."""
+    """Returns the number of draws for choosing an answer to a proposal, given that for choosing a plan."""
     return max(draws, MATCHES * factorial(config.size))
 
 
 def has_counter(config: MatchingConfig) -> bool:
-    """Whether `counter` can be computed, which needs a small board without secret scales. On larger boards hardly any
-    drawn state agrees with a proposal. With a secret scale, a player does not know the true scores.
+    """Whether `counter` can be computed: not on larger boards, where hardly any drawn state agrees with a proposal, and
+    not with secret scales.
     """
     return config.size <= ENUMERATED and config.scale_min == config.scale_max == 1
 
