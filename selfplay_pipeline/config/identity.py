@@ -88,8 +88,10 @@ def check_same(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns the keys in which two runs differ, each with both values: keys of the configuration if possible, else
-    keys of the records. A key that is newer than `before` has its default value there. Keys of the configuration that
-    do not decide `now` are left out.
+    keys of the records.
+
+    A key that is newer than `before` has its default value there. Keys of the configuration that do not decide `now`
+    are left out.
     """
     then, today = _by_keys(before), _by_keys(now)
     then, today = _anywhere(then), _anywhere(today)

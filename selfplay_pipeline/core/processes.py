@@ -256,7 +256,7 @@ def _remove(folder: Path) -> None:
 
 
 def remove_abandoned(home: Path) -> None:
-    """Remove the scratch folders that this user's killed supervisors left, and end the processes that belong to them."""
+    """Remove the scratch folders that this user's killed supervisors left, and end their processes."""
     for folder in home.glob(f"{SCRATCH_PREFIX}*"):
         with if_abandoned(folder) as lock:
             if lock is not None and os.fstat(lock).st_uid == os.getuid():
@@ -265,7 +265,7 @@ def remove_abandoned(home: Path) -> None:
 
 
 def _living_in(folder: Path) -> list[int]:
-    """Returns the processes whose environment names a scratch folder or one in it, such as Ray's agents."""
+    """Returns the processes whose environment names a scratch folder or a folder inside it."""
     import psutil
 
     found = []

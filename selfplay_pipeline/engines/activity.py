@@ -20,8 +20,9 @@ class Activity:
         self._used, self._at = _look(pid)[1], time.monotonic()
 
     def working(self) -> bool:
-        """Whether a process is running now or has used the processor since the last check. False if a process is
-        stopped (SIGSTOP).
+        """Whether a process is running now or has used the processor since the last check.
+
+        False if a process is stopped (SIGSTOP).
         """
         states, used = _look(self.pid)
         now = time.monotonic()

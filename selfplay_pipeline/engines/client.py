@@ -436,8 +436,9 @@ class Client:
                 self._watch = None
 
     async def _look_after(self, pause: float, probe: str | None) -> None:
-        """End a hung server, so that its requests fail like requests to a server that is gone. Runs until it is
-        cancelled.
+        """End a hung server, so that its requests fail like requests to a server that is gone.
+
+        Runs until it is cancelled.
         """
         self.server.computes()
         silent = idle = 0

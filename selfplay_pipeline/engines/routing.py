@@ -37,8 +37,9 @@ class Copy:
 
 
 class Routing:
-    """Assignment of episodes to copies of the model. An episode keeps its copy, which caches its prefix, as long as
-    that copy's server answers.
+    """Assignment of episodes to copies of the model.
+
+    An episode keeps its copy, which caches its prefix, as long as that copy's server answers.
     """
 
     def __init__(self, clients: Sequence[Client]) -> None:

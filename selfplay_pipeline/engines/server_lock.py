@@ -47,8 +47,9 @@ class ServerLock:
         self._file: int | None = None
 
     def take(self, *, alone: bool) -> bool:
-        """Try to lock the server, or to change the kind of the lock. Returns False if another command holds a
-        conflicting lock.
+        """Try to lock the server, or to change the kind of the lock.
+
+        Returns False if another command holds a conflicting lock.
         """
         try:
             return self._take(fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

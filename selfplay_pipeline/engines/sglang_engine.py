@@ -135,8 +135,9 @@ class SGLangEngine:
             await self._locks.take(alone=False)
 
     async def reload(self, checkpoint: Path) -> None:
-        """Make every server use a checkpoint's weights, and check that it does. Locks the servers for this
-        command.
+        """Make every server use a checkpoint's weights, and check that it does.
+
+        Locks the servers for this command.
 
         If one of several servers is gone, the others play meanwhile, and it loads the weights when it is back.
 

@@ -358,8 +358,9 @@ class Game(ABC):
         """Raises UserError unless this configuration could have drawn the state."""
 
     def problem_of(self, data: dict[str, Any]) -> Any:
-        """Returns the part of a state that defines its problem, as JSON data. States with equal parts pose the same
-        problem.
+        """Returns the part of a state that defines its problem, as JSON data.
+
+        States with equal parts pose the same problem.
 
         Args:
             data: A state, as `state_to_json` wrote it.
@@ -389,8 +390,10 @@ class Game(ABC):
         return Asking()
 
     def references(self, states: Sequence[State]) -> dict[str, list[float]]:
-        """Returns rewards to compare with, by name: one for each state, the mean over all seats. Charts show `best` as
-        the optimum."""
+        """Returns rewards to compare with, by name: one for each state, the mean over all seats.
+
+        Charts show `best` as the optimum.
+        """
         return {}
 
     def known_reward(self, state: State, data: dict[str, Any]) -> float | None:

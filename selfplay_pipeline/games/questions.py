@@ -40,8 +40,9 @@ def _requests(nouns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def questions_in(text: str, nouns: tuple[str, ...] = ()) -> list[str]:
-    """Returns the sentences of a message that ask for something. If a list follows such a sentence, its items are
-    included.
+    """Returns the sentences of a message that ask for something.
+
+    If a list follows such a sentence, its items are included.
 
     Args:
         nouns: Further nouns for facts that players of the game ask for, as regular expressions.

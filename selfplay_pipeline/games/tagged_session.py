@@ -151,7 +151,9 @@ class TaggedSession(ABC, Generic[Proposal]):
     @abstractmethod
     def about(self, proposal: Proposal | None) -> dict[str, Any]:
         """Returns the variables of the template `partner` that describe a proposal; None stands for any other action.
-        The template also has `text` and `kind`."""
+
+        The template also has `text` and `kind`.
+        """
 
     @abstractmethod
     def example(self) -> dict[str, Any]:

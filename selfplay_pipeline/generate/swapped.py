@@ -1,5 +1,6 @@
-"""Episodes with swapped messages: each seat hears other messages than those that were said. They measure what words are
-worth.
+"""Episodes with swapped messages: each seat hears other messages than those that were said.
+
+They measure what words are worth.
 
 The second theorem of `games/tagged_session.py` bounds their reward.
 

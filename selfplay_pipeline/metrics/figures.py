@@ -1,5 +1,6 @@
-"""Figures of any game, each defined once. Pure; every figure is a ratio of sums, so that `bootstrap` can resample
-states.
+"""Figures of any game, each defined once.
+
+Pure; every figure is a ratio of sums, so that `bootstrap` can resample states.
 
 A game's own figures follow them (`Game.figures`). The caller chooses the seats to measure: an evaluation measures the
 seats of the evaluated player; the summary of a file those of the policy, or all seats for figures with `everyone`.

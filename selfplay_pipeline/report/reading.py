@@ -209,8 +209,9 @@ class CheckpointDecoder:
 
 
 def find_decoder(checkpoints: Iterable[str | None]) -> CheckpointDecoder | None:
-    """Returns the tokenizer of the first checkpoint that is on this machine; fetches nothing from a hub. The
-    checkpoints of a run share a tokenizer, so any of them decodes all episodes of the run.
+    """Returns the tokenizer of the first checkpoint that is on this machine; fetches nothing from a hub.
+
+    The checkpoints of a run share a tokenizer, so any of them decodes all episodes of the run.
     """
     found = (_load(name) for name in dict.fromkeys(checkpoints) if name is not None)
     return next((decoder for decoder in found if decoder is not None), None)

@@ -95,8 +95,9 @@ def _size(log: Path) -> int:
 
 
 class Trainer:
-    """Holder of at most one verl process at a time. All state is also in files, so a restarted process ends with the
-    same weights.
+    """Holder of at most one verl process at a time.
+
+    All state is also in files, so a restarted process ends with the same weights.
     """
 
     def __init__(self) -> None:

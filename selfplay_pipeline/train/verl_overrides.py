@@ -224,8 +224,9 @@ def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
 
 
 def _memory(options: TrainOptions, half: bool) -> dict[str, Any]:
-    """Returns the settings of memory on a machine with GPUs. They use FSDP's offloading, because verl's own loads
-    everything back for a step.
+    """Returns the settings of memory on a machine with GPUs.
+
+    They use FSDP's offloading, because verl's own loads everything back for a step.
     """
     settings: dict[str, Any] = {"actor_rollout_ref.actor.fsdp_config.offload_policy": options.offload == "cpu"}
     if half:  # the reference model computes in bfloat16 in any case, and is kept in host memory
@@ -303,6 +304,7 @@ def worker_environment(
 
 def for_workers(config: TrainOptions, env: Mapping[str, str]) -> list[str]:
     """Returns Hydra overrides that pass environment variables to workers of a running cluster; none if we start Ray.
+
     All users of the cluster can read these variables.
     """
     if not config.joins_cluster:

@@ -10,8 +10,9 @@ from selfplay_pipeline.engines.types import NEUTRAL, Completion, EngineError, Sa
 
 
 class VerlEngine:
-    """Engine of one player over verl's `LLMServerClient`. All requests of a player go to one server, which caches its
-    prefix.
+    """Engine of one player over verl's `LLMServerClient`.
+
+    All requests of a player go to one server, which caches its prefix.
 
     Attributes:
         versions: Weight versions (training steps) of the answers so far.

@@ -204,7 +204,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         return super()._compute_old_log_prob(batch, metrics)
 
     def _compare_some(self, batch: Any, metrics: dict[str, Any]) -> None:
-        """Measure the gap between the engine's stored log-probs and the trainer's, on one pass with rows of all lengths.
+        """Measure the gap between stored log-probs and the trainer's, on one pass with rows of all lengths.
 
         A separate pass is needed, because the stored log-probs serve as the old ones.
         """
