@@ -74,7 +74,7 @@ def evaluate(
 
     game = make_game(settings.game)
     if first_only and partner == "self":
-        raise UserError("--first-only: opposite itself a player holds all seats; name a --partner")
+        raise UserError("--first-only: in self-play the player holds all seats; name a --partner")
     check_names(settings, {checkpoint, partner} - {"self"})  # before the states are sampled, which may be slow
     job = EvaluationJob(
         player=checkpoint,

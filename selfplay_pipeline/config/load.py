@@ -1,4 +1,4 @@
-"""Reads a configuration: a built-in one, a file on top of it, and options on top of both."""
+"""Reads a configuration: options override a file, and the file overrides a built-in configuration."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def _check_vocabulary(folder: Path, config: Mapping[str, Any]) -> None:
     if not path.exists():  # loading the tokenizer reports other formats
         return
     if not path.is_file() or path.stat().st_size > LARGEST_TOKENIZER:
-        raise UserError(f"{path}: no file of at most {LARGEST_TOKENIZER // 2**20} MiB; copy the model anew")
+        raise UserError(f"{path}: missing, or larger than {LARGEST_TOKENIZER // 2**20} MiB; copy the model anew")
     from tokenizers import Tokenizer
 
     try:

@@ -146,8 +146,8 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (NEEDED_FILES, hard))
     elif soft < NEEDED_FILES:
         raise UserError(
-            f"{hard} files may be open at once, too few for a server or a trainer; give `ulimit -n {NEEDED_FILES}` "
-            "in a new shell, and there the same command again"
+            f"{hard} files may be open at once, too few for a server or a trainer; run `ulimit -n {NEEDED_FILES}` "
+            "in a new shell, then the same command there"
         )
 
 

@@ -141,7 +141,7 @@ class Evaluation(BaseModel):
     mute: bool
     modes: dict[Mode, ModeReport]
     references: dict[str, Interval]
-    """Mean normalised rewards to compare with, by name.
+    """Reference values: mean normalised rewards, by name.
 
     `random`, `own_view`, `optimum` and, if known, `human` are measured on the same states. The known lines of play
     without words (`silence`, `pass`, `counter`) are measured on other states.

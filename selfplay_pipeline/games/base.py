@@ -146,7 +146,7 @@ State: TypeAlias = Any
 
 
 class Turn(Protocol):
-    """Interface of a played turn, as far as games read it; `generate/records.py: TurnRecord` implements it."""
+    """The part of a played turn that games read; `generate/records.py: TurnRecord` implements it."""
 
     @property
     def seat(self) -> int: ...
@@ -390,7 +390,7 @@ class Game(ABC):
         return Asking()
 
     def references(self, states: Sequence[State]) -> dict[str, list[float]]:
-        """Returns rewards to compare with, by name: one for each state, the mean over all seats.
+        """Returns reference rewards by name, one per state, averaged over all seats.
 
         Charts show `best` as the optimum.
         """

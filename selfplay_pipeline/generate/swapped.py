@@ -123,7 +123,7 @@ class Counterfactual:
 
 @dataclass
 class Hearer:
-    """Seat of an episode that hears other messages than those that were said.
+    """Seat of an episode that hears replacements of the messages that were said.
 
     Attributes:
         own: Player of the seat. It observes, and acts on, the episode as the seat hears it.

@@ -169,8 +169,8 @@ class RunDirectory:
                     RESULTS[stage].model_validate(record.figures)
                 except ValidationError as error:
                     raise UserError(
-                        f"{path}: iteration {number}, {stage}: {explain(error)}; `selfplay iterate` writes this file; "
-                        f"without this entry it does {stage} again"
+                        f"{path}: iteration {number}, {stage}: {explain(error)}; `selfplay iterate` wrote this file; "
+                        f"remove this entry, and the same command repeats {stage}"
                     ) from None
         return self.state
 

@@ -14,7 +14,7 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import TALK, figures_of, summarised
 
 EPISODE_FIGURES = ("reward_standard_error", "distinct_messages", *summarised())
-"""Figures that every game has, for `metrics.jsonl`, where the game's own figures follow."""
+"""Figures of every game that `metrics.jsonl` has; the game's own figures are added."""
 
 MIN_ENTROPY = 1e-3
 """Token entropy in nats; below it, the policy counts as deterministic."""

@@ -63,7 +63,9 @@ class Totals:
 
     @classmethod
     def of(cls, columns: Mapping[str, tuple[Column, Column]]) -> Totals:
-        """Returns totals from (numerators, denominators) by name, each with one number per state."""
+        """Returns totals from a pair of columns (numerators, denominators) per figure; a column has one number per
+        state.
+        """
         pairs = list(columns.values())
         return cls(
             tuple(columns),
@@ -143,8 +145,7 @@ def _resampled(
 
 
 def _widening(seeds: int) -> float:
-    """Returns the factor by which a bootstrap interval of n values is narrower than their t-interval: sqrt(n / (n - 1))
-    t / z.
+    """Returns the ratio of the t-interval of n values to their bootstrap interval: sqrt(n / (n - 1)) t / z.
     """
     if seeds == 1:
         return 1.0

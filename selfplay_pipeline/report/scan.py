@@ -42,7 +42,7 @@ class Scan:
 
     Attributes:
         figures: Figures as in `selfplay evaluate`, with intervals over game states.
-        references: Mean rewards to compare with, on up to `REFERENCE_STATES` of the file's states.
+        references: Mean reference rewards by name, on up to `REFERENCE_STATES` of the file's states.
     """
 
     file: EpisodesFile

@@ -69,7 +69,7 @@ class Source:
     Attributes:
         steps: verl's metrics, one line per training step, with the iteration.
         evaluation: The evaluation, if the folder holds exactly one.
-        references: Mean rewards to compare with, from the newest evaluation.
+        references: Mean reference rewards by name, from the newest evaluation.
     """
 
     path: Path

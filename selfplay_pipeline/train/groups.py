@@ -134,8 +134,8 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None, *, alone: bo
         numbers[comparison_key(row)].append(number)
     if not alone and (episodes_per_state < 2 or all(len(scored) < 2 for scored in rewards.values())):
         raise UserError(
-            f"{names}: one episode per game state; nothing is there to compare its reward with: a group of one "
-            "episode has no spread and GRPO learns nothing; play each state at least twice (--episodes-per-state)"
+            f"{names}: one episode per game state, so that GRPO has no rewards to compare and learns nothing; "
+            "play each state at least twice (--episodes-per-state)"
         )
     groups = [
         Group(key, tuple(own), tuple(rewards[key].values()), tuple(rows[number].episode for number in own))

@@ -84,7 +84,7 @@ FIGURES = (
 
 
 def references(states: Sequence[BargainingState], config: BargainingConfig) -> dict[str, list[float]]:
-    """Returns mean rewards of both players to compare with, by name: one for each state.
+    """Returns reference rewards by name, one per state, averaged over both players.
 
     `random` is the expectation over all splits, `best` the reward of the best split.
     """

@@ -92,7 +92,7 @@ def partners_values(view: PlayerView) -> NDArray[np.float64]:
 
 
 def best_share(view: PlayerView, goal: Callable[[float, float], tuple[float, float]]) -> Triple:
-    """Returns the player's best share for a goal, a function of a split's value to the player and to the partner."""
+    """Returns the share that maximises `goal`, a function of a split's values to the player and to the partner."""
     partners = partners_values(view)
 
     def reached(share: Triple) -> tuple[float, float]:

@@ -82,7 +82,7 @@ def turns_of(log: Sequence[Entry]) -> tuple[list[list[Entry]], Counter[str]]:
 
 
 def _answered(log: Sequence[Entry], left_out: Counter[str]) -> Iterator[list[Entry]]:
-    """Yields messages, and proposals with their answers, in order."""
+    """Yields, in order, each message by itself and each proposal together with its answer."""
     waiting: Entry | None = None
     for entry in log:
         if entry["type"] == "proposal_response" and waiting is not None:

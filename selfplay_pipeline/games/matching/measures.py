@@ -64,7 +64,7 @@ FIGURES = (
 
 
 def references(states: Sequence[MatchingState], config: MatchingConfig) -> dict[str, list[float]]:
-    """Returns normalised rewards to compare with, by name: one for each state.
+    """Returns normalised reference rewards by name, one per state.
 
     `random` is the expectation over all matchings. `own_view` is the reward of a plan from one player's visible scores,
     with the mean for unseen cells and without regard to the filter; it is the mean over both players. `optimum` is the

@@ -52,7 +52,7 @@ def asking(turns: Sequence[Turn], state: MatchingState, seat: int) -> Asking:
 
 
 def _told(text: str, view: dict[Cell, str], state: MatchingState, asked: set[Cell], known: set[str]) -> set[Cell]:
-    """Returns the cells whose score a message of their owner gives away.
+    """Returns the cells whose scores a message reveals, given its author's view.
 
     A number next to names always tells their cell. Any other number tells the asked cells with that score. Without such
     a cell, it tells all cells with that score, unless the receiver wrote the number earlier or the number may count

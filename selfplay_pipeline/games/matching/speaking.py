@@ -123,7 +123,7 @@ def ask(view: PlayerView, cells: Sequence[Cell], rng: np.random.Generator) -> st
 
 
 def answer(view: PlayerView, asked: Set[Cell], rng: np.random.Generator) -> str:
-    """Returns the message that tells the asked cells, as far as the player sees them."""
+    """Returns the message that answers a question about cells; tells those that the player sees."""
     known = own_cells(view)
     if not asked:
         return tell(view, known, rng)
