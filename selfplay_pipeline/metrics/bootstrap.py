@@ -145,8 +145,7 @@ def _resampled(
 
 
 def _widening(seeds: int) -> float:
-    """Returns the ratio of the t-interval of n values to their bootstrap interval: sqrt(n / (n - 1)) t / z.
-    """
+    """Returns the ratio of the t-interval of n values to their bootstrap interval: sqrt(n / (n - 1)) t / z."""
     if seeds == 1:
         return 1.0
     share = PERCENTILES[1] / 100

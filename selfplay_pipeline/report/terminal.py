@@ -80,7 +80,7 @@ def choose(path: Path, pick: Pick, seed: int | None = None) -> EpisodeRecord:
         if chosen is None or takes[pick](record, chosen, count):
             chosen = record
     if chosen is None:
-        raise UserError(f"{path}: no episodes in it yet; `selfplay generate` writes them, and --follow waits for the first")
+        raise UserError(f"{path}: no episodes in it yet; `selfplay generate` writes them, --follow waits for them")
     return chosen
 
 

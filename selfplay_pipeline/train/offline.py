@@ -26,7 +26,7 @@ from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.fit import check_fits
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
 from selfplay_pipeline.train.launch import Export, Launch
-from selfplay_pipeline.train.process import Making, Trainer, TrainError
+from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
 from selfplay_pipeline.train.saves import (
     HELD_OUT_LOSSES,
     NewLines,
@@ -198,13 +198,13 @@ def _read_groups(config: TrainConfig) -> tuple[TrainData, list[Group], int]:
     return data, groups, len(plan_for(config, data, len(groups)))
 
 
-def making_of(config: TrainConfig, device: Device) -> Making:
+def start_settings(config: TrainConfig, device: Device) -> StartSettings:
     """Returns the settings with which verl's processes are started for this training."""
     where = f"{config.nodes} × {config.gpus_per_node} workers, Ray: {config.ray_address}"
     imitates = config.imitated is not None
     parts = {"adapter": config.lora_rank > 0, "reference": config.has_reference, "imitates": imitates}
     settings = (where, *(f"{name}: {there}" for name, there in parts.items()), *config.overrides)
-    return Making(settings, environment(config, device))
+    return StartSettings(settings, environment(config, device))
 
 
 def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
@@ -216,8 +216,8 @@ def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
         log: File for verl's output until the training begins.
     """
     device = resolve_device(config)
-    making, overrides = making_of(config, device), preparing_overrides(config, device)
-    trainer.prepare(making, Launch(log=log, overrides=overrides, joins_cluster=config.joins_cluster))
+    start, overrides = start_settings(config, device), preparing_overrides(config, device)
+    trainer.prepare(start, Launch(log=log, overrides=overrides, joins_cluster=config.joins_cluster))
 
 
 async def _run_verl(
@@ -237,7 +237,7 @@ async def _run_verl(
         joins_cluster=config.joins_cluster,
     )
     follow = follower(NewLines(metrics_path(config)).read, done, watch)
-    await trainer.run(making_of(config, device), launch, follow)
+    await trainer.run(start_settings(config, device), launch, follow)
     write_json(state / "exported.json", {"step": planned})
 
 

@@ -46,7 +46,7 @@ from selfplay_pipeline.train.online_overrides import (
     verl_log,
 )
 from selfplay_pipeline.train.online_states import MONITOR_SPLIT, SCHEMA, Perspectives
-from selfplay_pipeline.train.process import Making, Trainer, TrainError
+from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
 from selfplay_pipeline.train.saves import NewLines, go_back_to_last_logged_save, keep_lines, prune, read_lines
 from selfplay_pipeline.train.verl_overrides import environment, metrics_path, resolve_device, state_dir
 
@@ -126,7 +126,7 @@ async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
             logged = NewLines(verl_log(config))
             with Trainer() as trainer:
                 follow = follower(lambda: _absorb(config, logged.read()), done or -1, watch)
-                await trainer.run(Making((), env), launch, follow)
+                await trainer.run(StartSettings((), env), launch, follow)
             write_json(state / "exported.json", {"step": planned})
         lines = read_lines(metrics_path(config))
         if [line["step"] for line in lines] != list(range(planned + 1)):

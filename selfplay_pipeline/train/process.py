@@ -30,7 +30,7 @@ class TrainError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Making:
+class StartSettings:
     """Settings with which verl's processes are started; all trainings in one process share them.
 
     Attributes:
@@ -45,13 +45,13 @@ class Making:
 class Process:
     """A running process of verl, with all its child processes."""
 
-    def __init__(self, making: Making, log: Path) -> None:
-        self.making = making
+    def __init__(self, start: StartSettings, log: Path) -> None:
+        self.start = start
         self._tasks = 0
         self._logs = {log: _size(log)}
         self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
         command = [sys.executable, "-u", "-m", "selfplay_pipeline.train.verl.main", str(self._folder)]
-        self._child: Child = spawn(command, log, making.env)
+        self._child: Child = spawn(command, log, start.env)
 
     @property
     def pid(self) -> int:
@@ -108,16 +108,16 @@ class Trainer:
         """Process id of the supervisor, None if there is no process."""
         return None if self._process is None else self._process.pid
 
-    def prepare(self, making: Making, launch: Launch) -> None:
+    def prepare(self, start: StartSettings, launch: Launch) -> None:
         """Start a process that loads the model in the background, unless a suitable one runs; arguments as in `run`."""
-        if not self._fits(making):
-            self._started(making, launch.log).send(launch)
+        if not self._fits(start):
+            self._started(start, launch.log).send(launch)
 
-    async def run(self, making: Making, launch: Launch, watch: Callable[[], bool]) -> None:
+    async def run(self, start: StartSettings, launch: Launch, watch: Callable[[], bool]) -> None:
         """Run a task to its end; a start with a transient fault is repeated.
 
         Args:
-            making: Settings that the task needs; a process with other settings is replaced.
+            start: Settings that the task needs; a process with other settings is replaced.
             launch: The task.
             watch: Function that is called repeatedly during the task and once after it; returns whether the task has
                 written anything yet.
@@ -126,16 +126,18 @@ class Trainer:
             TrainError: verl failed.
         """
         repeats = 0
-        while fault := await self._run(making, launch, watch, repeats < MAX_REPEATS):
+        while fault := await self._run(start, launch, watch, repeats < MAX_REPEATS):
             repeats += 1
             again = f"starting it again ({repeats} of {MAX_REPEATS})"
             logger.warning(f"{PASSING[fault]} before the first step ({fault}; see {launch.log}); {again}")
 
-    async def _run(self, making: Making, launch: Launch, watch: Callable[[], bool], may_repeat: bool) -> str | None:
+    async def _run(
+        self, start: StartSettings, launch: Launch, watch: Callable[[], bool], may_repeat: bool
+    ) -> str | None:
         """Run a task to its end; returns the transient fault if the task did not begin and may be repeated."""
         process = self._process
-        if process is None or not self._fits(making):
-            process = self._started(making, launch.log)
+        if process is None or not self._fits(start):
+            process = self._started(start, launch.log)
         process.send(launch)
         try:
             over = begun = False
@@ -171,11 +173,11 @@ class Trainer:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
-    def _fits(self, making: Making) -> bool:
+    def _fits(self, start: StartSettings) -> bool:
         """Whether a process is running that was started with these settings."""
-        return self._process is not None and self._process.exit_code is None and self._process.making == making
+        return self._process is not None and self._process.exit_code is None and self._process.start == start
 
-    def _started(self, making: Making, log: Path) -> Process:
+    def _started(self, start: StartSettings, log: Path) -> Process:
         self.stop()
-        self._process = Process(making, log)
+        self._process = Process(start, log)
         return self._process

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from selfplay_pipeline.games.matching.losses import known_cells, matching_of, possible_score
+from selfplay_pipeline.games.matching.lost_reward import known_cells, matching_of, possible_score
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 from selfplay_pipeline.games.tags import ActionKind
 
@@ -22,7 +22,7 @@ def credits_of(state: MatchingState, turns: Sequence[Any], reward: float, config
     The score is a share of the best score. While a proposal waits for its answer, the score that can be reached is the
     proposal's; otherwise it is the score of the best plan given the acting seat's knowledge. So the credit of an
     accepted proposal is its score minus that of its proposer's best plan. This is the negative loss to planning
-    (`losses.py`), except among plans that seemed equally good. The credit of the answer is 0.
+    (`lost_reward.py`), except among plans that seemed equally good. The credit of the answer is 0.
 
     Args:
         turns: Turns of the episode, each with its `proposal`.

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, EpisodeDrawing, Place, StateDrawing, Table
-from selfplay_pipeline.games.matching.losses import Losses, lost, notes
+from selfplay_pipeline.games.matching.lost_reward import Losses, lost, notes
 from selfplay_pipeline.games.matching.names import short_titles
 from selfplay_pipeline.games.matching.proposals import Matching
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching

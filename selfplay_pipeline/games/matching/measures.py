@@ -9,7 +9,7 @@ import numpy as np
 
 from selfplay_pipeline.games.base import MESSAGE, KnownLine
 from selfplay_pipeline.games.figures import Figure
-from selfplay_pipeline.games.matching.losses import Losses, lost, told_truly
+from selfplay_pipeline.games.matching.lost_reward import Losses, lost, told_truly
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, own_view_matching
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.tags import PROPOSALS
