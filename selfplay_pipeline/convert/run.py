@@ -262,8 +262,8 @@ def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, se
     names, counts = np.unique(groups, return_counts=True)
     if counts.max() == 1:
         raise UserError(
-            f"{games}: one episode per state. Nothing is there to compare its reward with: a group of one "
-            "episode has no spread and GRPO's advantages are all zero; generate with --episodes-per-state 2 or more"
+            f"{games}: one episode per state, so that GRPO has no rewards to compare and all advantages are 0; "
+            "generate with --episodes-per-state 2 or more"
         )
     compared = [
         [*group.values()] for state in index.states_in_order() for group in groups_of(row for _, row in state).values()

@@ -61,7 +61,7 @@ def shapes_of(model: str) -> Shapes:
         return _counted(built, config.get_text_config())
     except Exception as error:  # sizes that do not fit each other; any layer may raise
         raise UserError(
-            f"model {model}: cannot be counted ({first_line(error)}); give a model that writes text"
+            f"model {model}: its size cannot be computed ({first_line(error)}); give a text model"
         ) from None
 
 

@@ -288,7 +288,7 @@ class Client:
                 await self.call("/release_memory_occupation", RELEASED, attempts=1)
                 self._released = True
             except EngineError as error:
-                self._tell(f"{self.url} is ended, since it did not give its memory back: {error}")
+                self._tell(f"{self.url} is stopped, because it did not release its memory: {error}")
                 await self.server.end()
 
     async def returned(self) -> None:

@@ -137,9 +137,8 @@ class SGLangEngine:
     async def reload(self, checkpoint: Path) -> None:
         """Make every server use a checkpoint's weights, and check that it does.
 
-        Locks the servers for this command.
-
-        If one of several servers is gone, the others play meanwhile, and it loads the weights when it is back.
+        Locks the servers for this command. If one of several servers is gone, the others continue, and
+        it loads the weights when it is back.
 
         Raises:
             EngineError: A server refused or answers with other weights, or all servers are gone for good.

@@ -243,7 +243,7 @@ class SGLangServer:
             except EngineError as error:
                 reason = str(error)
             else:
-                self._tell("the SGLang server answers again; what was under way goes on")
+                self._tell("the SGLang server answers again; interrupted requests continue")
                 return
         times = f"; it was started again {self._restarts} times" if self._restarts else ""
         raise EngineError(reason + times)

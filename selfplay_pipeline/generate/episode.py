@@ -65,7 +65,7 @@ class Episode:
     seats: list[SeatedPlayer]
     turns: list[TurnRecord] = field(default_factory=list)
     lost_to: EngineError | None = None
-    """Error of the engine if the episode ended with `ENGINE_FAILURE`."""
+    """Error of the engine if the episode ended with `ENGINE_FAILURE`; else None."""
 
     async def run(self, until: int | None = None) -> None:
         """Play to the end; an engine failure or a full context ends the episode with its own status.

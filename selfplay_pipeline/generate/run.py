@@ -94,7 +94,7 @@ async def run_generate(
     Raises:
         EngineError: More than `max_failures` episodes, or all, failed because of the engine or the chat model.
         NoTurnsError: Every episode ended at the context length, or before the first turn; the file keeps all episodes.
-        UserError: Another process holds the file, other arguments made it, or it contains other episodes.
+        UserError: The file is in use by another process, was made with other arguments, or contains other episodes.
         FileChangedError: Another program changed the file during the run.
     """
     with progress(f"playing {job.output.name}") as report, job.store.held():

@@ -371,7 +371,7 @@ class OneWorker(RayWorkerGroup):  # type: ignore[misc]
 
 
 class OnePool(ResourcePoolManager):  # type: ignore[misc]
-    """Resource pool that counts the worker and reserves nothing."""
+    """Resource pool for the one worker, which reserves none of Ray's resources."""
 
     def _check_resource_available(self) -> None:
         """Check nothing, since nothing is reserved."""
