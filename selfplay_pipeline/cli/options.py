@@ -48,13 +48,13 @@ def taking(*names: str) -> type[Configured]:
     return type("Configured", (Configured,), {"names": names})
 
 
-def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpu: bool | None = None) -> Config:
+def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpus: int | None = None) -> Config:
     """Returns the configuration of a command's options, and announces its base in one line for later output.
 
     Args:
         context: Context of the command in typer.
         further: Values of further keys; None means not given.
-        gpu: Passed to `load_config`.
+        gpus: Passed to `load_config`.
 
     Raises:
         UserError: A file or a value is wrong.
@@ -68,7 +68,7 @@ def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpu: bool |
     own = (param for param in command.params if isinstance(param, typer.core.TyperOption) and not param.hidden)
     taken.update({str(param.name): param.opts[0] for param in own} | options)
     name = str(context.info_name)
-    return load_config(given["config"], {**of_options, **further}, announced.append, options, gpu, name)
+    return load_config(given["config"], {**of_options, **further}, announced.append, options, gpus, name)
 
 
 def given(context: typer.Context, name: str) -> Any:

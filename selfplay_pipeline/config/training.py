@@ -134,7 +134,7 @@ class TrainOptions(Section):
     save_every: Annotated[int, Field(ge=0), FREE] = 0
     """Number of steps between saved states, from which a training can continue; 0 saves only at the end."""
     gpus_per_node: Annotated[int, Field(ge=1)] = 1
-    """Number of GPUs per machine to train on; on a CPU, number of worker processes."""
+    """Number of GPUs per machine to train on, by default all visible ones; on a CPU, number of worker processes."""
     nodes: Annotated[int, Field(ge=1)] = 1
     """Number of machines to train on; more than one need a running Ray cluster (`ray_address`)."""
     ray_address: Annotated[str, FREE] = "local"

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.gpus import gpu_driver
 from selfplay_pipeline.core.hub import HubUnreachableError
 from selfplay_pipeline.core.loopback import ADDRESS
 from selfplay_pipeline.core.shipped import PACKAGE
 from selfplay_pipeline.engines.compiler import check_compiler
-from selfplay_pipeline.generate.preflight import check_context, gpu_driver
+from selfplay_pipeline.generate.preflight import check_context
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 DRIVER = 580

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.core.gpus import visible_gpus
 from selfplay_pipeline.core.shapes import Shapes
-from selfplay_pipeline.generate.preflight import visible_gpus
 from selfplay_pipeline.train.fit import meaning_of_offload, room_here, setup_of
 from selfplay_pipeline.train.memory import (
     SERVER_REST,

@@ -79,6 +79,8 @@ class ServerSpec:
             arguments += [*CPU_ARGUMENTS, f"--max-total-tokens={cpu_cache_tokens(self.model)}"]
         else:
             arguments += [f"--mem-fraction-static={self.memory_fraction}", f"--dtype={self.dtype}"]
+            # FlashAttention 3, SGLang 0.5.12's own choice on Hopper, fails to capture CUDA graphs (its issue 22800).
+            arguments.append("--attention-backend=flashinfer")
             arguments += ["--enable-memory-saver"] if self.shares_gpu else []
         return [sys.executable, "-m", "selfplay_pipeline.engines.sglang_launch", *arguments, *self.extra_args]
 

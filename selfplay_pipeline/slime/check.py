@@ -14,8 +14,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from selfplay_pipeline.config.load import gpu_visible
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.gpus import gpu_visible
 from selfplay_pipeline.games.registry import all_games, make_game
 from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.slime.config import DEFAULT, RolloutConfig

@@ -9,8 +9,8 @@ import psutil
 
 from selfplay_pipeline.config.training import TrainOptions
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.gpus import gpu_memory
 from selfplay_pipeline.core.shapes import Shapes, shapes_of
-from selfplay_pipeline.generate.preflight import gpu_memory
 from selfplay_pipeline.train.memory import Room, Setup, lacks, remedy, surely_lacks
 from selfplay_pipeline.train.verl_overrides import Device, resolve_device, resolve_dtype
 

@@ -112,6 +112,16 @@ def logits(shapes: Shapes, setup: Setup) -> int:
     return setup.tokens * shapes.vocabulary * LOGIT_BYTES
 
 
+def packed_mask(shapes: Shapes, setup: Setup) -> int:
+    """Returns the bytes of the attention mask of packed rows.
+
+    PyTorch's attention takes a mask of tokens × tokens, which it converts to the pass's dtype in each layer and keeps
+    for the backward pass. Flash attention needs none; whether it is installed is not known here.
+    """
+    kept = 1 if setup.checkpointing else shapes.layers
+    return setup.tokens**2 * (1 + kept * setup.bytes)
+
+
 def gathered(shapes: Shapes, setup: Setup) -> int:
     """Returns the bytes of unsharded weights that FSDP gathers for a pass.
 
@@ -156,7 +166,12 @@ def needs(shapes: Shapes, setup: Setup) -> list[Need]:
         Need("logits", logits(shapes, setup), 0,
              f"{setup.tokens:,} tokens × {shapes.vocabulary:,}"),
     ]  # fmt: skip
-    return found + (_beside_on_gpus(shapes, setup, state) if setup.cuda else _beside_on_a_cpu(shapes, setup))
+    if not setup.cuda:
+        return found + _beside_on_a_cpu(shapes, setup)
+    mask = Need(
+        "packed mask", packed_mask(shapes, setup), 0, f"{setup.tokens:,} × {setup.tokens:,}, without flash attention"
+    )
+    return [*found, mask, *_beside_on_gpus(shapes, setup, state)]
 
 
 def _beside_on_gpus(shapes: Shapes, setup: Setup, state: list[tuple[str, int, str]]) -> list[Need]:
