@@ -35,7 +35,7 @@ CONFIG = (
 )
 METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT"}
 GIVEN = "selfplay_pipeline.options"
-"""Key in typer's context of the given values, which are stored by option name."""
+"""Key in typer's context under which the given values are stored, by option name."""
 
 
 def taking(*names: str) -> type[Configured]:
@@ -77,14 +77,15 @@ def given(context: typer.Context, name: str) -> Any:
 
 
 def shared_with(context: typer.Context, command: str) -> dict[str, Any]:
-    """Returns the given options that another command has too, with their values."""
+    """Returns the given options that another command accepts as well, with their values."""
     other = context.find_root().command.commands[command]  # type: ignore[attr-defined]
     names = {"config", *other.keys} if isinstance(other, Configured) else set()
     return {name: value for name, value in context.meta[GIVEN].items() if name in names and value is not None}
 
 
 def chosen_game(context: typer.Context) -> dict[str, Any]:
-    """Returns the option --config that selects the same game: as given, or the configuration of a shipped --model.
+    """Returns the option --config that selects the same game: the given value, or the configuration of a shipped
+    --model.
 
     It is empty without either.
     """
@@ -138,7 +139,7 @@ class Configured(typer.core.TyperCommand):
                 formatter.write_dl(options)
 
     def _in_sections(self, ctx: Any) -> dict[str, list[Any]]:
-        """Returns the options with their help by title of their section."""
+        """Returns the options with their help texts, grouped by the title of their section."""
         from selfplay_pipeline.config.fields import value_of
         from selfplay_pipeline.config.load import load_config
 

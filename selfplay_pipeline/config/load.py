@@ -1,4 +1,4 @@
-"""Reads a configuration: a built-in one, a file on top of it, and options on top of both."""
+"""Reads a configuration: options override a file, and the file overrides a built-in configuration."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def load_config(
 
 
 def _use_all(config: Config, gpus: int) -> None:
-    """Uses all GPUs of the machine to play and to train, where the configuration does not say how many."""
+    """Sets unset numbers of GPUs so that playing and training use all GPUs of the machine."""
     train, engine = config.train, config.engine
     if "gpus_per_node" not in train.model_fields_set and train.device != "cpu":
         train.gpus_per_node = max(1, gpus)
@@ -209,7 +209,7 @@ def explain(error: ValidationError, section: type[Section], given: Mapping[str, 
 
 
 def _meant(path: list[str], section: type[Section], given: Mapping[str, Any]) -> str:
-    """Returns a hint at the intended key: a similar name in the same section, or the same name elsewhere; else ""."""
+    """Returns a hint at the intended key: a similar name in the same section, or the same name in another; else ""."""
     above = "".join(f"{part}." for part in path[:-1])
     everything = [key.name for key in keys(section)]
     if path[0] == "game":  # the game defines the keys of this section

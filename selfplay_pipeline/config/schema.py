@@ -158,7 +158,7 @@ class ImitateConfig(Section):
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Share of states to hold out; their loss is measured before training and after each epoch.
 
-    No row of a held-out state is trained on. The loss is the mean negative log-probability of the seats' own tokens, in
+    No row of a held-out state is trained on. The loss is the mean negative log-probability of the imitated tokens, in
     nats.
     """
     epochs: Annotated[int, Field(ge=1)] = 1

@@ -142,15 +142,15 @@ class Evaluation(BaseModel):
     mute: bool
     modes: dict[Mode, ModeReport]
     references: dict[str, Interval]
-    """Mean normalised rewards to compare with, by name.
+    """Reference values: mean normalised rewards, by name.
 
-    random, own_view, optimum and, if known, human are of the same states. The known lines of play without words,
-    silence, pass and counter, are of other states.
+    `random`, `own_view`, `optimum` and, if known, `human` are measured on the same states. The known lines of play
+    without words (`silence`, `pass`, `counter`) are measured on other states.
     """
 
 
 async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | None = None) -> Evaluation:
-    """Play the missing episodes, those of all modes at the same time, and write `evaluation.json`.
+    """Play the missing episodes of all modes concurrently, and write `evaluation.json`.
 
     Raises:
         UserError: A checkpoint or its tokenizer is unusable, or the folder holds another evaluation.

@@ -34,7 +34,7 @@ class Seating(StrEnum):
 
 @dataclass
 class Tally:
-    """Figures of many episodes, summed by game state. Engine failures are counted, but do not enter any figure."""
+    """Figures of many episodes, summed by game state. Engine failures are only counted."""
 
     game: Game
     num_states: int

@@ -45,14 +45,14 @@ def room_here(device: Device) -> Room:
 
 
 def meaning_of_offload(options: TrainOptions, shapes: Shapes, setup: Setup, room: Room) -> Literal["none", "cpu"]:
-    """Returns the place of weights, gradients and optimizer, as configured; `auto` depends on the GPUs' memory."""
+    """Returns the configured place of weights, gradients and optimizer; resolves `auto` by the GPUs' memory."""
     if options.offload != "auto":
         return options.offload
     return "cpu" if setup.cuda and lacks(shapes, replace(setup, offload=False), replace(room, host=None)) else "none"
 
 
 def offload_here(options: TrainOptions, model: str, *, shares_gpu: bool = False) -> Literal["none", "cpu"]:
-    """Returns `train.offload` for this machine; `auto` depends on the GPUs' memory.
+    """Returns `train.offload` for this machine; resolves `auto` by the GPUs' memory.
 
     A model whose weights cannot be counted is assumed to fit.
     """

@@ -63,7 +63,7 @@ def check_online(config: Config) -> None:
         check_not_shared(shared)
     elif gpus % shared:
         raise UserError(
-            f"engine.tensor_parallel {shared}: does not divide train.gpus_per_node {gpus}; give another of them"
+            f"engine.tensor_parallel {shared}: does not divide train.gpus_per_node {gpus}; change one of them"
         )
     else:
         check_compiler()
