@@ -54,11 +54,16 @@ class Player(BaseModel):
 
 
 class Results(BaseModel):
-    """Contents of `results.json`."""
+    """Contents of `results.json`.
+
+    Attributes:
+        revision: Git revision of the code that compared the arms; None for results that did not record it.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     command: str
+    revision: str | None = None
     config: dict[str, Any]
     iterations: int
     states_of_each_seed: int

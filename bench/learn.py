@@ -26,6 +26,7 @@ from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.iterate.folder import describe
 
 HONEST = "data/tiny_honest_model"
 DEFAULT = [SELF_PLAY, MUTED, PLACEBO, IMITATION]
@@ -82,6 +83,7 @@ def _write(study: Study, seeds: Sequence[int], output: Path) -> None:
     trained = {arm: players[arm].seeds for arm in ARMS if arm in players}
     results = Results(
         command=shlex.join(["python", "-m", "bench.learn", *sys.argv[1:]]),
+        revision=describe({})["git_revision"],
         config=config.model_dump(mode="json", exclude={"engine", "seed"}),
         iterations=study.iterations,
         states_of_each_seed=study.states,

@@ -22,7 +22,7 @@ from selfplay_pipeline.core.stopping import all_of
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.evaluate.tally import Seating, Tally
-from selfplay_pipeline.evaluate.worth import Swapped, Words, worth_of_words
+from selfplay_pipeline.evaluate.worth import Rise, Swapped, Words, rise_of, worth_of_words
 from selfplay_pipeline.games.abilities import KeepNamed
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.registry import make_game
@@ -33,6 +33,7 @@ from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.swapped import check_swap
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
+from selfplay_pipeline.metrics.figures import measure_reward
 
 Mode = Literal["sampled", "greedy", "scripted"]
 SELF = "self"
@@ -195,12 +196,12 @@ def _worth(config: Config, job: EvaluationJob, mode: Mode, lost: int) -> Words:
     """Returns the worth of words in one mode; `lost` episodes with swapped messages failed."""
     game, swapped = make_game(config.game), dict[Swap, Swapped]()
     for swap in job.swaps:
-        tally, count = Tally(game, len(job.states), job.seating), Counter[bool]()
+        tally, count = Tally(game, len(job.states), job.seating, measure_reward), Counter[bool]()
         for record in read_episodes(job.file(mode, swap)):
             tally.add([record])
             count.update(bool(text) for turn in record.turns for text in (turn.heard or {}).values())
         swapped[swap] = Swapped(tally.totals(), count.total(), count[False])
-    return worth_of_words(game, totals_of(config, job, mode), swapped, lost)
+    return worth_of_words(game, rewards_of(config, job, mode), swapped, lost)
 
 
 def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> None:
@@ -251,6 +252,18 @@ def compare_with(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode
     return result
 
 
+def rises_over(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode, Rise]:
+    """Returns the rises over an earlier evaluation of the same states, partner, rules and sampling."""
+    pair = (job, replace(job, output=earlier))
+    return {
+        mode: rise_of(
+            [rewards_of(config, one, mode) for one in pair],
+            [rewards_of(config, one, mode, "swapped") for one in pair if job.swaps],
+        )
+        for mode in job.modes(config)
+    }
+
+
 def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:
     """Raises UserError unless a folder holds an evaluation of the same states, partner, rules and sampling."""
     for mode in job.modes(config):
@@ -279,3 +292,9 @@ def totals_of(config: Config, job: EvaluationJob, mode: Mode, swap: Swap | None 
         swap: Rule by which heard messages were replaced; None for the episodes with messages as they were said.
     """
     return tally_of(config, job, mode, swap).totals()
+
+
+def rewards_of(config: Config, job: EvaluationJob, mode: Mode, swap: Swap | None = None) -> Totals:
+    """Returns the rewards of one mode as sums by state, with the arguments of `totals_of`."""
+    tally = Tally(make_game(config.game), len(job.states), job.seating, measure_reward)
+    return tally.add(read_episodes(job.file(mode, swap))).totals()

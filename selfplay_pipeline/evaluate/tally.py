@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, Status
+from selfplay_pipeline.games.figures import Measures
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.metrics.bootstrap import Totals
@@ -34,11 +35,16 @@ class Seating(StrEnum):
 
 @dataclass
 class Tally:
-    """Figures of many episodes, summed by game state. Engine failures are only counted."""
+    """Figures of many episodes, summed by game state. Engine failures are counted, but do not enter any figure.
+
+    Attributes:
+        measures: Function that returns the figures of one episode.
+    """
 
     game: Game
     num_states: int
     seating: Seating
+    measures: Callable[[Measured], Measures] = measure
     statuses: Counter[str] = field(default_factory=Counter)
     _sums: Sums = field(default_factory=Sums)
 
@@ -48,7 +54,7 @@ class Tally:
             if record.outcome.status == Status.ENGINE_FAILURE:
                 continue
             seats = self.seating.seats(record.episode, len(self.game.roles))
-            self._sums.add(record.group_index, measure(Measured(self.game, record, seats)))
+            self._sums.add(record.group_index, self.measures(Measured(self.game, record, seats)))
         return self
 
     def totals(self) -> Totals:

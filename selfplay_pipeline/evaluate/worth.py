@@ -21,7 +21,7 @@ class Swapped:
     """Episodes in which messages were replaced.
 
     Attributes:
-        totals: Figures by game state.
+        totals: Rewards by game state.
         heard: Number of replaced messages.
         empty: Number of replaced messages whose replacement has no content.
     """
@@ -64,6 +64,20 @@ class Words(BaseModel):
     lost: int = 0
 
 
+class Rise(BaseModel):
+    """Figures of one mode minus those of an earlier evaluation, paired by game state.
+
+    Attributes:
+        reward: Rise of the reward.
+        worth: Rise of the worth of words; None unless both evaluations swapped messages.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    reward: Interval
+    worth: Interval | None = None
+
+
 LABELS = {
     "swapped_reward": "reward, messages swapped", "named_reward": "reward, named things kept",
     "gain": "gain over silence", "worth": "worth of words", "which": "of this: which things are named",
@@ -77,11 +91,11 @@ def worth_of_words(game: Game, said: Totals, swapped: Mapping[Swap, Swapped], lo
 
     Args:
         game: The played game.
-        said: Figures by game state of the episodes in which seats heard what was said.
+        said: Rewards by game state of the episodes in which seats heard what was said.
         swapped: Episodes on the same states by the rule of replacement; one is `swapped`.
         lost: Number of missing episodes.
     """
-    said, totals = said.select([REWARD.name]), {name: one.totals.select([REWARD.name]) for name, one in swapped.items()}
+    totals = {name: one.totals for name, one in swapped.items()}
 
     def difference(*terms: tuple[float, Totals]) -> Interval:
         return contrast(terms)[REWARD.name]
@@ -100,6 +114,18 @@ def worth_of_words(game: Game, said: Totals, swapped: Mapping[Swap, Swapped], lo
         empty=swapped["swapped"].empty,
         lost=lost,
     )
+
+
+def rise_of(said: Sequence[Totals], swapped: Sequence[Totals]) -> Rise:
+    """Returns the rise from an earlier evaluation to a later one.
+
+    Args:
+        said: Rewards by game state, of the later evaluation and of the earlier one.
+        swapped: The same with swapped messages; empty if none were swapped.
+    """
+    rise = list(zip((1, -1), said, strict=True))
+    less = list(zip((-1, 1), swapped, strict=True)) if swapped else []
+    return Rise(reward=contrast(rise)[REWARD.name], worth=contrast([*rise, *less])[REWARD.name] if less else None)
 
 
 def rows_of_words(columns: Sequence[Words | None]) -> list[tuple[str, list[str]]]:

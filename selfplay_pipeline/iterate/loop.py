@@ -26,7 +26,7 @@ from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.engines.open import resolve_device
 from selfplay_pipeline.engines.pool import plan
 from selfplay_pipeline.evaluate.pairing import check_names
-from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, run_evaluate
+from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, rises_over, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_held_out, states_in
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
@@ -261,6 +261,9 @@ class Loop:
             swaps=("swapped",) if config.evaluate.swap_messages else (),
         )
         evaluation = await run_evaluate(config, job, self.servers)
+        first = self.run.iteration(0) / "evaluation"
+        with computing():
+            rises = rises_over(config, job, first) if number and (first / "evaluation.json").exists() else {}
         figures = {mode: report.figures for mode, report in evaluation.modes.items()}
         sampled = figures["sampled"]
         questions = {"held_out_questions": sampled["questions"]} if config.iterate.partner != SELF else {}
@@ -274,6 +277,7 @@ class Loop:
             held_out_illegal=sampled["illegal"].value,
             states_shared_with_training=shared,
             held_out_words={mode: report.words for mode, report in evaluation.modes.items() if report.words},
+            held_out_rises={**rises},
             wordless={name: evaluation.references[name] for name in game.wordless},
             held_out_parts={name: sampled[name] for name, figure in figures_of(game).items() if figure.part_of},
             **questions,

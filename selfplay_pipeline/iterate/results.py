@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from selfplay_pipeline.evaluate.worth import Words
+from selfplay_pipeline.evaluate.worth import Rise, Words
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 
@@ -71,6 +71,7 @@ class Evaluated(StageResult):
         held_out_questions: Questions per episode; None in self-play.
         held_out_parts: Figures that are parts of one total, such as the causes of lost reward, by name.
         held_out_words: Worth of words by mode; empty unless messages were swapped.
+        held_out_rises: Rises over the first evaluation by mode; empty for the first one.
     """
 
     checkpoint: str
@@ -84,6 +85,7 @@ class Evaluated(StageResult):
     held_out_questions: Interval | None = None
     held_out_parts: dict[str, Interval] = {}
     held_out_words: dict[str, Words] = Field(default={}, exclude_if=lambda words: not words)
+    held_out_rises: dict[str, Rise] = Field(default={}, exclude_if=lambda rises: not rises)
     wordless: dict[str, Interval] = {}
 
 

@@ -12,8 +12,9 @@ from selfplay_pipeline.core.command_line import program
 from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
+from selfplay_pipeline.iterate.conclusion import conclusion
 from selfplay_pipeline.iterate.folder import RunDirectory, Stage, short
-from selfplay_pipeline.iterate.history import wordless_in_words
+from selfplay_pipeline.iterate.history import history_of, wordless_in_words
 from selfplay_pipeline.iterate.results import Best, Evaluated
 from selfplay_pipeline.metrics.bootstrap import Interval
 
@@ -96,7 +97,7 @@ def _held_out(evaluations: Mapping[int, Evaluated | None]) -> dict[str, dict[int
 
 
 def show_run(run: RunDirectory) -> None:
-    """Print the closing table of `iterate` and the paths of the newest and the best checkpoint."""
+    """Print the closing table of `iterate`, the newest and the best checkpoint, and what the run shows."""
     Terminal(highlight=True).print(run_table(run))
     show = Terminal()
     trained = [number for number, stages in sorted(run.state.iterations.items()) if "train" in stages]
@@ -107,3 +108,5 @@ def show_run(run: RunDirectory) -> None:
         show.print(one_line(f"best on held-out states: iteration {best.iteration}, {where}"), soft_wrap=True)
     command = f"{program()} report {shlex.quote(short(str(run.path)))}"
     show.print(one_line(f"to look at curves and episodes: {command}"), soft_wrap=True)
+    for sentence in conclusion(history_of(run.state)):
+        show.print(sentence, soft_wrap=True)

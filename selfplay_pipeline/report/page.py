@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from selfplay_pipeline.config.identity import flatten
 from selfplay_pipeline.evaluate.worth import LABELS, rows_of_words
 from selfplay_pipeline.games.drawing import UNKNOWN
+from selfplay_pipeline.iterate.conclusion import conclusion
 from selfplay_pipeline.iterate.folder import Manifest
 from selfplay_pipeline.iterate.history import Iteration, best_iteration, history_of
 from selfplay_pipeline.iterate.table import OF_EPISODES, PLAY_AND_TRAIN
@@ -78,6 +79,7 @@ def _with_episodes(source: Source, scans: Sequence[Scan], now: datetime) -> Call
         charts=[_chart(chart) for chart in charts_of(source, scans)],
         row_heads=(*ROW_HEADS, *WORTH_HEADS) if _swapped(history) else ROW_HEADS,
         rows=[[*_row(one), *(_worth(one) if _swapped(history) else [])] for one in history],
+        conclusion=conclusion(history) if history else [],
         warnings=_warnings(history),
         **_figures(source, scans),
         config=yaml.safe_dump(source.manifest.config, sort_keys=False) if source.manifest else None,

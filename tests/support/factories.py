@@ -195,6 +195,11 @@ FINISHED: dict[str, dict[str, Any]] = {
 """Figures of finished stages, as `iterate` records them."""
 
 
+def words_worth(**worth: float) -> dict[str, Any]:
+    """Figures of one mode's swapped messages, given the worth of words."""
+    return {"redrawn": True, "swapped_reward": HELD_OUT, "worth": worth, "heard": 8, "empty": 0}
+
+
 def set_at(data: Any, path: str, value: Any) -> None:
     """Set what lies at a dotted path in nested dictionaries."""
     *outer, last = path.split(".")

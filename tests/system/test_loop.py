@@ -219,6 +219,15 @@ def test_every_checkpoint_is_evaluated_on_the_same_held_out_states(run):
         assert {game.policy.temperature for game in greedy} == {0}
 
 
+def test_each_evaluation_has_its_rise_over_the_first_paired_by_state(run):
+    first, *later = (run.directory.state.evaluated(number) for number in (0, 1, 2))
+    assert first.held_out_rises == {}
+    for one in later:
+        rise = one.held_out_rises["sampled"].reward
+        assert rise.value == pytest.approx(one.held_out_reward.value - first.held_out_reward.value)
+        assert rise.low < rise.value < rise.high and one.held_out_rises["greedy"].worth is None
+
+
 def test_tensorboard_has_the_figures_of_iterations_and_verls_of_steps(run):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

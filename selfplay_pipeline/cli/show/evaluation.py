@@ -69,6 +69,13 @@ def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier
     Terminal().print(_figures_table(one_line(f"difference to {earlier}, paired by game state"), differences, game))
 
 
+UNTESTED = (
+    "not tested: states without a decision right after a message, and those whose message cannot be altered so that "
+    "another decision is best (a question, for example, tells nothing)"
+)
+"""Reasons for which `listen` leaves out a state."""
+
+
 def show_listening(listening: Listening, folder: Path) -> None:
     """Print the shares of decisions that followed altered messages, one column per alteration."""
     muted = ", messages muted" if listening.mute else ""
@@ -82,6 +89,8 @@ def show_listening(listening: Listening, folder: Path) -> None:
     table.add_row("states tested", *(str(heard.tested) for heard in found))
     console = Terminal()
     console.print(table)
+    if any(heard.tested < listening.num_states for heard in found):
+        console.print(UNTESTED, soft_wrap=True)
     console.print(one_line(f"written to {folder / LISTENING_FILE}"), soft_wrap=True)
 
 

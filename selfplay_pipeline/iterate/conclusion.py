@@ -1,0 +1,85 @@
+"""Sentences about what the evaluations of a run show, and about what they do not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from selfplay_pipeline.iterate.history import Iteration
+from selfplay_pipeline.iterate.results import Evaluated
+from selfplay_pipeline.metrics.bootstrap import Interval
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement that the interval of each mode shows or does not show.
+
+    Attributes:
+        text: The statement, which an interval above the line shows.
+        intervals: Intervals by mode; empty if the figure was not measured.
+        line: The line.
+        opposite: Statement that an interval below the line shows; empty if there is none to make.
+    """
+
+    text: str
+    intervals: Mapping[str, Interval]
+    line: float = 0.0
+    opposite: str = ""
+
+    def shown_by(self, interval: Interval) -> str:
+        """Returns the statement that an interval shows; empty if it shows none."""
+        if interval.low is None or interval.high is None:
+            return ""
+        return self.text if interval.low > self.line else self.opposite if interval.high < self.line else ""
+
+    def sentence_parts(self) -> tuple[list[str], list[str]]:
+        """Returns the statements that are shown and those that are not, each with the figures of its modes."""
+        by_statement: dict[str, list[str]] = {}
+        for mode, interval in self.intervals.items():
+            figure = f"{mode} {interval:{'+' if self.opposite else ''}}"
+            by_statement.setdefault(self.shown_by(interval), []).append(figure)
+        missing = by_statement.pop("", [] if self.intervals else ["not measured"])
+        shown = [f"{text} ({', '.join(figures)})" for text, figures in by_statement.items()]
+        return shown, [f"that {self.text} ({', '.join(missing)})"] if missing else []
+
+
+def conclusion(history: Sequence[Iteration]) -> list[str]:
+    """Returns a line about what a run shows and does not show, and one about what a single run cannot show.
+
+    A rise is that from the first evaluation to the last, paired by state. Every statement rests on the end of a 95 %
+    interval over states.
+    """
+    evaluated = [iteration.evaluated for iteration in history if iteration.evaluated]
+    if len(evaluated) < 2:
+        return ["Nothing is shown: fewer than two evaluations were made."]
+    parts = [claim.sentence_parts() for claim in _claims(evaluated[-1])]
+    shown, missing = ([text for part in parts for text in part[side]] for side in (0, 1))
+    sentences = [f"Shown on held-out states: {'; '.join(shown)}." if shown else "Nothing is shown on held-out states."]
+    sentences += [f"Not shown: {'; '.join(missing)}."] if missing else []
+    free = ", and in free play actions tell too" if evaluated[-1].wordless and not _bound(evaluated[-1]) else ""
+    return [
+        " ".join(sentences),
+        "One run cannot show that the policy learned by talking: it has one seed and no control that hears no "
+        f"messages{free}. `make learn` trains several seeds and the controls.",
+    ]
+
+
+def _claims(last: Evaluated) -> Iterator[Claim]:
+    """Yields the claims that the last evaluation can show."""
+    rises = last.held_out_rises.items()
+    yield Claim("the reward rose", {mode: rise.reward for mode, rise in rises}, opposite="the reward fell")
+    if (line := _bound(last)) and line.value is not None and line.high is not None:
+        yield Claim(
+            f"the reward is above the silence line of {line.value:.3f}",
+            {"sampled": last.held_out_reward, "greedy": last.held_out_greedy_reward},
+            line.high,
+        )
+    if last.held_out_words:
+        yield Claim("words are worth something", {mode: words.worth for mode, words in last.held_out_words.items()})
+        worth = {mode: rise.worth for mode, rise in rises if rise.worth}
+        yield Claim("the worth of words rose", worth, opposite="the worth of words fell")
+
+
+def _bound(evaluated: Evaluated) -> Interval | None:
+    """Returns the silence line if no play without words exceeds it; only then is the talk score measured."""
+    return evaluated.wordless.get("silence") if evaluated.held_out_talk_score else None

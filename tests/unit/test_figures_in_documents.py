@@ -1,0 +1,257 @@
+"""Figures in the documents are those of the stored results.
+
+To add a figure, add to FIGURES the document, its phrase with `{}` in place of each figure, and the stored values.
+"""
+
+import json
+import re
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.metrics.bootstrap import Interval
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results"
+MODES = ("sampled", "greedy")
+README, APART, HONEST, CREDIT, FILTERED, ONLINE, SHY = (
+    "README.md",
+    *(f"docs/results/{name}.md" for name in ("apart", "honest", "turn-credit", "filtered", "online", "shy")),
+)  # fmt: skip
+
+
+def stored(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text())
+
+
+def interval(of: Any) -> Interval:
+    return Interval(**of)
+
+
+class Study:
+    """A result of `bench.learn`: figures by player, part, mode and name."""
+
+    def __init__(self, folder: str) -> None:
+        self.results = stored(f"{folder}/results.json")
+
+    def of(self, player: str, mode: str, name: str = "reward", part: str = "talking") -> Interval:
+        return interval(self.results["players"][player][part][mode][name])
+
+    def both(self, player: str, name: str = "reward", part: str = "talking") -> list[Interval]:
+        """Sampled and greedy."""
+        return [self.of(player, mode, name, part) for mode in MODES]
+
+    def values(self, player: str, name: str = "reward", part: str = "talking") -> list[float]:
+        return [one.value for one in self.both(player, name, part)]
+
+    def lost(self, player: str) -> list[Interval]:
+        return [self.of(player, "sampled", f"lost_to_{to}") for to in ("telling", "planning", "agreement")]
+
+    def follows(self, player: str, kind: str = "changed") -> Interval:
+        return interval(self.results["players"][player]["listening"][kind]["follows"])
+
+
+def rise(study: Study, player: str, mode: str, part: str) -> float:
+    """The rise of a mean over the warm start's in the same part."""
+    return study.of(player, mode, part=part).value - study.of("warm start", mode, part=part).value
+
+
+def short(one: Interval) -> str:
+    """Two digits, as the talk scores have them."""
+    return f"{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]"
+
+
+SELF, WARM, MUTED, PLACEBO = "self-play", "warm start", "muted", "placebo"
+apart, honest, longer, four = (Study(name) for name in ("learn_apart", "learn_honest", "learn_long", "learn_apart4"))
+LINES = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game).wordless
+SILENCE, PASS, COUNTER = (LINES[name].value for name in ("silence", "pass", "counter"))
+
+tiny, online = (
+    stored("learn/results.json"),
+    {when: stored(f"online/evaluation_{when}.json") for when in ("before", "after")},
+)
+larger, shy = stored("learn4x4/results.json"), stored("shy/results.json")["over_seeds"]
+SEEDS = list(tiny["seeds"].values())
+TRAINED = [seed["after"]["sampled"]["reward"]["value"] for seed in SEEDS]
+PLAYED_ONLINE = {when: one["modes"]["sampled"]["figures"]["reward"]["value"] for when, one in online.items()}
+WARM_STARTS = (tiny["before"]["sampled"]["reward"]["value"], 0.829, 0.834, 0.835, PLAYED_ONLINE["before"])
+"""Five evaluations of `tiny`'s warm start; those in the middle are not stored, as the documents say."""
+BASELINE = fmean(WARM_STARTS)
+THOUSANDS = 4.096
+"""Episodes of a training."""
+MUTED_BEFORE = tiny["before"]["sampled"]["reward"]["value"] - tiny["cost_of_muting_before"]["reward"]["value"]
+MUTED_AFTER = fmean(TRAINED) - fmean(seed["cost_of_muting_after"]["reward"]["value"] for seed in SEEDS)
+
+
+def of_seeds(mode: str, name: str) -> list[Any]:
+    """A row of the table on `tiny`: before, after, rise, and the interval of each seed."""
+    before = tiny["before"][mode][name]["value"]
+    after = fmean(seed["after"][mode][name]["value"] for seed in SEEDS)
+    ends = [seed["difference"][mode][name] for seed in SEEDS]
+    return [before, after, after - before, "; ".join(f"{end['low']:+.3f} to {end['high']:+.3f}" for end in ends)]
+
+
+def scripted(player: str, name: str) -> Interval:
+    return interval(stored(f"scripted/{player}.json")["modes"]["scripted"]["figures"][name])
+
+
+def expected(name: str) -> float:
+    return stored("scripted/own-view.json")["references"][name]["value"]
+
+
+ROW = "| {:.3f} | {:.3f} | {:+.3f} | {} |"
+FIGURES: list[tuple[Any, ...]] = [
+    (README, "from {:.3f} to {:.3f} sampled", apart.of(WARM, "sampled").value, apart.of(SELF, "sampled").value),
+    (README, "from {:.3f} to {:.3f} greedy", apart.of(WARM, "greedy").value, apart.of(SELF, "greedy").value),
+    (README, "with messages muted it goes from {:.3f} to {:.3f} and from {:.3f} to {:.3f}",
+     *(apart.of(player, mode, part="muted").value for mode in MODES for player in (WARM, MUTED))),
+    (README, "{} of the next proposals are the plan that is best given the change, and before self-play {}",
+     apart.follows(SELF), apart.follows(WARM)),
+    (README, "passing reaches {:.3f} there, and countering a proposal {:.3f}", PASS, COUNTER),
+    (README, "one fixed proposer ({:.3f}) is the bound; of the rest it takes {:.2f}, before self-play {:.2f}",
+     SILENCE, apart.of(SELF, "greedy", "talk_score").value, apart.of(WARM, "greedy", "talk_score").value),
+
+    (APART, "*{}*", apart.results["verdict"]),
+    (APART, "| warm start, talk score | {} | {} |", *map(short, apart.both(WARM, "talk_score"))),
+    (APART, "| what muting costs it | {} | {} | | **self-play, talk score** | {} | {} |",
+     *apart.both(WARM, part="muting_costs"), *map(short, apart.both(SELF, "talk_score"))),
+    (APART, "| its reward | {} | {} | | its rise | {:+} | {:+} | | what muting costs it | {} | {} |",
+     *apart.both(SELF), *apart.both(SELF, part="rise"), *apart.both(SELF, part="muting_costs")),
+    (APART, "| muted training, as trained | {} | {} |", *apart.both(MUTED, part="muted")),
+    (APART, "| self-play minus muted training | {:+} | {:+} |", *apart.both(MUTED, part="below_self_play")),
+    (APART, "| placebo, its rise | {:+} | {:+} |", *apart.both(PLACEBO, part="rise")),
+    (APART, "| self-play minus placebo | {:+} | {:+} |", *apart.both(PLACEBO, part="below_self_play")),
+    *((APART, f"| {label} | {{}} | {{}} | {{}} |", *apart.lost(player)) for label, player in
+      (("the warm start", WARM), ("after self-play", SELF), ("after muted training", MUTED))),
+    (APART, "by {:.3f} sampled ({:.3f} to {:.3f}) and {:.3f} greedy ({:.3f} to {:.3f})",
+     *(figure for mode in MODES for figure in (
+         rise(apart, SELF, mode, "muted"), *(apart.of(player, mode, part="muted").value for player in (WARM, SELF))))),
+    (APART, "So {:.3f} of the rise of {:.3f}, and {:.3f} of that of {:.3f}, need no messages",
+     *(rise(apart, SELF, mode, part) for mode in MODES for part in ("muted", "talking"))),
+    (APART, "an episode has {} messages and {} proposals if it is greedy",
+     *(apart.of(SELF, "greedy", name) for name in ("messages", "proposals"))),
+    (APART, "Sampled play has {} messages and {} proposals",
+     *(apart.of(SELF, "sampled", name) for name in ("messages", "proposals"))),
+    (APART, "who hears nothing, {:.3f}, is the bound", SILENCE),
+    (APART, "takes {:.2f} of what is left above it before self-play, and {:.2f} after it",
+     *(apart.of(player, "greedy", "talk_score").value for player in (WARM, SELF))),
+    (APART, "a changed message in {} of its proposals, and a swapped one in {}; the warm start in {} and {}",
+     *(apart.follows(player, kind) for player in (SELF, WARM) for kind in ("changed", "swapped"))),
+    (APART, "the muted training in {} and {}", *(apart.follows(MUTED, kind) for kind in ("changed", "swapped"))),
+    (APART, "The mean talk score is {} sampled and {} greedy", *longer.both(SELF, "talk_score")),
+    (APART, "the means after 20 iterations, {:.2f} and {:.2f}", *apart.values(SELF, "talk_score")),
+    (APART, "{:.3f} of the reward is still lost to planning, {:.3f} to telling",
+     *(longer.of(SELF, "sampled", f"lost_to_{to}").value for to in ("planning", "telling"))),
+    (APART, "| warm start, reward | {} | {} |", *four.both(WARM)),
+    (APART, "| after self-play | {} | {} |", *four.both(SELF)),
+    (APART, "| its talk score | {} | {} |", *map(short, four.both(SELF, "talk_score"))),
+    (APART, "a changed message in {} of its proposals, {:.3f}", four.follows(SELF), four.follows(WARM).value),
+
+    (HONEST, "| warm start, talk score | {} | {} |", *map(short, honest.both(WARM, "talk_score"))),
+    (HONEST, "| self-play, talk score | {} | {} |", *map(short, honest.both(SELF, "talk_score"))),
+    (HONEST, "| self-play, reward | {} | {} |", *honest.both(SELF)),
+    (HONEST, "| its rise | {:+} | {:+} |", *honest.both(SELF, part="rise")),
+    (HONEST, "| muted as trained, reward | {} | {} |", *honest.both(MUTED, part="muted")),
+    (HONEST, "| self-play minus muted | {:+} | {:+} |", *honest.both(MUTED, part="below_self_play")),
+    (HONEST, "above its muted training by {:+}", honest.of(MUTED, "sampled", part="below_self_play")),
+    (HONEST, "| placebo, its rise | {:+} | {:+} |", *honest.both(PLACEBO, part="rise")),
+    (HONEST, "| imitation continued, its rise | {:+} | {:+} |", *honest.both("imitation", part="rise")),
+    (HONEST, "| what muting costs self-play | {} | {} |", *honest.both(SELF, part="muting_costs")),
+    *((HONEST, f"| {label} | {{}} | {{}} |", honest.follows(player), honest.follows(player, "swapped"))
+      for label, player in (("self-play, 20 iterations", SELF), ("muted", MUTED), ("placebo", PLACEBO),
+                            ("imitation of the deaf teacher", "imitation"), ("the warm start", WARM))),
+
+    *((CREDIT, f"| reward, {mode} | {{}} | {{}} |", apart.of(SELF, mode), apart.of("credit", mode)) for mode in MODES),
+    *((CREDIT, f"| talk score, {mode} | {{}} | {{}} |",
+       *(short(apart.of(player, mode, "talk_score")) for player in (SELF, "credit"))) for mode in MODES),
+    (CREDIT, "| lost to planning | {} | {} |",
+     *(apart.of(player, "sampled", "lost_to_planning") for player in (SELF, "credit"))),
+    (CREDIT, "| follows a changed message | {} | {} |", apart.follows(SELF), apart.follows("credit")),
+
+    ("docs/what-talk-is-worth.md", "with {:.3f} and {:.3f} messages and {:.3f} proposals an episode",
+     apart.of(SELF, "greedy", "messages").value, honest.of(SELF, "greedy", "messages").value,
+     apart.of(SELF, "greedy", "proposals").value),
+    ("docs/what-talk-is-worth.md", "sampled self-play does not always ({:.3f} and {:.3f} messages)",
+     *(study.of(SELF, "sampled", "messages").value for study in (apart, honest))),
+    ("docs/what-talk-is-worth.md", "(results/honest.md) | {} | {} |",
+     *(honest.follows(SELF, kind) for kind in ("changed", "swapped"))),
+    ("docs/what-talk-is-worth.md", "follow a changed message in {:.3f} to {:.3f} of their proposals",
+     honest.follows("imitation").value, honest.follows(MUTED).value),
+
+    (FILTERED, "mean of five evaluations before | {:.3f} | {:.3f} | {:+.3f} |",
+     BASELINE, fmean(TRAINED), fmean(TRAINED) - BASELINE),
+    *((FILTERED, f"| {label} {ROW}", *of_seeds(mode, name)) for label, mode, name in (
+        ("… the first evaluation before", "sampled", "reward"),
+        ("… given agreement", "sampled", "reward_if_agreed"), ("**greedy reward**", "greedy", "reward"),
+        ("optimal matchings, sampled", "sampled", "optimal"), ("optimal matchings, greedy", "greedy", "optimal"))),
+    (FILTERED, "the warm start reaches {:.3f} and the trained policies {:.3f} on average: {:.3f} of the rise of {:.3f}",
+     MUTED_BEFORE, MUTED_AFTER, MUTED_AFTER - MUTED_BEFORE, fmean(TRAINED) - BASELINE),
+
+    (FILTERED, "sampled reward is {:.3f} → {:.3f} ({:+}), greedy {:.3f} → {:.3f} ({:+})",
+     *(figure for mode in MODES for figure in (
+         larger["before"][mode]["reward"]["value"], larger["seeds"]["1"]["after"][mode]["reward"]["value"],
+         interval(larger["seeds"]["1"]["difference"][mode]["reward"])))),
+
+    (SHY, "| **above a coin that asks as often**, sampled | {} | **{:+}** |",
+     *(interval(shy["above_coin"][player]["sampled"]) for player in ("warm start", "trained"))),
+
+    (ONLINE, "five gave {:.3f}, {:.3f}, {:.3f}, {:.3f} and {:.3f}", *WARM_STARTS),
+    (ONLINE, "| sampled reward, warm start → trained | {:.3f} → {:.3f}, {:.3f}, {:.3f} | {:.3f} → {:.3f} |",
+     BASELINE, *TRAINED, BASELINE, PLAYED_ONLINE["after"]),
+    (ONLINE, "per 1000 episodes | {:.3f} on average | {:.3f} |",
+     (fmean(TRAINED) - BASELINE) / THOUSANDS, (PLAYED_ONLINE["after"] - BASELINE) / THOUSANDS),
+    (ONLINE, "it is {:.3f} against {:.3f}", (fmean(TRAINED) - WARM_STARTS[0]) / THOUSANDS,
+     (PLAYED_ONLINE["after"] - PLAYED_ONLINE["before"]) / THOUSANDS),
+
+    *(("docs/evaluation.md", f"| `{player}` | {{}} |", scripted(player, "reward"))
+      for player in ("random", "own-view")),
+    ("docs/evaluation.md", "| {:.3f} | | `own-view`", expected("random")),
+    ("docs/evaluation.md", "{:.1f} % | {:.3f} | | `sharing`", 100 * scripted("own-view", "optimal").value,
+     expected("own_view")),
+    ("docs/evaluation.md", "| `sharing` | {0.value:.5f} [{0.low:.5f}, {0.high:.5f}] | {1:.1f} % |",
+     scripted("sharing", "reward"), 100 * scripted("sharing", "optimal").value),
+]  # fmt: skip
+COMMANDS = [
+    (HONEST, "learn_honest"), (APART, "learn_long"), (APART, "learn_apart4"), (CREDIT, "learn_apart"),
+    (FILTERED, "learn"), (SHY, "shy"), ("docs/results/race.md", "race/tiny"),
+]  # fmt: skip
+"""Documents, and folders of results that record their command."""
+
+
+def plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def page(document: str) -> str:
+    return plain((ROOT / document).read_text())
+
+
+@pytest.mark.parametrize(
+    ("document", "phrase", "values"), [(document, phrase, values) for document, phrase, *values in FIGURES]
+)
+def test_a_figure_is_the_stored_one(document, phrase, values):
+    assert phrase.format(*values) in page(document)
+
+
+def test_every_figure_of_the_readme_is_compared_with_a_stored_one():
+    text = page(README)
+    for document, phrase, *values in FIGURES:
+        if document == README:
+            text = text.replace(phrase.format(*values), "")
+    assert not re.findall(r".{30}\b0\.\d\d+", text), "add them to FIGURES, or leave them out"
+
+
+@pytest.mark.parametrize(("document", "folder"), COMMANDS)
+def test_a_document_gives_the_stored_command(document, folder):
+    command = re.sub(r" --output /\S+", "", stored(f"{folder}/results.json")["command"])
+    assert command in page(document)
+
+
+def test_online_and_offline_training_change_places_with_the_baseline():
+    rises = [(fmean(TRAINED) - base, PLAYED_ONLINE["after"] - base) for base in (BASELINE, *WARM_STARTS)]
+    assert all(offline < while_playing for offline, while_playing in rises)
+    assert fmean(TRAINED) - WARM_STARTS[0] > PLAYED_ONLINE["after"] - WARM_STARTS[-1], "with a baseline for each"
