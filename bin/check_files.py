@@ -1,4 +1,4 @@
-"""Fails if git tracks a lock file, or a file over 1 MB that is not listed in `LARGE`."""
+"""Fails if git tracks a lock file, a link to nothing, or a file over 1 MB that is not listed in `LARGE`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ def main() -> int:
         size = file.lstat().st_size if file.is_symlink() or file.exists() else 0
         if file.suffix == ".lock" or file.name == ".lock":
             what = "is a lock file"
+        elif file.is_symlink() and not file.exists():
+            what = f"is a link to {file.readlink()}, which does not exist"
         elif size > MOST_BYTES and not any(fnmatch(name, pattern) for pattern in LARGE):
             what = (
                 f"has {size:,} bytes, more than {MOST_BYTES:,}; store a command that makes it, or list it in {__file__}"

@@ -50,7 +50,7 @@ _MODULES = {
     "training_of": "train.offline_stage",
     "turns_frame": "frames",
 }
-"""Modules of the names above, which are imported when they are first asked for."""
+"""Module of each public name; a module is imported when its name is first used."""
 __all__ = [*_MODULES]
 
 

@@ -1,4 +1,4 @@
-"""The program `selfplay`. The command line is imported late, so that a signal is understood before."""
+"""The program `selfplay`. The command line is imported late, so that signals are handled during the import."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from selfplay_pipeline.convert.parquet import read_table
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 
 KEYS = {"episode_id": "str", "group_index": "int64", "episode": "int64"}
-"""Columns by which frames of one file are merged."""
+"""Columns on which the frames of one file can be merged."""
 OUTCOME = {
     "status": "str", "normalized_reward": "float64", "score": "float64", "best": "float64",
     "num_turns": "int64", "num_messages": "int64", "num_proposals": "int64", "num_illegal": "int64",
@@ -43,15 +43,17 @@ def episodes_frame(path: Path) -> pd.DataFrame:
         episode: Number of the episode within its group (int).
         game: Name of the game (str).
         players: Names of the players by seat, joined by commas (str).
-        checkpoint: Path of the trained checkpoint, or of any other one without it; missing without checkpoints (str).
+        checkpoint: Path of the trained checkpoint, else of another checkpoint that played; missing without checkpoints
+            (str).
         iteration: Iteration of the run that played the episode; 0 outside of a run (int; missing without checkpoints).
         status: End of the episode: one of the game's goals, or a value of `games.base.Status` (str).
         normalized_reward: Mean reward of all seats, from 0 to 1 (float).
         score, best: Score of the outcome and best possible score, in points of the game (float).
         num_turns, num_messages, num_proposals, num_illegal: Numbers of turns by kind (int).
         sampled_tokens: Number of tokens that the trained seats sampled (int).
-        prompt_tokens, cached_tokens: Tokens sent to the engine, and those of them in its prefix cache (int).
-        reward_0, reward_1, ...: Reward of each seat, from 0 to 1 (float; missing if a game has fewer seats).
+        prompt_tokens, cached_tokens: Numbers of prompt tokens sent to the engine, and of those found in its prefix
+        cache (int). reward_0, reward_1, ...: Reward of each seat, from 0 to 1 (float; missing if a game has fewer
+        seats).
 
     Raises:
         UserError: The file is missing, or a line is invalid; the message names file, line and field.

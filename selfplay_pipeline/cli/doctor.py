@@ -47,7 +47,7 @@ def doctor(
     if gpus is None and (nodes > 1 or host_memory or disk is not None):
         raise UserError("doctor: --nodes, --host-memory and --disk describe a machine; say with --gpus how many it has")
     described = {"train.device": "cuda" if gpus else "cpu"} if gpus is not None else {}
-    settings = load(context, described, gpu=None if gpus is None else gpus > 0)
+    settings = load(context, described, gpus=gpus)
     from selfplay_pipeline.cli.show.doctor import as_object, show, verdict
     from selfplay_pipeline.core.shapes import shapes_of
     from selfplay_pipeline.core.terminal.progress import say_announced
@@ -61,13 +61,11 @@ def doctor(
         not_here = needs_gpu(settings, shapes, machine)
         if not_here:
             announced.clear()
-            settings = load(context, {"train.device": "cuda"}, gpu=True)
+            settings = load(context, {"train.device": "cuda"}, gpus=1)
             machine = Machine(settings.train.gpus_per_node, int(gpu_memory * 1e9), None, None, here=False)
     else:
         memory, host, free = (None if size is None else int(size * 1e9) for size in (gpu_memory, host_memory, disk))
         machine = Machine(gpus, memory if gpus else None, host, free, nodes, here=False)
-        if gpus and "gpus_per_node" not in settings.train.model_fields_set:
-            settings.train.gpus_per_node = gpus
     say_announced()
     found = replace(examine(settings, shapes, machine, row_tokens), not_here=not_here)
     checks = look(here, "cpu" if not_here else resolve_device(here.train), output) if gpus is None else []

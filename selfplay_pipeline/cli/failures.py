@@ -104,7 +104,7 @@ def _reports_shown() -> Iterator[None]:
 
 
 def _nearest_first(error: Any) -> str | None:
-    """Returns the message for a mistyped option with the most similar option first; typer sorts by name."""
+    """Returns the message for a mistyped option, with the most similar options first; typer sorts them by name."""
     near = getattr(error, "possibilities", None)
     if not near:
         return None

@@ -74,7 +74,7 @@ def evaluate(
 
     game = make_game(settings.game)
     if first_only and partner == "self":
-        raise UserError("--first-only: opposite itself a player holds all seats; name a --partner")
+        raise UserError("--first-only: in self-play the player holds all seats; name a --partner")
     check_names(settings, {checkpoint, partner} - {"self"})  # before the states are sampled, which may be slow
     job = EvaluationJob(
         player=checkpoint,
@@ -136,9 +136,8 @@ def listen(
 ) -> None:
     """Alter messages to a player, and measure how often its decision changes to the new best one, with intervals.
 
-    The player plays with itself, greedily. If a seat decides right after a message, the decision is repeated twice:
-    with one score in the message changed, and with the scores of another state. After an interruption, the same command
-    continues.
+    The player plays with itself, greedily. Each decision right after a message is repeated twice: with one score in the
+    message changed, and with the scores of another state. After an interruption, the same command continues.
     """
     settings = _load_for(player, context)
     player = shipped(player)

@@ -35,7 +35,7 @@ CONFIG = (
 )
 METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT"}
 GIVEN = "selfplay_pipeline.options"
-"""Key in typer's context of the given values, which are stored by option name."""
+"""Key in typer's context under which the given values are stored, by option name."""
 
 
 def taking(*names: str) -> type[Configured]:
@@ -48,13 +48,13 @@ def taking(*names: str) -> type[Configured]:
     return type("Configured", (Configured,), {"names": names})
 
 
-def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpu: bool | None = None) -> Config:
+def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpus: int | None = None) -> Config:
     """Returns the configuration of a command's options, and announces its base in one line for later output.
 
     Args:
         context: Context of the command in typer.
         further: Values of further keys; None means not given.
-        gpu: Passed to `load_config`.
+        gpus: Passed to `load_config`.
 
     Raises:
         UserError: A file or a value is wrong.
@@ -68,7 +68,7 @@ def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpu: bool |
     own = (param for param in command.params if isinstance(param, typer.core.TyperOption) and not param.hidden)
     taken.update({str(param.name): param.opts[0] for param in own} | options)
     name = str(context.info_name)
-    return load_config(given["config"], {**of_options, **further}, announced.append, options, gpu, name)
+    return load_config(given["config"], {**of_options, **further}, announced.append, options, gpus, name)
 
 
 def given(context: typer.Context, name: str) -> Any:
@@ -77,14 +77,15 @@ def given(context: typer.Context, name: str) -> Any:
 
 
 def shared_with(context: typer.Context, command: str) -> dict[str, Any]:
-    """Returns the given options that another command has too, with their values."""
+    """Returns the given options that another command accepts as well, with their values."""
     other = context.find_root().command.commands[command]  # type: ignore[attr-defined]
     names = {"config", *other.keys} if isinstance(other, Configured) else set()
     return {name: value for name, value in context.meta[GIVEN].items() if name in names and value is not None}
 
 
 def chosen_game(context: typer.Context) -> dict[str, Any]:
-    """Returns the option --config that selects the same game: as given, or the configuration of a shipped --model.
+    """Returns the option --config that selects the same game: the given value, or the configuration of a shipped
+    --model.
 
     It is empty without either.
     """
@@ -138,7 +139,7 @@ class Configured(typer.core.TyperCommand):
                 formatter.write_dl(options)
 
     def _in_sections(self, ctx: Any) -> dict[str, list[Any]]:
-        """Returns the options with their help by title of their section."""
+        """Returns the options with their help texts, grouped by the title of their section."""
         from selfplay_pipeline.config.fields import value_of
         from selfplay_pipeline.config.load import load_config
 

@@ -51,7 +51,7 @@ def commands() -> dict[str, Configured]:
 
 def _tables() -> Iterator[str]:
     outside = [key for key in keys(Config) if not key.section]
-    usual, tiny = load_config("default", {}, gpu=True), load_config("tiny_honest", {})
+    usual, tiny = load_config("default", {}, gpus=1), load_config("tiny_honest", {})
     yield from _table("Outside all sections", "", outside, None, None)
     for name, field in Config.model_fields.items():
         kinds = _game_sections() if name == "game" else sections(field.annotation)

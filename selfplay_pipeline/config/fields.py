@@ -1,4 +1,4 @@
-"""Keys of the configuration as options, `selfplay config` and docs/options.md show them.
+"""Keys of the configuration, as shown by the commands' options, `selfplay config` and docs/options.md.
 
 The name, values and meaning of a key are written once, at its field: the type, the bounds, and the docstring below it.
 The docstring's first paragraph is the option's help; further paragraphs appear only in the YAML file and on the page.
@@ -121,7 +121,7 @@ def listed(words: Sequence[str], last: str = "or") -> str:
 
 
 def value_of(config: Section, name: str) -> Any:
-    """Returns the value of a key; None if the configured section has no such key."""
+    """Returns the value of a key; None for a key that this configuration lacks, such as another game's."""
     for part in name.split("."):
         config = getattr(config, part, None)  # type: ignore[assignment]
     return config

@@ -1,7 +1,7 @@
-"""Identity of a run: the fields of the configuration that decide it, and their comparison.
+"""Identity of a run: the configuration fields that determine its results, and their comparison.
 
-A command stores these fields when its run begins, and compares them when it is given again. A field decides the runs of
-the commands that use it (its mark `UsedBy`), unless its mark `Identity` names fewer commands.
+A command stores these fields when its run begins, and compares them when the run is continued. A field decides the runs
+of the commands that use it (its mark `UsedBy`), unless its mark `Identity` names fewer commands.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PLAYED = {
     "generate.temperature": "policy.temperature", "generate.max_new_tokens": "policy.max_new_tokens",
     "generate.thinking": "policy.thinking",
 }  # fmt: skip
-"""Names of keys in records of played episodes; other keys have their own names there."""
+"""Names under which records of played episodes store these keys; other keys keep their names."""
 TRAINED = {
     "temperature": "generate.temperature", "max_new_tokens": "generate.max_new_tokens",
     "thinking": "generate.thinking", "tensor_parallel": "engine.tensor_parallel",
@@ -87,10 +87,11 @@ def check_same(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the keys in which two runs differ, each with both values.
+    """Returns the keys in which two runs differ, each with both values: keys of the configuration if possible, else
+    keys of the records.
 
-    These are keys of the configuration, or else of the records. A key that is newer than `before` has its default value
-    there. Keys of the configuration that do not decide `now` are left out.
+    A key that is newer than `before` has its default value there. Keys of the configuration that do not decide `now`
+    are left out.
     """
     then, today = _by_keys(before), _by_keys(now)
     then, today = _anywhere(then), _anywhere(today)
@@ -149,7 +150,9 @@ def _is_key(name: str) -> bool:
 
 
 def _by_keys(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a record by the keys of the configuration; a number of groups becomes their number of episodes."""
+    """Returns a record with its keys renamed to configuration keys, and the number of groups converted to a number of
+    episodes.
+    """
     groups, episodes = record.get("num_groups"), record.get("episodes_per_state")
     if isinstance(groups, int) and isinstance(episodes, int):
         record = {**record, "num_groups": groups * episodes}
@@ -157,7 +160,7 @@ def _by_keys(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _anywhere(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a record with packaged paths replaced by their `data/` names, which do not depend on the machine."""
+    """Returns a record in which the machine-independent `data/` names replace the paths of packaged files."""
     return {key: as_listed(value) if isinstance(value, str) else value for key, value in record.items()}
 
 

@@ -1,9 +1,8 @@
-"""Reads a configuration: a built-in one, a file on top of it, and options on top of both."""
+"""Reads a configuration: options override a file, and the file overrides a built-in configuration."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -17,6 +16,7 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.uses import check_used
 from selfplay_pipeline.config.yaml_file import YamlFile, read_yaml
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.gpus import gpu_visible, visible_gpus
 from selfplay_pipeline.core.sections import Section
 from selfplay_pipeline.core.shipped import as_listed, built_in, shipped
 from selfplay_pipeline.core.small_files import check_regular
@@ -37,13 +37,6 @@ KINDS = {
 """Expected value, by pydantic's name of the mistake."""
 
 
-def gpu_visible() -> bool:
-    """Whether an NVIDIA GPU is visible, without importing torch. An empty CUDA_VISIBLE_DEVICES hides all."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
-        return False
-    return Path("/dev/nvidiactl").exists() and shutil.which("nvidia-smi") is not None
-
-
 def own_settings(source: str | None) -> dict[str, Any]:
     """Returns the values in a user's own configuration file, without its base; empty for a built-in configuration."""
     if source is None or (source in built_in() and not Path(source).is_file()):
@@ -56,7 +49,7 @@ def load_config(
     overrides: Mapping[str, Any],
     tell: Callable[[str], None] = lambda line: None,
     options: Mapping[str, str] = {},
-    gpu: bool | None = None,
+    gpus: int | None = None,
     command: str = "",
 ) -> Config:
     """Read a configuration and apply options on top of it.
@@ -69,7 +62,7 @@ def load_config(
         overrides: Values by dotted key (`generate.num_episodes`); None means not given.
         tell: Takes one line that names the base of the configuration and the reason for it.
         options: Options of the command line by the keys that they set, for messages.
-        gpu: Whether the configuration is for a machine with a GPU; by default, whether one is visible.
+        gpus: Number of GPUs of the machine that the configuration is for; by default, of those that are visible.
         command: Command that uses the configuration; it refuses a key that has no effect on it (`UsedBy`).
 
     Raises:
@@ -77,9 +70,11 @@ def load_config(
             command does not use; the message names file, line and key.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
-    gpu = gpu_visible() if gpu is None else gpu
+    if gpus is None:
+        gpus = max(1, visible_gpus()) if gpu_visible() else 0
+    gpu = gpus > 0
     if source is None:
-        name, why = _base_for(given.get("model"), gpu)
+        name, why = _base_for(given.get("model"), gpus)
         file = _built_in(name)
         said = f"{name} ({why})"
     elif source in built_in() and not Path(source).is_file():
@@ -89,7 +84,7 @@ def load_config(
         file = _read(source)
         base, why = file.data.pop("base", None), "as the file says"
         if base is None:
-            base, why = _base_for(given.get("model", file.data.get("model")), gpu)
+            base, why = _base_for(given.get("model", file.data.get("model")), gpus)
         elif base not in [*built_in()]:
             raise UserError(f"{file.where(['base'])}: there is no base {base!r}; choose one of {', '.join(built_in())}")
         _put_over(file, _built_in(base))
@@ -110,8 +105,21 @@ def load_config(
     check_used(command, config, file, given)
     config.model = shipped(config.model or (GPU_MODEL if gpu else TINY_MODEL))
     config.iterate.partner = shipped(config.iterate.partner)
+    _use_all(config, gpus)
     tell(f"configuration: {said}")
     return config
+
+
+def _use_all(config: Config, gpus: int) -> None:
+    """Sets unset numbers of GPUs so that playing and training use all GPUs of the machine."""
+    train, engine = config.train, config.engine
+    if "gpus_per_node" not in train.model_fields_set and train.device != "cpu":
+        train.gpus_per_node = max(1, gpus)
+    launched = engine.kind == "sglang" and not engine.server_url and engine.device != "cpu"
+    if "data_parallel" not in engine.model_fields_set and launched:
+        engine.data_parallel = max(1, gpus // engine.tensor_parallel)
+    if "max_concurrency" not in config.generate.model_fields_set:
+        config.generate.max_concurrency *= len(engine.server_url) or engine.data_parallel
 
 
 def _find_game(file: YamlFile) -> None:
@@ -133,11 +141,13 @@ def configuration_of(model: str) -> str | None:
     return None
 
 
-def _base_for(model: Any, gpu: bool) -> tuple[str, str]:
+def _base_for(model: Any, gpus: int) -> tuple[str, str]:
     """Returns the default base of a configuration, and the reason for it."""
     if name := configuration_of(str(model)):
         return name, f"the model is {model}"
-    return ("default", "for a machine with a GPU") if gpu else ("tiny_honest", "no GPU is visible")
+    if gpus == 0:
+        return "tiny_honest", "no GPU is visible"
+    return ("one_gpu", "for a machine with one GPU") if gpus == 1 else ("default", f"for a machine with {gpus} GPUs")
 
 
 def _built_in(name: str) -> YamlFile:
@@ -199,7 +209,7 @@ def explain(error: ValidationError, section: type[Section], given: Mapping[str, 
 
 
 def _meant(path: list[str], section: type[Section], given: Mapping[str, Any]) -> str:
-    """Returns a hint at the intended key: a similar name in the same section, or the same name elsewhere; else ""."""
+    """Returns a hint at the intended key: a similar name in the same section, or the same name in another; else ""."""
     above = "".join(f"{part}." for part in path[:-1])
     everything = [key.name for key in keys(section)]
     if path[0] == "game":  # the game defines the keys of this section

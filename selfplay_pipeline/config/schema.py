@@ -33,7 +33,7 @@ class EngineConfig(Section):
     tensor_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online"), FREE] = 1
     """Number of GPUs that share one copy of the model."""
     data_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online"), FREE] = 1
-    """Number of copies of the model, each on GPUs of its own.
+    """Number of copies of the model, each on GPUs of its own; by default as many as the visible GPUs hold.
 
     `train-online` runs as many copies as fit on the GPUs that it trains on; it accepts only this number or 1.
     """
@@ -108,7 +108,10 @@ class GenerateConfig(Section):
     max_concurrency: Annotated[
         int, Field(ge=1), UsedBy(*PLAYING, instead={"train-online": "all episodes of a step"}), FREE
     ] = 256
-    """Number of episodes that are played at the same time; the server queues requests that it cannot process yet."""
+    """Number of episodes that are played at the same time, by default 256 for each copy of the model.
+
+    The server queues requests that it cannot process yet.
+    """
     max_failures: Annotated[int, Field(ge=0), FREE] = 16
     """Number of episodes that may be lost to the server or the partner, after a second try at the end of the run.
 
@@ -155,7 +158,7 @@ class ImitateConfig(Section):
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Share of states to hold out; their loss is measured before training and after each epoch.
 
-    No row of a held-out state is trained on. The loss is the mean negative log-probability of the seats' own tokens, in
+    No row of a held-out state is trained on. The loss is the mean negative log-probability of the imitated tokens, in
     nats.
     """
     epochs: Annotated[int, Field(ge=1)] = 1

@@ -28,7 +28,7 @@ class TrainOptions(Section):
     ] = 1
     """Number of episodes of each group that `method: filtered-bc` imitates, those with the highest reward.
 
-    With 0 it imitates all episodes of all groups, also of groups without a signal.
+    With 0 it imitates all episodes of all groups, including groups without a signal.
     """
     epochs: Annotated[
         int,
@@ -83,12 +83,12 @@ class TrainOptions(Section):
         Literal["step", "games"],
         UsedBy("train", "iterate", instead=SUPERVISED | {"train-online": "one update a step"}),
     ] = "step"
-    """Weights that PPO's ratio is relative to: those at the start of the `step`, or those that played the `games`.
+    """Weights in the denominator of PPO's ratio: those at the start of the `step`, or those that played the `games`.
 
-    With `step` they are the log-probs under the weights that the batch begins with. With one mini-batch the update's
-    own forward pass gives them: the ratio is 1, and only importance weights correct for the weights that played. With
-    `games` they are the log-probs stored while playing: clipping bounds how far the policy moves from the weights that
-    played, and replaces the importance weights, which verl does not apply then.
+    With `step`, the old log-probs are those of the weights before the batch. With one mini-batch the update's
+    own forward pass gives them: the ratio is 1, and only importance weights correct for the difference to the weights
+    that played. With `games`, the old log-probs are those stored while playing: clipping limits the distance to the
+    weights that played, and replaces the importance weights, which verl then omits.
     """
     kl_coef: Annotated[float, Field(ge=0), UsedBy("train", "iterate", "train-online", instead=SUPERVISED)] = 0.0
     """Weight of the KL loss to the reference policy, the model that a run begins with; 0 is off."""
@@ -134,13 +134,13 @@ class TrainOptions(Section):
     save_every: Annotated[int, Field(ge=0), FREE] = 0
     """Number of steps between saved states, from which a training can continue; 0 saves only at the end."""
     gpus_per_node: Annotated[int, Field(ge=1)] = 1
-    """Number of GPUs per machine to train on; on a CPU, number of worker processes."""
+    """Number of GPUs per machine to train on, by default all visible ones; on a CPU, number of worker processes."""
     nodes: Annotated[int, Field(ge=1)] = 1
     """Number of machines to train on; more than one need a running Ray cluster (`ray_address`)."""
     ray_address: Annotated[str, FREE] = "local"
     """Ray cluster to train in; `local` is this machine, with Ray only if several processes are needed.
 
-    `auto` joins the cluster that this machine belongs to, HOST:PORT the cluster whose head has this address.
+    `auto` joins the cluster of this machine; HOST:PORT joins the cluster with this head address.
     """
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device that the model is trained on; `auto` is cuda if a GPU is visible, else cpu."""
@@ -256,4 +256,7 @@ class TrainConfig(PolicyTraining):
     The first of W such steps has 1/W of that value.
     """
     shares_gpu: Annotated[bool, FREE] = False
-    """Whether a server needs the GPU's memory before and after the training. A trainer that stays then releases it."""
+    """Whether a server needs the GPU's memory before and after the training.
+
+    A trainer that keeps running releases that memory after the training.
+    """

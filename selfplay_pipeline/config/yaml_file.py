@@ -16,8 +16,8 @@ MOST_BYTES, MOST_EVENTS, DEEPEST = 100_000, 10_000, 20
 
 
 class _Loader(yaml.SafeLoader):
-    """Loader that reads plain values as null, true, false, whole numbers, numbers with a point, or text; none becomes a
-    date.
+    """Loader that reads plain values as null, true, false, whole numbers, numbers with a point, or text; no value
+    becomes a date.
 
     It leaves out YAML 1.1's sexagesimal (`1:30`), octal (`010`), hexadecimal and binary numbers, which nobody intends.
     """

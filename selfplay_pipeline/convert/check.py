@@ -78,7 +78,7 @@ def _read(path: Path, vocabulary: int | None) -> list[dict[str, Any]]:
     table = read_table(path)
     ours = schema_with(*(name for name in (CREDITS, PARTNER) if name in table.column_names))
     if not table.schema.equals(ours, check_metadata=False) or METADATA_KEY not in (table.schema.metadata or {}):
-        raise UserError(f"{path}: its columns are not those that `selfplay convert` writes")
+        raise UserError(f"{path}: its columns are not those that `selfplay convert` writes; convert the episodes again")
     if not table.num_rows:
         raise UserError(f"{path}: no rows; play episodes and convert them first")
     for name in ours.names:

@@ -1,4 +1,4 @@
-"""Credits of single turns in place of one reward per episode."""
+"""Credits of individual turns, which replace the one reward per episode."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def turn_credits(record: EpisodeRecord, game: Game) -> dict[int, list[float]]:
     """Returns the credits of each seat's own turns, by seat.
 
     Raises:
-        ValueError: The episode has another game or configuration, or another player than the policy held a seat.
+        ValueError: The episode has another game or configuration, or a player other than the policy.
     """
     if record.game != game.name:
         raise ValueError(f"field 'game': an episode of {record.game}, but the configured game is {game.name}")

@@ -222,12 +222,14 @@ def _episodes(sources: Sequence[Source], game: Game, shown: Update) -> Iterator[
 
 
 def _mean_weight(rows: Sequence[dict[str, Any]]) -> float:
-    """Returns the mean weight per imitated token; weights are divided by it to keep the learning rate."""
+    """Returns the mean weight per imitated token; dividing weights by this mean leaves the effective learning rate
+    unchanged.
+    """
     tokens = [int(row["response_mask"].sum()) for row in rows]
     return float(np.average([row[WEIGHT] for row in rows], weights=tokens))
 
 
 def _scored(row: dict[str, Any], by_seat: bool) -> Scored[int]:
-    """Returns the reward and group key of a row for the choice of the best rows, regardless of its partner."""
+    """Returns the reward and group key of a row, ignoring its partner, for the choice of the best rows."""
     info = row["extra_info"]
     return Scored(info["index"], info["episode"], info["seat"], row["reward_model"]["normalized_reward"], by_seat)

@@ -26,7 +26,7 @@ from selfplay_pipeline.metrics.signal import Scored
 ROWS_AT_A_TIME = 1024
 AGAIN = "convert the episodes again"
 NEUTRAL = {"top_p": 1, "top_k": -1, "repetition_penalty": 1}
-"""Metadata values of sampling by temperature alone."""
+"""Metadata values that mean sampling with a temperature only: no top-p, no top-k and no repetition penalty."""
 NUMBERS = {
     "index": "extra_info",
     "episode": "extra_info",
@@ -35,7 +35,7 @@ NUMBERS = {
     "group_rows": "extra_info",
     "normalized_reward": "reward_model",
 }
-"""Columns of the fields that hold one number per row."""
+"""Struct column of each field that holds one number per row."""
 MASK = "response_mask"
 STREAMS = ("prompt_ids", "response_ids", MASK, "response_logprobs")
 TEMPERATURE = "sampling_temperature"
@@ -60,7 +60,8 @@ class Rows:
     shared_reward: bool
     """Whether all seats of an episode have the same reward."""
     partner: list[str]
-    """Partners of each row's trained seats; empty if partners do not separate groups in the file."""
+    """Partners of each row's seat, as part of its group's key; all "" if every state of the file has the same partners.
+    """
 
     def scored(self, file: int) -> list[Scored[tuple[int, int]]]:
         """Returns the rewards of the rows with their group keys.
@@ -179,7 +180,7 @@ def _impossible(path: Path, row: int, field: str, what: str, remedy: str = AGAIN
 
 @contextmanager
 def readable(path: Path, remedy: str = AGAIN) -> Iterator[None]:
-    """Explains errors of pyarrow's while a parquet file is read.
+    """Turns pyarrow's errors while reading a parquet file into a UserError.
 
     Raises:
         UserError: The file cannot be read; the message ends with `remedy`.
@@ -321,7 +322,7 @@ def _check_credits(path: Path, first: int, batch: pa.RecordBatch) -> None:
 
 
 def _alike(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether two types differ at most in the width of their numbers, which other tools choose differently."""
+    """Whether two types are equal except for the width of their numbers, which differs between tools."""
     if pa.types.is_list(expected) and (pa.types.is_list(found) or pa.types.is_large_list(found)):
         return _alike(found.value_type, expected.value_type)
     kinds = (pa.types.is_integer, pa.types.is_floating)

@@ -13,9 +13,9 @@ SPACE = 0x91ACEB0
 def permuted(rewards: Mapping[int, float], seed: int, state: int) -> dict[int, float]:
     """Returns the rewards of one group's episodes after a uniformly drawn permutation.
 
-    An episode may keep its reward; otherwise, good episodes would get lower rewards on average than bad ones. Groups of
-    one state with the same number of episodes get the same permutation, so all seats of an episode get the rewards of
-    one other episode.
+    The permutation may leave an episode's reward in place; if it could not, good episodes would get lower rewards on
+    average than bad ones. Groups of one state with the same number of episodes get the same permutation, so all seats
+    of an episode get the rewards of one other episode.
 
     Args:
         rewards: Rewards by episode number, in order.

@@ -22,7 +22,7 @@ class Converted(BaseModel):
     train_rows: int = 0
     val_rows: int = 0
     tokens: int = 0
-    """Number of tokens of all rows, with prompts."""
+    """Number of tokens of all rows, including prompts."""
     trained_tokens: int = 0
     episodes_per_state: int = 0
     temperature: float = 0.0
@@ -35,7 +35,7 @@ class Converted(BaseModel):
 
     @property
     def masked_share(self) -> float:
-        """Share of all tokens, with prompts, that are not trained on."""
+        """Share of all tokens, including prompts, that are not trained on."""
         return 1 - self.trained_tokens / self.tokens if self.tokens else 0.0
 
     def to_text(self) -> str:

@@ -58,9 +58,9 @@ rows. Engine failures and seats without a turn have no rows and are not counted.
 WEIGHT = "weight"
 """Extra column of imitation rows: factor of the loss of each imitated token. Other rows have weight 1."""
 CREDITS = "turn_credits"
-"""Extra column of rows with turn credits: the credit of each own turn, in order."""
+"""Extra column of rows with turn credits: the credit of each turn of the row's seat, in order."""
 PARTNER = "partner"
-"""Extra column if a state was played with different partners: names of the partners, which separate groups."""
+"""Extra column if a state was played with different partners: names of the row's partners, part of the group's key."""
 FURTHER = {WEIGHT: pa.float32(), CREDITS: pa.list_(pa.float64()), PARTNER: pa.string()}
 """Types of the extra columns, which only some files have."""
 
@@ -71,7 +71,7 @@ def schema_with(*further: str) -> pa.Schema:
 
 
 def own_turns(mask: Sequence[int]) -> list[slice]:
-    """Returns the slice of each own turn in a response: a run of 1 in its mask."""
+    """Returns the slice of each turn of the row's seat in a response: a run of 1 in the mask."""
     edges = np.flatnonzero(np.diff(np.asarray(mask, dtype=np.int8), prepend=0, append=0)).tolist()
     return [slice(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 

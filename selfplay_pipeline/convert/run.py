@@ -41,7 +41,7 @@ from selfplay_pipeline.generate.records import (
 from selfplay_pipeline.metrics.signal import Scored, Signal, comparison_key, groups_of
 
 CONVERTED = "convert.json"
-"""Name of the file with the settings that decided the rows."""
+"""Name of the file that stores the settings of the conversion."""
 EPISODES_PER_WRITE = 256
 STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
 """Array type codes of the token columns, with the number types of `SCHEMA`."""
@@ -50,7 +50,7 @@ _vocabulary = lru_cache(maxsize=64)(vocabulary_of)
 
 @dataclass
 class _Index:
-    """Compact columns with one entry per episode, and the temporary file of all rows."""
+    """Index of all episodes: columns with one entry per episode, and a temporary file with all rows."""
 
     rows: IO[bytes]
     offsets: array[int] = field(default_factory=lambda: array("q"))
@@ -145,7 +145,7 @@ def run_convert(
 
 
 def check_claim(out_dir: Path, decided: Mapping[str, Any]) -> bool:
-    """Returns whether the same conversion has begun in a folder.
+    """Whether the same conversion has already begun in a folder.
 
     Raises:
         UserError: Another conversion has begun in the folder.
@@ -262,8 +262,8 @@ def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, se
     names, counts = np.unique(groups, return_counts=True)
     if counts.max() == 1:
         raise UserError(
-            f"{games}: one episode per state. Nothing is there to compare its reward with: a group of one "
-            "episode has no spread and GRPO's advantages are all zero; generate with --episodes-per-state 2 or more"
+            f"{games}: one episode per state, so that GRPO has no rewards to compare and all advantages are 0; "
+            "generate with --episodes-per-state 2 or more"
         )
     compared = [
         [*group.values()] for state in index.states_in_order() for group in groups_of(row for _, row in state).values()
@@ -302,7 +302,7 @@ def _packed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unpacked(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns the row with its tokens as arrays, which pyarrow converts several times faster than lists."""
+    """Returns the row with its tokens as numpy arrays, which pyarrow converts several times faster than lists."""
     return row | {name: np.frombuffer(row[name], code) for name, code in STREAM_CODES.items()}
 
 

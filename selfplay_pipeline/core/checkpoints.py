@@ -21,7 +21,7 @@ LARGEST_TOKENIZER = 2**27
 ADAPTER = "adapter_config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 LARGEST = {"num_hidden_layers": 10_000, "max_position_embeddings": 10**9}
-"""Largest plausible values of these sizes in a configuration."""
+"""Largest plausible value of each size in a model's config.json."""
 LARGEST_OTHERWISE = 10_000_000
 """Largest plausible value of the sizes that are not in `LARGEST`."""
 SIZES = (
@@ -30,7 +30,7 @@ SIZES = (
     "num_local_experts", "moe_intermediate_size",
 )  # fmt: skip
 BUFFERS = r"\.inv_freq$|\.masked_bias$|\.attn\.bias$|position_ids$"
-"""Pattern of tensors that older versions saved and that are not read any more."""
+"""Pattern of tensors that older versions saved and current versions ignore."""
 
 FLOATING = ("F64", "F32", "F16", "BF16")
 """Types of weights that are not quantised."""
@@ -175,7 +175,7 @@ def _check_vocabulary(folder: Path, config: Mapping[str, Any]) -> None:
     if not path.exists():  # loading the tokenizer reports other formats
         return
     if not path.is_file() or path.stat().st_size > LARGEST_TOKENIZER:
-        raise UserError(f"{path}: no file of at most {LARGEST_TOKENIZER // 2**20} MiB; copy the model anew")
+        raise UserError(f"{path}: missing, or larger than {LARGEST_TOKENIZER // 2**20} MiB; copy the model anew")
     from tokenizers import Tokenizer
 
     try:
@@ -193,7 +193,7 @@ def _check_vocabulary(folder: Path, config: Mapping[str, Any]) -> None:
 def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Weights) -> None:
     """Raises UserError unless the weights belong to the class that the configuration names.
 
-    Quantised weights and models of several parts have other names than the class; they are not compared.
+    Quantised models and models of several parts are not compared, because their weights have other names.
     """
     from transformers import CONFIG_MAPPING, AutoConfig
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 LARGEST = 2**31 - 1
-"""Largest number that the command line accepts, as the configuration does."""
+"""Largest number on the command line; the configuration has the same limit."""
 announced: list[str] = []
 """Lines that a command prints once its work begins; a command that is refused earlier prints only the reason."""
 
 options: dict[str, str] = {}
-"""Options of the running command, by the keys of the configuration or the parameters of the command that they set."""
+"""Options of the running command, by the configuration key or the parameter of the command that each sets."""
 
 
 def program() -> str:

@@ -15,11 +15,11 @@ from selfplay_pipeline.core.reporting import progress
 DIGEST_BYTES = 16
 """Length of a hash before it is written as twice as many hexadecimal digits."""
 READ = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
-"""Files of a hub model that a server, a tokenizer or a trainer reads."""
+"""Patterns of the files of a hub model that a server, a tokenizer or a trainer reads."""
 WEIGHTS = ("*.safetensors", "*.bin")
 """Files that hold weights; `*.bin` counts only if there is no `*.safetensors`."""
 LARGE = 1 << 30
-"""Size of a model in bytes from which on the reading of its files is reported."""
+"""Minimum size of a model in bytes for a progress report while its files are hashed."""
 AT_ONCE = 1 << 22
 """Number of bytes read at a time."""
 
@@ -73,7 +73,7 @@ def file_hash(file: Path) -> str:
 
 @lru_cache(maxsize=4096)
 def _hash_of(file: Path, *state: int) -> str:
-    """Returns the hash of a file; `state` makes the cache forget a file that was changed."""
+    """Returns the hash of a file; `state` serves as part of the cache key, so that a changed file is hashed again."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     with file.open("rb") as opened:
         while block := opened.read(AT_ONCE):

@@ -27,7 +27,7 @@ Model = TypeVar("Model", bound=BaseModel)
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Error numbers of a full disk, quota or file."""
 TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
-"""Error numbers of too many open files, for which no single file is to blame."""
+"""Error numbers of too many open files; messages about them name no file."""
 
 
 class FileChangedError(RuntimeError):
@@ -68,9 +68,9 @@ def write_lines(path: Path, lines: Iterable[Any]) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a new file next to `path`, which replaces `path` once it is written.
 
-    Two processes that write the same file both leave a whole one. The new file is removed if anything fails; the file
-    of a killed process is removed by the next process that writes the same path. If the new file no longer exists at
-    the end, `path` stays as it is.
+    If two processes write the same file, the result is the complete file of one of them. The new file is removed if
+    anything fails; the file of a killed process is removed by the next process that writes the same path. If the new
+    file no longer exists at the end, `path` stays as it is.
 
     Raises:
         UserError: The file cannot be written, for example because the disk is full.
@@ -106,7 +106,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def filling(path: Path) -> Iterator[Path]:
-    """Yields a new folder; its files move into the folder `path` once all are written. Other files in `path` stay.
+    """Yields a new folder; its files move into the folder `path` once all are written. Other files in `path` are kept.
 
     Raises:
         UserError: The folder cannot be written.
@@ -266,7 +266,7 @@ def read_model(path: Path, kind: type[Model], writer: str) -> Model:
 
 
 def explain(error: ValidationError) -> str:
-    """Returns the first mistake and its field."""
+    """Returns one line with the first mistake and its field."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
     what = str(first["msg"]).removeprefix("Value error, ")
@@ -285,7 +285,7 @@ def check_is_folder(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold `path` for one process at a time; the lock ends with the process, however that ends.
+    """Lock `path` for this process; the system releases the lock when the process ends in any way.
 
     Raises:
         UserError: Another process holds the lock, or the file system has no locks.

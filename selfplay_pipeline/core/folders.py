@@ -25,7 +25,7 @@ HOLDS = {
 }
 """Descriptions of a folder's content, by the command that wrote it."""
 OWNERS = {"train", "imitate", "iterate", "train-online", "evaluate", "crossplay", "listen"}
-"""Commands that own everything in their folder; others write a few files next to files of the user."""
+"""Commands that own everything in their folder; other commands write a few files next to the user's own."""
 IMITATED = "imitate.json"
 """File with the choices that made the rows of `imitate`."""
 STAGES = {"generate", "convert", "train"}
@@ -37,7 +37,7 @@ FILES_BEGIN = {
     "slime data": b'{"prompt": [{"role": ',
     "silence": b'{\n  "entries": [',
 }
-"""First bytes of the output file, by command; these commands replace a single file each time."""
+"""First bytes of the output file of each command that replaces a single file."""
 
 
 def check_folder(folder: Path, command: str) -> None:

@@ -1,4 +1,7 @@
-"""Models of the hub. Its reachability is checked once, because its library tries each file for half a minute."""
+"""Models of the hub.
+
+Their availability is checked once, because the hub's library tries to reach it for half a minute per file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links in an output folder, which somebody else may have made: no command writes through them.
+"""Protection against links in an output folder, which another user may have made: no command writes through a link.
 
 The output folder itself may be a link, because the user has named it.
 """

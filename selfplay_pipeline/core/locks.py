@@ -1,4 +1,4 @@
-"""Files and folders that are locked while the process that made them lives, so that others can remove abandoned ones.
+"""Files and folders that stay locked while their creator lives, so that other processes can remove abandoned ones.
 
 Supervisors of child processes import this module, so it imports little.
 """

@@ -16,13 +16,13 @@ from selfplay_pipeline.core.patches import patch
 
 ADDRESS = "127.0.0.1"
 SWITCH = "SELFPLAY_LOOPBACK"
-"""Variable that is set if all processes run on this machine; `loopback_environment` is not used by a trainer that joins
-a cluster.
+"""Environment variable that is set if all processes run on this machine, unlike those of a trainer that joins a
+cluster.
 """
 
 
 TAKEN = "Address already in use"
-"""Text of EADDRINUSE, which every library prints in upper or lower case if a port is not free."""
+"""Text of the error EADDRINUSE, which libraries print, in varying case, if a port is taken."""
 
 
 def hold_port(ports: Iterable[int] = (0,)) -> socket.socket:
@@ -95,7 +95,7 @@ def keep_torch_local() -> None:
 
 
 def _local_store(host_name: str, port: int, *, is_master: bool = False, **options: Any) -> Any:
-    """Returns a `TCPStore`; a store for this machine alone gets a socket that is already bound."""
+    """Returns a `TCPStore`; a store for this machine alone gets a socket that is bound to the loopback address."""
     from torch.distributed import TCPStore
 
     if not is_master or host_name not in (ADDRESS, "localhost"):

@@ -20,8 +20,8 @@ class Patch:
     Attributes:
         replacement: Function or class of ours; its docstring gives the reason.
         library: Versions that the replacement was written for, as a requirement: `sglang==0.5.12`.
-        code: Parts of the library that are replaced or relied on, as `module:name`.
-        public_way: Public way that was looked for, and why it does not do.
+        code: Parts of the library that are replaced or used, as `module:name`.
+        public_way: Public alternative that was considered, and the reason why it is insufficient.
     """
 
     replacement: Callable[..., Any]

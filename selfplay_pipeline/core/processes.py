@@ -33,18 +33,23 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 GRACE_SECONDS = 8.0
 """Seconds between asking a process to end and killing it."""
 NEEDED_FILES = 1024
-"""Number of open files that each process of a server or a trainer needs; most systems allow as many."""
+"""Number of open files that each process of a server or a trainer needs; most systems allow this number."""
 SCRATCH_VARIABLE = "SELFPLAY_SCRATCH"
-"""Variable with the folder that the supervisor makes for the command and removes after it. Other users cannot read it.
+"""Environment variable with the scratch folder, which the supervisor makes for the command and removes at its end.
+Other users cannot read it.
 """
 SCRATCH_HOME = Path("/tmp")
 """Short path in place of TMPDIR, because Ray's sockets are in the folder and their paths are limited to 107 characters.
 """
 SCRATCH_PREFIX = "selfplay-run-"
 DATASETS_CACHE = "HF_DATASETS_CACHE"
-"""Variable with the folder into which `datasets` copies each file that verl reads; by default in the home directory."""
+"""Environment variable of the cache into which `datasets` copies each file that verl reads; by default in the home
+directory.
+"""
 READABLE = {"SPT_NOENV": "1"}
-"""Keeps the environment readable of processes that set their title (with setproctitle, as Ray does)."""
+"""Variable that keeps a process's environment readable after it sets its title with setproctitle, as Ray's processes
+do.
+"""
 SHARED_MEMORY = Path("/dev/shm")
 """Folder in which Linux keeps named semaphores, each as a file `sem.NAME`."""
 
@@ -105,7 +110,7 @@ def last_lines(log: Path, count: int) -> str:
 
 
 def was_logged(text: str, log: Path, since: int) -> bool:
-    """Returns whether a log has a text, in upper or lower case, from byte `since` on."""
+    """Whether a log contains a text, ignoring case, after its first `since` bytes."""
     try:
         with log.open("rb") as file:
             file.seek(since)
@@ -141,8 +146,8 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (NEEDED_FILES, hard))
     elif soft < NEEDED_FILES:
         raise UserError(
-            f"{hard} files may be open at once, too few for a server or a trainer; give `ulimit -n {NEEDED_FILES}` "
-            "in a new shell, and there the same command again"
+            f"{hard} files may be open at once, too few for a server or a trainer; run `ulimit -n {NEEDED_FILES}` "
+            "in a new shell, then the same command there"
         )
 
 
@@ -195,8 +200,8 @@ def _end_all(command: subprocess.Popen[bytes]) -> None:
 
 
 def _scratch_home() -> Path:
-    """Returns the scratch folder of the supervisor above this process, if any, which may kill this process before its
-    cleanup.
+    """Returns the parent of scratch folders: the scratch folder of an outer supervisor, if any, which outlives this
+    process.
     """
     return Path(os.environ.get(SCRATCH_VARIABLE, SCRATCH_HOME))
 
@@ -251,7 +256,7 @@ def _remove(folder: Path) -> None:
 
 
 def remove_abandoned(home: Path) -> None:
-    """Remove this user's scratch folders of killed supervisors, and end the processes that these left."""
+    """Remove the scratch folders that this user's killed supervisors left, and end their processes."""
     for folder in home.glob(f"{SCRATCH_PREFIX}*"):
         with if_abandoned(folder) as lock:
             if lock is not None and os.fstat(lock).st_uid == os.getuid():
@@ -260,9 +265,7 @@ def remove_abandoned(home: Path) -> None:
 
 
 def _living_in(folder: Path) -> list[int]:
-    """Returns the processes whose environment names a scratch folder or one inside it; Ray's agents outlive it for a
-    while.
-    """
+    """Returns the processes whose environment names a scratch folder or a folder inside it."""
     import psutil
 
     found = []

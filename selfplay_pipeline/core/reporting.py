@@ -21,9 +21,7 @@ logger.addHandler(logging.NullHandler())  # else Python prints warnings if no ha
 
 
 class Update(Protocol):
-    """Callback for the progress of work. `figures` is called only if they are shown, because adding them up may take
-    long.
-    """
+    """Callback for the progress of work. `figures` is called only for a report that is shown, as it may be slow."""
 
     def __call__(self, done: int, total: int, figures: Callable[[], str] = str) -> None: ...
 
@@ -96,7 +94,7 @@ def progress(title: str, begin: str = "", *, brief: bool = False) -> AbstractCon
 
     Args:
         begin: Text in place of figures before the first update.
-        brief: Whether the work may be short: nothing is logged in its first 15 s, and no bar stays.
+        brief: Whether the work may be short: nothing is logged in its first 15 s, and its bar disappears at the end.
     """
     return _reporter.get().progress(title, begin, brief=brief)
 
@@ -111,10 +109,11 @@ def waiting(title: str) -> AbstractContextManager[Callable[[str], None]]:
 
 
 def at_most_every(seconds: float, show: Callable[[int, int, str], None], *, brief: bool = False) -> Update:
-    """Returns an update that shows the first report, the last one, and between them one report per `seconds`.
+    """Returns a callback that shows the first report, the last report, and one report per `seconds` in between.
 
     Args:
-        brief: Whether to show the first report only after `seconds`, and the last one only if another was shown.
+        brief: Whether the first report must wait for `seconds`; the last report is then shown only if an earlier one
+            was.
     """
     last, shown = (time.monotonic(), False) if brief else (float("-inf"), True)
 

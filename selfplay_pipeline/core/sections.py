@@ -15,17 +15,16 @@ LARGEST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Option:
-    """Names a field's option if it differs from the field's name: `Annotated[str, Option("--engine")]`."""
+    """Mark of a field whose option has another name than the field: `Annotated[str, Option("--engine")]`."""
 
     name: str
 
 
 class UsedBy:
-    """Names the commands that use a field, or all fields of a section without such a mark of their own.
+    """Mark of a field, or of a section whose fields have no mark of their own, with the commands that use it.
 
-    A command refuses a key that a file sets to another value than its default if the command does the work of the key's
-    section (`uses.py: WORK`), but neither uses the key nor has a replacement for it. `doctor` and `config` accept all
-    keys.
+    A command refuses a key that a file changes from its default if the command does the work of the key's section
+    (`uses.py: WORK`), but neither uses the key nor has a replacement for it. `doctor` and `config` accept all keys.
 
     Attributes:
         commands: Commands that use the field.
@@ -39,7 +38,7 @@ class UsedBy:
 
 
 class Identity:
-    """Names the commands for which a field, or a whole section, is part of the identity of a run.
+    """Mark of a field or section with the commands for which it is part of a run's identity.
 
     The commands are `generate`, `evaluate` (which also stands for the pairs of `crossplay`), `imitate`, `train`,
     `train-online` and `iterate`.
@@ -60,7 +59,7 @@ FREE = Identity()
 class Section(BaseModel):
     """A part of the configuration: refuses unknown keys, infinite and NaN numbers, and implausibly large ones.
 
-    A whole number is accepted for a number with a fraction, but no other type for another. The docstring below a field
+    No value is converted to another type, except a whole number to a float. The docstring below a field
     is its text in the option's help, `selfplay config` and docs/options.md.
     """
 

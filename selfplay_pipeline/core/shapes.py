@@ -11,7 +11,7 @@ from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.hub import config_of
 
 KNOWN = {"Qwen/Qwen2.5-7B-Instruct": Path(__file__).with_name("known_models") / "Qwen2.5-7B-Instruct.json"}
-"""Files with the sizes of models that are counted without a hub.
+"""Files with the config.json of models that can be examined without access to a hub.
 
 The sizes are those of the published config.json (Apache-2.0, https://huggingface.co/Qwen/Qwen2.5-7B-Instruct).
 """
@@ -23,7 +23,7 @@ class Shapes:
 
     parameters: int
     tensors: tuple[int, ...]
-    """Size of each parameter tensor; tied tensors count once."""
+    """Number of parameters of each tensor; tied tensors count once."""
     layer: int
     """Number of parameters of the largest layer."""
     embedding: int
@@ -61,7 +61,7 @@ def shapes_of(model: str) -> Shapes:
         return _counted(built, config.get_text_config())
     except Exception as error:  # sizes that do not fit each other; any layer may raise
         raise UserError(
-            f"model {model}: cannot be counted ({first_line(error)}); give a model that writes text"
+            f"model {model}: its size cannot be computed ({first_line(error)}); give a text model"
         ) from None
 
 

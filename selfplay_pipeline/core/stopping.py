@@ -17,9 +17,12 @@ T = TypeVar("T")
 
 STOPPED = "stopped; what was finished is kept, the same command continues"
 STOPPED_CODE = 130
-"""Exit code of a command that was stopped by a signal, as of a shell's command after Ctrl-C."""
+"""Exit code of a command that a signal stopped; the shell's convention for Ctrl-C."""
 PATIENCE_SECONDS = 30.0
-"""Seconds within which servers are ended. A later signal acts again, because the first one may have been swallowed."""
+"""Seconds that the cleanup may take.
+
+A signal after this time stops the command again, in case the first one was swallowed.
+"""
 
 
 class Stop:
@@ -36,7 +39,7 @@ class Stop:
     computing = False
 
     def on_signal(self, *_: object) -> None:
-        """Stop, unless stopping is under way."""
+        """Stop the command, unless it is stopping already."""
         leave_closed_terminal()
         now, before = time.monotonic(), self.asked
         if before is not None and now - before < PATIENCE_SECONDS:
@@ -55,9 +58,9 @@ stop = Stop()
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Lets a signal interrupt the work of a block or a function at once; without it, a task runs on to its next await.
+    """Lets a signal interrupt a block or a function at once, instead of at the task's next await.
 
-    The block runs in the main thread, awaits nothing, and holds nothing that its callers do not clean up.
+    The block must run in the main thread, await nothing, and hold only resources that its callers clean up.
     """
     before, stop.computing = stop.computing, True
     try:
@@ -67,20 +70,20 @@ def computing() -> Iterator[None]:
 
 
 def quit_at_once() -> None:
-    """End at the first signal from now on: for the time of the imports, before any work has begun."""
+    """From now on, exit at the first signal without cleanup; used during the imports, before any work begins."""
     _handle(_quit)
 
 
 def interrupt() -> None:
-    """Stop at a signal from now on, as at Ctrl-C, and clean up; further signals do not interrupt the cleanup."""
+    """From now on, raise KeyboardInterrupt at the first signal; further signals do not interrupt the cleanup."""
     _handle(stop.on_signal)
 
 
 def over(*, stopped: bool) -> None:
-    """Ignore signals from now on: the cleanup is over, and no signal may change the exit code.
+    """From now on, ignore signals: the cleanup is over, and no signal may change the exit code.
 
     Args:
-        stopped: Whether to end at once, because the interpreter would wait for threads, such as one that downloads a
+        stopped: Whether to exit at once; otherwise the interpreter would wait for threads, such as one that downloads a
             model.
     """
     _handle(signal.SIG_IGN)
@@ -154,3 +157,17 @@ def _handle(handler: Callable[..., None] | signal.Handlers) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` asks
             signal.signal(number, handler)
+
+
+async def all_of(*work: Coroutine[Any, Any, T]) -> list[T]:
+    """Run tasks concurrently and return all results; if one fails, stop the others before raising its error."""
+    import asyncio  # takes long
+
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

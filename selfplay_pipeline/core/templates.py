@@ -28,7 +28,7 @@ _FAILURES = (
 
 
 class PromptTemplate:
-    """A template that can only produce text."""
+    """A sandboxed template: it can read the given values and produce text, and nothing else."""
 
     def __init__(self, path: Path, key: str) -> None:
         """Args:

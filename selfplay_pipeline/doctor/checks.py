@@ -1,4 +1,4 @@
-"""Checks this machine for everything but memory. Each check returns its finding, or its fault."""
+"""Checks of this machine, except for its memory. Each check returns what it found or what is wrong."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from pathlib import Path
 
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.gpus import gpu_driver
 from selfplay_pipeline.core.hub import HubUnreachableError
 from selfplay_pipeline.core.loopback import ADDRESS
 from selfplay_pipeline.core.shipped import PACKAGE
 from selfplay_pipeline.engines.compiler import check_compiler
-from selfplay_pipeline.generate.preflight import check_context, gpu_driver
+from selfplay_pipeline.generate.preflight import check_context
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 DRIVER = 580
-"""Oldest driver branch for CUDA 13, the version that the locked PyTorch is built for."""
+"""Oldest driver branch that supports CUDA 13, which the locked version of PyTorch needs."""
 LOCKED = ("torch", "transformers", "sglang", "verl", "ray", "TransferQueue", "kernels", "tokenizers")
 """Packages whose versions depend on each other."""
 
@@ -37,7 +38,7 @@ class Check:
 
     @property
     def sign(self) -> str:
-        """Start of the check's line."""
+        """Sign at the start of the check's line."""
         return {True: "ok", False: "NO", None: "?"}[self.good].ljust(3)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.core.gpus import visible_gpus
 from selfplay_pipeline.core.shapes import Shapes
-from selfplay_pipeline.generate.preflight import visible_gpus
 from selfplay_pipeline.train.fit import meaning_of_offload, room_here, setup_of
 from selfplay_pipeline.train.memory import (
     SERVER_REST,
@@ -80,7 +80,7 @@ class Serving:
     cache: int
     """Bytes left for keys and values; below 0 if the weights do not fit."""
     tokens: int
-    """Number of tokens that one copy of the model can hold at a time."""
+    """Number of tokens in the key-value cache of one copy of the model."""
 
 
 @dataclass(frozen=True)
@@ -93,16 +93,17 @@ class Examination:
     setup: Setup
     training: list[Need]
     serving: Serving | None
-    """The server's part of each GPU; None without GPUs, or with servers elsewhere."""
+    """The server's part of each GPU; None without GPUs, or if attached servers play."""
     disk: Disk
     disk_peak: int
     """Bytes that a whole run of `iterate` takes at its peak, in addition to its episodes."""
     faults: list[str]
-    """Needs that are not met, each with the setting to change."""
+    """Problems, each with the setting to change."""
     advice: list[str]
     """Possible improvements."""
     not_here: str = ""
-    """Reason why another machine than this one is examined; "" for this machine or one that the user described."""
+    """Reason for examining an assumed machine instead of this one; "" for this machine or one that the user described.
+    """
 
     @property
     def device_total(self) -> int:
@@ -116,7 +117,7 @@ class Examination:
 def needs_gpu(config: Config, shapes: Shapes, machine: Machine) -> str:
     """Returns the reason why a machine without a GPU cannot train the model.
 
-    The reason is "" if the machine may be able to, or if the configuration asks for its CPU.
+    The reason is "" if training may work, or if the configuration demands the CPU.
     """
     if machine.gpus or config.train.device == "cpu":
         return ""
@@ -170,7 +171,7 @@ def _serving(config: Config, shapes: Shapes, machine: Machine) -> Serving | None
 
 
 def _disk_peak(config: Config, written: Disk) -> int:
-    """Returns the bytes of all saves at their peak: a training saves its state before the previous state is removed.
+    """Returns the peak size of all saves: a training saves its state before it removes the previous one.
 
     All checkpoints are kept.
     """

@@ -20,8 +20,9 @@ class Activity:
         self._used, self._at = _look(pid)[1], time.monotonic()
 
     def working(self) -> bool:
-        """Whether one of the processes works, or has worked since the last check. False if one of them is stopped
-        (SIGSTOP).
+        """Whether a process is running now or has used the processor since the last check.
+
+        False if a process is stopped (SIGSTOP).
         """
         states, used = _look(self.pid)
         now = time.monotonic()
@@ -34,7 +35,7 @@ class Activity:
 
 
 def _look(pid: int) -> tuple[list[str], dict[int, float]]:
-    """Returns the state of each process, and its processor seconds, those of its ended children included."""
+    """Returns the state of each process, and its CPU seconds including those of its ended children."""
     states, used = [], {}
     try:
         root = psutil.Process(pid)

@@ -1,4 +1,4 @@
-"""Pydantic models that validate the answers of SGLang servers before they are used."""
+"""Pydantic models that validate the responses of SGLang servers."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ class AttachedServer:
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Args:
-        patience: Seconds to wait for a server that is gone. After one wait has failed, later calls check the server
-            once and do not wait. Use 0 if the caller retries.
+        patience: Seconds to wait for a server that is gone. After a failed wait, later calls only check the server
+            once. Use 0 if the caller retries.
         tell: Takes one-line status messages.
         """
         self.url = url.rstrip("/")

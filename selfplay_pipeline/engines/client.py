@@ -62,7 +62,7 @@ class Server(Protocol):
         ...
 
     async def come_back(self, reason: str) -> None:
-        """Return once the server answers.
+        """Wait until the server answers.
 
         Args:
             reason: Error that made the server count as gone.
@@ -100,7 +100,7 @@ class Client:
         """
         self.server = server
         self.weights: str | None = None
-        """Version of the weights that each answer must name; None if any version will do."""
+        """Version of the weights that each answer must name; None if any version is accepted."""
         self.ranks = 1
         """Number of copies of the model on the server (SGLang's `dp_size`); 1 until the server has been asked."""
         self.returning: asyncio.Task[None] | None = None
@@ -108,7 +108,7 @@ class Client:
         self.lost: EngineError | UserError | None = None
         """Error that ended the last reconnect."""
         self.meanwhile: Callable[[], str] = lambda: ""
-        """Returns a message about the work that goes on while the server is gone; empty if all work waits."""
+        """Returns a message about the work that continues while the server is gone; empty if all work waits."""
         self._attempts, self._hang_timeout, self._tell = attempts, hang_timeout, tell
         self._http = Http(request_timeout, server.key)
         self._life = 0
@@ -118,8 +118,8 @@ class Client:
         self._released = False
         """True while the server has released its GPU memory and must not compute."""
         self._unconfirmed = self._confirmed = 0
-        """Number of answers, and number of those that came before a confirmation that the server still serves the
-        model.
+        """Number of all answers, and number of answers that preceded the last confirmation that the server still serves
+        the model.
         """
         self._confirming = asyncio.Lock()
 
@@ -177,8 +177,8 @@ class Client:
         return read(ModelInfo, await self.call("/model_info", attempts=attempts), f"{self.url}/model_info")
 
     def route(self, rank: int) -> dict[str, int]:
-        """Returns the request fields that select a copy of the model; empty for one copy, because SGLang warns of them
-        then.
+        """Returns the request fields that select a copy of the model; empty for a single copy, because SGLang would log
+        a warning.
         """
         return {"routed_dp_rank": rank} if self.ranks > 1 else {}
 
@@ -249,7 +249,7 @@ class Client:
             self._confirmed = all_so_far
 
     async def serve(self, model: str) -> None:
-        """Make the server answer with a model's weights, and check that it does; load them only if it lacks them.
+        """Make the server use a model's weights, and check that it does; loads them only if necessary.
 
         If the server is gone, begin to wait for it; it gets the weights when it is back. No request may be under way.
 
@@ -278,7 +278,7 @@ class Client:
     async def release(self) -> None:
         """Make the server release its GPU memory until the next `reload`. No request may be under way.
 
-        A server that does not do so is ended, which frees the memory too; `reload` restarts it.
+        A server that fails to release it is ended, which frees the memory too; `reload` restarts the server.
         """
         async with self._watched_at_work():
             try:
@@ -288,7 +288,7 @@ class Client:
                 await self.call("/release_memory_occupation", RELEASED, attempts=1)
                 self._released = True
             except EngineError as error:
-                self._tell(f"{self.url} is ended, since it did not give its memory back: {error}")
+                self._tell(f"{self.url} is stopped, because it did not release its memory: {error}")
                 await self.server.end()
 
     async def returned(self) -> None:
@@ -310,7 +310,7 @@ class Client:
         await self._http.close()
 
     async def _take_back(self) -> None:
-        """Make a released server allocate its GPU memory again, without contents.
+        """Make a released server allocate its GPU memory again; the contents are loaded later.
 
         Raises:
             ServerGoneError: The server did not get all of its memory, so it cannot be used.
@@ -382,7 +382,7 @@ class Client:
             self.returning = asyncio.create_task(self._return(self.meanwhile()))
 
     async def _return(self, meanwhile: str) -> None:
-        """Let the server restart or come back, and serve its model again, with the same weights as before."""
+        """Wait for the server to restart or come back, and make it serve the same weights as before."""
         try:
             await self.server.come_back("; ".join(filter(None, [self._gone, meanwhile])))
             if self.server.model:
@@ -410,7 +410,7 @@ class Client:
             await asyncio.wait([self.returning])
 
     def _watched_at_work(self) -> AbstractAsyncContextManager[None]:
-        """Watch a server during work in which its scheduler answers nothing.
+        """Watch a server during work in which its scheduler cannot answer, such as loading weights.
 
         Signs of life are then the work of its processes, or answers of the HTTP port of a server that was not launched
         here.
@@ -419,7 +419,7 @@ class Client:
 
     @asynccontextmanager
     async def _watched(self, probe: str | None) -> AsyncIterator[None]:
-        """Watch the server while this block, or another one, waits for it.
+        """Watch the server for the duration of a block; concurrent blocks share one watchdog.
 
         Args:
             probe: Path of the health check; None checks only the processes.
@@ -436,8 +436,9 @@ class Client:
                 self._watch = None
 
     async def _look_after(self, pause: float, probe: str | None) -> None:
-        """End a hung server, so that its requests fail like requests to a server that is gone. Runs until it is
-        cancelled.
+        """End a hung server, so that its requests fail like requests to a server that is gone.
+
+        Runs until it is cancelled.
         """
         self.server.computes()
         silent = idle = 0

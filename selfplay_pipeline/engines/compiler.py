@@ -26,7 +26,9 @@ __global__ void nothing() {}
 """
 
 REASON = re.compile("error|fatal|not f(ound|ind)|cannot find|No (such|module)")
-"""Pattern of the line that gives the reason, in the output of Python, ninja, nvcc, the C++ compiler or the linker."""
+"""Pattern of the line with the reason of a failure, in the output of Python, ninja, nvcc, the C++ compiler or the
+linker.
+"""
 
 
 def check_compiler() -> None:

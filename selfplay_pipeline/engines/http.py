@@ -25,7 +25,7 @@ NO_JSON = (
     "/release_memory_occupation",
     "/resume_memory_occupation",
 )
-"""Paths whose answer is the status code alone."""
+"""Paths whose response has a status code but no JSON body."""
 
 
 class ServerGoneError(EngineError):
@@ -45,7 +45,7 @@ class RetriableError(EngineError):
 
 
 class Http:
-    """Connections to one server; opened by the first request, and again after `close`."""
+    """Connections to one server, which the next request opens at the start and after `close`."""
 
     def __init__(self, timeout: float, key: str = "") -> None:
         """Args:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from selfplay_pipeline.config.load import gpu_visible
 from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.gpus import gpu_visible
 from selfplay_pipeline.core.hub import config_of
 
 

@@ -108,12 +108,12 @@ class EnginePool:
         self._choosing = asyncio.Lock()
 
     async def serving(self, checkpoint: str, *, beside: Collection[str] = ()) -> Engine:
-        """Returns an engine that answers only with the weights that a checkpoint locks now.
+        """Returns an engine that answers only with the weights that a checkpoint has now.
 
         The engine refuses requests once the pool has given its server to another checkpoint.
 
         Args:
-            beside: Checkpoints whose engines must stay as they are, because they play with this one.
+            beside: Other checkpoints of the same episodes; their engines must not be reloaded.
 
         Raises:
             EngineError: A server did not start, or could not load the weights.
@@ -127,7 +127,7 @@ class EnginePool:
             return _Served(slot, slot.serves)
 
     async def release(self) -> None:
-        """Release the GPU memory; the engines stay, and take it again when they serve again."""
+        """Release the GPU memory; the engines keep running, and allocate it again when they are next needed."""
         for slot in reversed(self._slots):
             await slot.release()
 
@@ -161,7 +161,7 @@ _NOTHING = _Weights("", "")
 
 
 class _Slot:
-    """One engine: reloaded for other weights, restarted for a model of another architecture."""
+    """Holder of one engine, which is reloaded for other weights and restarted for another architecture."""
 
     def __init__(self, config: EngineConfig, log_path: Path, *, shares_gpu: bool, alone: bool) -> None:
         self._config, self._log_path, self._shares_gpu, self._alone = config, log_path, shares_gpu, alone
@@ -201,7 +201,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Served:
-    """Engine that a caller gets; it is valid only while its server locks this checkpoint."""
+    """Engine that a caller gets; it is valid only while its server serves this checkpoint."""
 
     slot: _Slot
     weights: _Weights

@@ -9,7 +9,7 @@ from selfplay_pipeline.engines.types import NEUTRAL, SamplingParams
 
 PROBE = SamplingParams(temperature=0.0, max_new_tokens=1, stop_token_ids=())
 PROBE_IDS = (0, 1, 2)
-"""Prompt that every model can read."""
+"""Token ids of a prompt that is valid for every model."""
 
 RELEASED: dict[str, Any] = {"tags": ["weights", "kv_cache"]}
 """GPU memory that a server releases and allocates again. CUDA graphs are not part of it: SGLang 0.5.12 keeps them
@@ -30,8 +30,8 @@ UNGUIDED: dict[str, Any] = NEUTRAL | {
     "logit_bias": None,
     "sampling_seed": None,
 }
-"""Neutral values of all settings that change a distribution or the end of sampling. Requests name them all, because a
-server takes missing ones from its `--preferred-sampling-params`.
+"""Neutral values of all sampling settings except temperature and length. Requests send all of them, because a server
+fills in missing ones from its `--preferred-sampling-params`.
 """
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from selfplay_pipeline.engines.client import Client
 
 REMEMBERED = 1 << 16
-"""Number of episodes whose assignment is remembered; more than are played at a time."""
+"""Number of episodes whose assignment is remembered, which exceeds the number of concurrent episodes."""
 ELSEWHERE = "its episodes go on at the other servers"
 
 
@@ -37,8 +37,9 @@ class Copy:
 
 
 class Routing:
-    """Assignment of episodes to copies of the model. An episode stays where its prefix is cached while the server
-    answers.
+    """Assignment of episodes to copies of the model.
+
+    An episode keeps its copy, which caches its prefix, as long as that copy's server answers.
     """
 
     def __init__(self, clients: Sequence[Client]) -> None:

@@ -2,7 +2,7 @@
 
 A server has the weights of one model at a time. Commands that play with the same weights share a server; a command that
 loads weights locks it for itself. The lock is a file in the user's cache folder, so it also works between machines that
-share this folder. Programs that do not use the lock are detected by the version of the weights in each answer
+share this folder. Other programs that change the weights are detected by the weight version in each answer
 (`Client.check`).
 """
 
@@ -47,8 +47,9 @@ class ServerLock:
         self._file: int | None = None
 
     def take(self, *, alone: bool) -> bool:
-        """Try to lock the server, or to change the kind of the lock. Returns False if another command holds a
-        conflicting lock.
+        """Try to lock the server, or to change the kind of the lock.
+
+        Returns False if another command holds a conflicting lock.
         """
         try:
             return self._take(fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

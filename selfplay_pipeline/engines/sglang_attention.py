@@ -1,6 +1,6 @@
 """Attention in plain torch, many sequences at a time, for SGLang on a CPU.
 
-A few sequences of similar length are computed together, as many as have keys that fit into a core's cache. Indices and
+Sequences of similar length are computed together, as long as their keys fit into a core's cache. Indices and
 masks are prepared once per batch, for all layers.
 """
 
@@ -83,7 +83,7 @@ def _groups(lengths: Sequence[int], queries: Sequence[int]) -> Iterator[list[int
 
 
 class Attention:
-    """Computes pieces; keeps its memory for gathered keys and values, because new memory is slow at its first use."""
+    """Computes pieces; reuses its buffers for gathered keys and values, because the first use of new memory is slow."""
 
     def __init__(self) -> None:
         self._gathered = [torch.empty(0), torch.empty(0)]

@@ -23,8 +23,8 @@ T = TypeVar("T")
 class SGLangEngine:
     """Engine with one or more servers, each with one or more copies of the model.
 
-    An episode stays at one copy (`Routing`). Requests to a server that is gone go to another server, with the same
-    tokens so far. If there is no other server, they wait until it is back.
+    An episode stays at one copy (`Routing`). If a server is gone, its requests go to another server with the tokens
+    sampled so far. If there is no other server, they wait until it is back.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class SGLangEngine:
         raise AssertionError("unreachable")
 
     async def serve(self, model: str, *, alone: bool = False) -> None:
-        """Make every server answer with a model's weights; servers that have them already load nothing.
+        """Make every server use a model's weights; loads them only on servers that lack them.
 
         Args:
             alone: Whether no other command may use the servers until this engine is closed.
@@ -135,10 +135,10 @@ class SGLangEngine:
             await self._locks.take(alone=False)
 
     async def reload(self, checkpoint: Path) -> None:
-        """Make every server answer with a checkpoint's weights, and check that it does. Locks the servers for this
-        command.
+        """Make every server use a checkpoint's weights, and check that it does.
 
-        If one of several servers is gone, the others play meanwhile, and it loads the weights when it is back.
+        Locks the servers for this command. If one of several servers is gone, the others continue, and
+        it loads the weights when it is back.
 
         Raises:
             EngineError: A server refused or answers with other weights, or all servers are gone for good.

@@ -1,4 +1,4 @@
-"""Replacements of SGLang's code; each function says why, its decorator names code and public way.
+"""Replacements of SGLang's code: each function's docstring gives the reason, its decorator the replaced code.
 
 `sglang_launch.py` puts them in place. To raise SGLang, run tests/unit/test_sglang_patches.py: it names the replacements
 whose code has changed.
@@ -37,7 +37,7 @@ STAND_INS = {
 REQUEST = {"input_ids", "sampling_params", "return_logprob"}
 """Fields of `engines/requests.py: request_of`."""
 ROUTED = {*REQUEST, "routed_dp_rank"}
-"""Fields of a request to one copy of the model."""
+"""All fields of a request that selects one copy of the model."""
 
 
 class _StandIn(types.ModuleType):
@@ -59,7 +59,7 @@ class _NoImages:
 
 @sglang_patch(public_way="SGLang imports both packages whatever it serves.")
 def install_stand_ins() -> None:
-    """Prepare this process to import SGLang on a CPU, where packages are missing or need a GPU's driver.
+    """Prepare this process to import SGLang on a CPU, where some of its packages are missing or need a GPU driver.
 
     SGLang imports torchvision and sgl_kernel at start-up, although a text model on a CPU never calls them.
     """
@@ -94,7 +94,7 @@ def _importable(package: str) -> bool:
     public_way="The registry of backends is used, but with the name by which SGLang knows that Triton is not used.",
 )
 def replace_attention() -> None:
-    """Let the backend `torch_native` compute many sequences at a time.
+    """Make the backend `torch_native` compute many sequences at a time.
 
     SGLang's own backend computes the sequences of a batch one by one in every layer, and recomputes the outputs of
     cached prefixes only to discard them.
@@ -108,7 +108,9 @@ def _attention_backend(runner: Any) -> Any:
     from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 
     class Backend(TorchNativeAttnBackend):  # type: ignore[misc]  # SGLang has no types
-        """Falls back to SGLang's own attention except in the plain case: causal, one dtype, one head size."""
+        """Backend that computes pieces in the common case (causal, one dtype, one head size) and else calls SGLang's
+        own attention.
+        """
 
         def __init__(self, runner: Any) -> None:
             super().__init__(runner)
@@ -180,7 +182,7 @@ def fork_workers() -> None:
 def run_scheduler(server_args: Any, *others: Any) -> None:
     """Run the scheduler of one copy of the model with a random seed of its own.
 
-    SGLang gives all copies one seed, so that they sample alike: requests with one prompt got equal replies.
+    SGLang gives all copies the same seed, so that different copies would sample the same reply to the same prompt.
     """
     from sglang.srt.managers.scheduler import run_scheduler_process
 
@@ -247,7 +249,7 @@ def _hand_on(controller: Any) -> None:
 def end_at_once() -> None:
     """Let SIGTERM end the server at once; SGLang itself checks for the signal only every five seconds.
 
-    The driver ends the server only when it waits for no more answers.
+    This is safe because the driver ends the server only after it has received all answers.
     """
     from sglang.srt.managers.tokenizer_manager import SignalHandler
     from sglang.srt.utils import kill_process_tree

@@ -79,6 +79,8 @@ class ServerSpec:
             arguments += [*CPU_ARGUMENTS, f"--max-total-tokens={cpu_cache_tokens(self.model)}"]
         else:
             arguments += [f"--mem-fraction-static={self.memory_fraction}", f"--dtype={self.dtype}"]
+            # FlashAttention 3, SGLang 0.5.12's own choice on Hopper, fails to capture CUDA graphs (its issue 22800).
+            arguments.append("--attention-backend=flashinfer")
             arguments += ["--enable-memory-saver"] if self.shares_gpu else []
         return [sys.executable, "-m", "selfplay_pipeline.engines.sglang_launch", *arguments, *self.extra_args]
 
@@ -96,7 +98,7 @@ class ServerSpec:
 
 
 def _runtime_on_path() -> dict[str, str]:
-    """Returns variables with which the dynamic linker finds the CUDA runtime of the installed package.
+    """Returns environment variables that let the dynamic linker find the CUDA runtime of the installed package.
 
     SGLang preloads the library of torch-memory-saver into its schedulers. This library is linked to the CUDA runtime
     without a path to it. On a machine whose linker knows no other runtime, the schedulers could not start.
@@ -165,7 +167,7 @@ class SGLangServer:
         return self.child is not None and self.child.poll() is None
 
     async def start(self) -> None:
-        """Launch the server and wait until it answers; a failure that may pass costs a restart.
+        """Launch the server and wait until it answers; a transient failure uses up one restart.
 
         Raises:
             EngineError: The server died or did not answer in time; the message holds the end of its log.
@@ -220,7 +222,7 @@ class SGLangServer:
         await asyncio.to_thread(self.stop)
 
     async def come_back(self, reason: str) -> None:
-        """Return once the server answers: at once if only a connection broke, else after a restart with the same model.
+        """Wait until the server answers; restart it with the same model unless only a connection broke.
 
         Raises:
             EngineError: The server does not answer, and no restart is left.
@@ -243,13 +245,13 @@ class SGLangServer:
             except EngineError as error:
                 reason = str(error)
             else:
-                self._tell("the SGLang server answers again; what was under way goes on")
+                self._tell("the SGLang server answers again; interrupted requests continue")
                 return
         times = f"; it was started again {self._restarts} times" if self._restarts else ""
         raise EngineError(reason + times)
 
     async def _still_lives(self, child: Child) -> bool:
-        """Whether the server answers. Waits for a dying server to end, since its supervisor must notice that first."""
+        """Whether the server answers. Waits if the server may be dying, until its supervisor has noticed its end."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http:
             for _ in range(DYING_LOOKS):
                 if child.poll() is not None:
@@ -276,13 +278,13 @@ class SGLangServer:
 
 
 DYING_LOOKS = 75
-"""Number of health checks, at five a second, of a server that may be dying. They last about as long as its supervisor
-takes at most to end the processes that a dead server has left.
+"""Number of health checks, at five a second, of a server that may be dying. They cover the longest time that its
+supervisor needs to end the processes of a dead server.
 """
 
 
 class _PassingError(EngineError):
-    """A start failed for a reason that may be gone at the next start."""
+    """A start failed for a reason that may not recur, such as a taken port."""
 
 
 async def _healthy(http: aiohttp.ClientSession, url: str) -> bool:
@@ -294,7 +296,8 @@ async def _healthy(http: aiohttp.ClientSession, url: str) -> bool:
 
 
 def _hold_port() -> socket.socket:
-    """Reserves a port below those that Linux assigns by default, so that no process gets a neighbouring port by chance.
+    """Reserves a port below the range from which Linux assigns ports by default, so that no process gets a neighbouring
+    port by chance.
 
     SGLang also uses port + 10,000, which must be a valid port too.
     """

@@ -13,7 +13,7 @@ class FinishReason(StrEnum):
     """Reason why sampling stopped."""
 
     STOP = "stop"
-    """A stop token was sampled; it is the last token id, and may also be the last one allowed."""
+    """A stop token was sampled. It is the last token id, even if the token limit was reached at the same time."""
     LENGTH = "length"
     """`max_new_tokens` tokens were sampled without a stop token."""
     ABORT = "abort"
@@ -28,8 +28,8 @@ NEUTRAL = {
     "presence_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
-"""Further settings that shape a distribution, by their names in SGLang and vLLM, with the values that leave it
-unchanged. Log-probs do not include their effect, and a server may fill in settings that a request leaves out.
+"""Neutral values of the other sampling settings, by their names in SGLang and vLLM. Log-probs do not include their
+effect, and a server may fill in settings that a request leaves out.
 """
 
 
@@ -71,8 +71,8 @@ class Completion:
 def finish_reason(said: str | None, token_ids: Sequence[int], params: SamplingParams) -> FinishReason:
     """Returns the reason why sampling stopped, based on the sampled tokens.
 
-    Engines disagree about a completion that ends with its last allowed token: SGLang says `length` even of a stop
-    token, verl's vLLM says `completed` of both.
+    Engines disagree about a completion that reaches the token limit: SGLang reports `length` even if the last token is
+        a stop token, and verl's vLLM always reports `completed`.
     """
     if said in ("abort", "aborted"):
         return FinishReason.ABORT

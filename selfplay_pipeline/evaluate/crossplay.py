@@ -25,7 +25,8 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 class CrossPlay(BaseModel):
     """Content of `crossplay.json`: `rewards[i][j]` is the mean reward with player i in seat 0 and j in all others.
 
-    It is the mean over all seats if they share one reward or i is j; otherwise, it is the mean of seat 0.
+    It is the mean over all seats in self-play (i = j) or if the seats share one reward; otherwise, it is the mean of
+    seat 0.
     """
 
     model_config = ConfigDict(extra="forbid")

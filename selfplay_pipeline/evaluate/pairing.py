@@ -54,7 +54,7 @@ class Pairing:
     swap: Swap | None = None
 
     def task(self, config: Config) -> GenerateJob:
-        """Returns the job with all settings that decide the episodes."""
+        """Returns the job, with all settings that determine the episodes."""
         checkpoints = checkpoints_among(config, (self.first, self.second))
         first = checkpoints[0] if checkpoints else "scripted"
         policy = policy_record(config, first, content_hash(first) if checkpoints else "", self.temperature)
@@ -81,7 +81,7 @@ class Pairing:
 
 
 def comparable(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether the arguments of two tasks differ at most in the evaluated player and in muted messages."""
+    """Whether two tasks have the same arguments, except for the evaluated player and muted messages."""
 
     def partner(arguments: dict[str, Any]) -> str:
         if arguments["second"] == arguments["first"]:
@@ -123,14 +123,14 @@ async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> in
 
 
 def _sitting(pairing: Pairing) -> Sit:
-    """Returns the kind of episodes to play."""
+    """Returns the constructor of the episodes: the normal one, or one with swapped messages."""
     if pairing.swap is None:
         return Sitting
     return partial(SwappedSitting, swap=pairing.swap, states=pairing.states.states)
 
 
 def _is_whole(task: GenerateJob) -> bool:
-    """Whether all episodes of the task are played, without failures."""
+    """Whether all episodes of the task have been played without failures."""
     arguments = task.output.with_suffix(".args.json")
     if not task.summary_path.exists() or differences(read_object(arguments, "selfplay evaluate"), task.arguments):
         return False

@@ -18,6 +18,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.small_files import read_object
+from selfplay_pipeline.core.stopping import all_of
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.evaluate.tally import Seating, Tally
@@ -142,15 +143,15 @@ class Evaluation(BaseModel):
     mute: bool
     modes: dict[Mode, ModeReport]
     references: dict[str, Interval]
-    """Mean normalised rewards to compare with, by name.
+    """Reference values: mean normalised rewards, by name.
 
-    random, own_view, optimum and, if known, human are of the same states. The known lines of play without words,
-    silence, pass and counter, are of other states.
+    `random`, `own_view`, `optimum` and, if known, `human` are measured on the same states. The known lines of play
+    without words (`silence`, `pass`, `counter`) are measured on other states.
     """
 
 
 async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | None = None) -> Evaluation:
-    """Play the missing episodes and write `evaluation.json`.
+    """Play the missing episodes of all modes concurrently, and write `evaluation.json`.
 
     Raises:
         UserError: A checkpoint or its tokenizer is unusable, or the folder holds another evaluation.
@@ -163,15 +164,17 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         async with Servers(config.engine, job.output, at_once=at_once) as own:
             return await run_evaluate(config, job, own)
     reports: dict[Mode, ModeReport] = {}
+    played = [*product(job.modes(config), (None, *job.swaps))]
+    counts = await all_of(*(play_pairing(config, job.pairing(config, *of), servers) for of in played))
+    failures = dict(zip(played, counts, strict=True))
     for mode in job.modes(config):
-        lost = await play_pairing(config, job.pairing(config, mode), servers)
-        tally = tally_of(config, job, mode)
+        tally, lost = tally_of(config, job, mode), failures[mode, None]
         tally.statuses.update({Status.ENGINE_FAILURE.value: lost} if lost else {})
         reports[mode] = ModeReport(
             episodes=tally.statuses.total(),
             statuses=dict(tally.statuses),
             figures=tally.totals().intervals(),
-            words=await _worth(config, job, mode, servers) if job.swaps else None,
+            words=_worth(config, job, mode, sum(failures[mode, swap] for swap in job.swaps)) if job.swaps else None,
         )
     evaluation = Evaluation(
         player=job.player,
@@ -189,11 +192,10 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     return evaluation
 
 
-async def _worth(config: Config, job: EvaluationJob, mode: Mode, servers: Servers) -> Words:
-    """Play the missing episodes with swapped messages and return what words are worth."""
-    game, swapped, lost = make_game(config.game), dict[Swap, Swapped](), 0
+def _worth(config: Config, job: EvaluationJob, mode: Mode, lost: int) -> Words:
+    """Returns the worth of words in one mode; `lost` episodes with swapped messages failed."""
+    game, swapped = make_game(config.game), dict[Swap, Swapped]()
     for swap in job.swaps:
-        lost += await play_pairing(config, job.pairing(config, mode, swap), servers)
         tally, count = Tally(game, len(job.states), job.seating, measure_reward), Counter[bool]()
         for record in read_episodes(job.file(mode, swap)):
             tally.add([record])

@@ -49,10 +49,10 @@ def compute_lines(game: Game, states: int, seed: int) -> Lines:
 
 
 def line_of(rewards: Rewards) -> Line:
-    """Returns the line of rewards of shape (states,) or (states, thresholds).
+    """Returns the mean, with its error, of rewards of shape (states,) or (states, thresholds).
 
-    In the second case each half of the states is measured at the threshold that is best for the other half, since the
-    best of several measured means is too high.
+    In the second case, each half of the states is measured at the threshold that is best on the other half. The best of
+    several measured means would be biased upward.
     """
     threshold = None
     if rewards.ndim > 1:

@@ -20,7 +20,7 @@ from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
 Z95 = 1.96
-"""Half width of a 95 % interval in standard errors."""
+"""Half the width of a 95 % interval, in standard errors."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class StateSet:
         states: The states.
         human: Normalised reward of a human pair on each state; None if it is unknown.
         seed: `evaluate.state_seed` of held-out states; None for states from a file.
-        fingerprint: Hash of the states as the game writes them.
+        fingerprint: Hash of the states' JSON.
     """
 
     name: str
@@ -112,7 +112,7 @@ def key_of(game: Game, state: dict[str, Any]) -> str:
 
 
 def states_in(game: Game, games: Path) -> set[str]:
-    """Returns the keys of all states in a file of episodes."""
+    """Returns the keys (`key_of`) of all states in a file of episodes."""
     return {key_of(game, json.loads(line)["state"]) for _, line in read_lines(games)}
 
 

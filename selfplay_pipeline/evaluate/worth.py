@@ -23,7 +23,7 @@ class Swapped:
     Attributes:
         totals: Rewards by game state.
         heard: Number of replaced messages.
-        empty: Number of these that became messages without content.
+        empty: Number of replaced messages whose replacement has no content.
     """
 
     totals: Totals
@@ -35,15 +35,18 @@ class Words(BaseModel):
     """Worth of words in one mode, each with its interval; differences are paired by game state.
 
     Attributes:
-        redrawn: Whether messages are of states drawn anew given the hearer's view; False if they are of other states.
+        redrawn: Whether replacements come from states redrawn given the hearer's view; False if they come from other
+            states of the evaluation.
         swapped_reward: Reward with swapped messages. In the fixed protocol its expectation is at most the silence line.
         worth: Reward minus swapped reward. It contains the harm that a false message does.
         gain: Reward minus silence line, without the line's own error; None if the line is unknown.
-        named_reward: Reward with messages that keep what they name; None for a game without such messages.
-        which: Named reward minus swapped reward: the worth of which things are named.
-        what: Reward minus named reward: the worth of what is said of them.
+        named_reward: Reward if messages name the same things but say of them what holds in the redrawn state; None for
+            a game without such messages.
+        which: Named reward minus swapped reward: the worth of choosing which things to name.
+        what: Reward minus named reward: the worth of what is said about the named things.
         heard: Number of swapped messages.
-        empty: Number of these that became messages without content, because the counterfactual speaker sent none.
+        empty: Number of swapped messages whose replacement has no content, because the counterfactual speaker sent
+            none.
         lost: Number of missing episodes with replaced messages.
     """
 

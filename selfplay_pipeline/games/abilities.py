@@ -42,7 +42,7 @@ class Altered:
     """Message that replaces an original one.
 
     Attributes:
-        decision: Best decision for a player that plans with the altered message, as JSON. With the original message
+        decision: Best decision for a player that plans with the altered message, as JSON. With the original message,
             another decision is clearly better.
     """
 
@@ -52,7 +52,7 @@ class Altered:
 
 @dataclass(frozen=True)
 class Stage:
-    """Stage of a warm start: episodes of scripted players that a small model imitates.
+    """One stage of a warm start: a small model imitates episodes of scripted players.
 
     Attributes:
         players: Name of each seat's player in `Game.players`.
@@ -87,9 +87,10 @@ class WordlessPlay(Protocol):
     """Ability to compute the rewards of plays without words (see `games/silence.py`)."""
 
     def wordless_rewards(self, states: Sequence[Any], rng: np.random.Generator) -> Mapping[LineName, Rewards]:
-        """Returns the expected rewards of each play on each state, mean over all seats; always of `silence`.
+        """Returns the expected rewards of each wordless play on each state, averaged over all seats; `silence` is
+        always included.
 
-        The rewards of `pass` are those at each of `THRESHOLDS`. A line that the game cannot compute is left out.
+        `pass` has one reward for each of `THRESHOLDS`. A play that the game cannot compute is left out.
 
         Raises:
             UserError: The game cannot compute any line under this configuration.
@@ -99,7 +100,7 @@ class WordlessPlay(Protocol):
 
 @runtime_checkable
 class ListeningTest(Protocol):
-    """Ability to alter a message so that its receiver should decide otherwise.
+    """Ability to alter a message so that its receiver's best decision changes.
 
     Attributes:
         alterations: Names of the kinds of alteration.
@@ -122,7 +123,7 @@ class ListeningTest(Protocol):
 
 @runtime_checkable
 class Redraw(Protocol):
-    """Ability to draw a state anew, as one of its seats sees it."""
+    """Ability to redraw everything in a state that one of its seats does not see."""
 
     def redraw(self, state: Any, seat: int, rng: np.random.Generator) -> Any:
         """Returns a state from the exact distribution of states given the view of one seat.
@@ -137,10 +138,10 @@ class Redraw(Protocol):
 
 @runtime_checkable
 class KeepNamed(Protocol):
-    """Ability to change what a message says of the things that it names."""
+    """Ability to rewrite a message so that it names the same things but says what holds of them in another state."""
 
     def keep_named(self, state: Any, seat: int, text: str) -> str:
-        """Returns a message of one seat, with what it says of the things that it names as it is in another state.
+        """Returns a message that names the same things, with the facts of another state.
 
         Args:
             state: The other state, from `redraw` for the hearer.
@@ -178,10 +179,10 @@ class Lessons(Protocol):
 
 @runtime_checkable
 class HumanEpisodes(Protocol):
-    """Ability to provide episodes of people, which come with the game.
+    """Ability to provide human episodes, which come with the game.
 
     Attributes:
-        about_humans: Description of the players and of the way in which their episodes are counted.
+        about_humans: Text about the players, and about the way in which their episodes are counted.
     """
 
     @property

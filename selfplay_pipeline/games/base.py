@@ -99,7 +99,7 @@ class Step:
         action: One of the game's `actions`, or `INVALID`.
         observations: New text for each seat; "" for a seat that sees nothing new.
         decision: Proposal or decision of a legal action, as JSON; None if the action has none.
-        error: Reason why the action is illegal; None if it is legal. An illegal action does not end the seat's turn.
+        error: Reason why the action is illegal; None if it is legal. After an illegal action, the seat must try again.
         error_kind: Kind of the error, for counting; None if the action is legal.
     """
 
@@ -146,7 +146,7 @@ State: TypeAlias = Any
 
 
 class Turn(Protocol):
-    """Interface of a played turn, as far as games read it; `generate/records.py: TurnRecord` implements it."""
+    """The part of a played turn that games read; `generate/records.py: TurnRecord` implements it."""
 
     @property
     def seat(self) -> int: ...
@@ -158,7 +158,7 @@ class Turn(Protocol):
 
 @dataclass(frozen=True)
 class Said:
-    """Turn of which only the seat, the text and the action are known."""
+    """Turn with only a seat, a text and an action; see `Turn`."""
 
     seat: int
     text: str
@@ -175,14 +175,14 @@ class Asking:
     specific: int = 0
     """Number of questions that ask for a fact of the state."""
     facts: int = 0
-    """Number of different facts that the player asked for."""
+    """Number of distinct facts that the player asked for."""
     repeated: int = 0
-    """Number of specific questions that ask only for facts asked for before."""
+    """Number of specific questions that ask only for facts that the player had asked for before."""
     learned: int = 0
-    """Number of facts hidden from the player that it was told after it had asked for them."""
+    """Number of facts, hidden from the player, that others told after the player had asked for them."""
     partner_messages: int = 0
     leaks: int = 0
-    """Number of the others' messages that tell a fact without having been asked for it."""
+    """Number of other players' messages that tell a fact for which this player had not asked."""
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,8 @@ class Session(Protocol):
     """One episode of one state: the order of turns, each player's observations, the outcome.
 
     Attributes:
-        seats: Seats that may act now, in the order in which they act; empty once the episode is over. If there are
-            several, they act at once: none of them hears the others before all have acted.
+        seats: Seats that may act now, in the order in which they act; empty once the episode is over. Several seats act
+            simultaneously: none of them receives the others' turns before all have acted.
         status: Final status of the episode; None while the episode runs.
     """
 
@@ -220,7 +220,7 @@ class Session(Protocol):
 
         Args:
             text: Text of the turn, with one action in it.
-            cut: True if the token limit cut off the text; such a text is no action.
+            cut: True if the token limit cut off the text, which then counts as illegal.
 
         Raises:
             RuntimeError: The seat may not act now, or the episode is over.
@@ -251,7 +251,7 @@ class ScriptedPlayer(Protocol):
 
 
 class Game(ABC):
-    """Rules of a game under one configuration, and everything else that other parts ask of the game.
+    """Rules of a game under one configuration, and everything else that the package needs from the game.
 
     A game must define `name` and the four abstract methods; all other members have defaults. Abilities that only some
     games have are in `abilities.py`. The game chooses the type of its states; other parts see them as JSON.
@@ -264,10 +264,10 @@ class Game(ABC):
             All roles are "" if the seats differ only in their number.
         goals: Statuses of episodes that reached the goal.
         actions: Names of the legal actions.
-        error_kinds: Kinds of illegal actions, in addition to `CUT`.
+        error_kinds: Kinds of illegal actions; `CUT` is always added.
         players: Scripted players by name.
         figures: The game's own figures, in display order.
-        lines: Names of the `references` that reward charts show.
+        lines: Names of the references (`Game.references`) that reward charts show.
     """
 
     name: ClassVar[str]
@@ -343,7 +343,7 @@ class Game(ABC):
 
     @property
     def about_lines(self) -> str:
-        """Text that a reader needs to understand the reference lines and the silence line; "" if there is none."""
+        """Explanation of the reference lines and the silence line for readers; "" without such lines."""
         return ""
 
     def describe(self) -> str:
@@ -358,9 +358,9 @@ class Game(ABC):
         """Raises UserError unless this configuration could have drawn the state."""
 
     def problem_of(self, data: dict[str, Any]) -> Any:
-        """Returns the part of a state that identifies the problem, as JSON data.
+        """Returns the part of a state that defines its problem, as JSON data.
 
-        Two states with equal parts are the same problem.
+        States with equal parts pose the same problem.
 
         Args:
             data: A state, as `state_to_json` wrote it.
@@ -373,7 +373,7 @@ class Game(ABC):
         return session.opening(seat)
 
     def check_outcome(self, state: State, outcome: Any) -> None:  # noqa: B027
-        """Checks that an episode of the state can have reached its goal with this outcome.
+        """Checks that an outcome is possible for an episode of the state that reached its goal.
 
         Args:
             outcome: An `OutcomeRecord` of `generate/records.py`; its `best` is that of the state.
@@ -390,8 +390,10 @@ class Game(ABC):
         return Asking()
 
     def references(self, states: Sequence[State]) -> dict[str, list[float]]:
-        """Returns rewards to compare with, by name: one for each state, the mean over all seats. Charts show `best` as
-        the optimum."""
+        """Returns reference rewards by name, one per state, averaged over all seats.
+
+        Charts show `best` as the optimum.
+        """
         return {}
 
     def known_reward(self, state: State, data: dict[str, Any]) -> float | None:
@@ -445,7 +447,7 @@ TRAIN, HELD_OUT, MONITOR, SEATS, SILENCE, LISTENING, SWAPPED = 0, 1, 3, 4, 5, 6,
 TRAIN draws the states for training, HELD_OUT those for evaluation. MONITOR draws the states on which the iterations of
 a run are compared, so that the best iteration can still be evaluated on held-out states. SEATS is for the choices of
 partners, SILENCE for the states of the silence line, LISTENING for altered messages, SWAPPED for the states of swapped
-messages. 2 was used for the warm starts of the shipped models.
+messages. The number 2 was used for the warm starts of the shipped models.
 """
 
 

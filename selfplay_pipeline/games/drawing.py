@@ -12,9 +12,10 @@ Place = tuple[int, int]
 """Row and column of a cell, from 0."""
 
 UNKNOWN = "·"
-"""Text of a cell that no seat knows."""
+"""Text of a cell that no seat sees."""
 HIDDEN, GOOD, BAD = "hidden", "good", "bad"
-"""Keys of `Table.cells_that_are`: cells that the seat does not see, cells above the optimum, cells below it."""
+"""Keys of `Table.cells_that_are`: cells that the seat does not see, cells better than in the optimum, and worse ones.
+"""
 
 
 class Table(BaseModel):
@@ -71,6 +72,6 @@ class EpisodeDrawing(BaseModel):
 
 
 def as_text(title: str, values: Mapping[str, Any]) -> Table:
-    """Returns a table of values as JSON, each after its name; for games without a drawing of their own."""
+    """Returns a table with one row per value, as its name and JSON; for games without their own drawing."""
     cells = [[json.dumps(value, ensure_ascii=False)] for value in values.values()]
     return Table(title=title, columns=[""], rows=[*values], cells=cells)

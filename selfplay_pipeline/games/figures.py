@@ -10,7 +10,7 @@ Measures = dict[str, tuple[float, float]]
 """Numerator and denominator by figure. A figure of many episodes is the ratio of the sums, so that states can be
 resampled."""
 Formula = Callable[[Any], float]
-"""Function of a `games.measured.Measured`: an episode, and the seats of it that are measured."""
+"""Function of a `games.measured.Measured`, which is an episode with the seats to measure."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Figure:
         better: Direction that is better; None if neither is better in itself.
         unit: Unit of the value; `share` and `reward` lie in [0, 1].
         chart: Title of the curve over iterations; "" for no curve.
-        part_of: Title of a chart that stacks this figure on others, which add up to a whole; "" for none.
+        part_of: Title of the chart that stacks this figure with the other parts of a whole; "" without such a chart.
         note: Text that explains the curve to readers, before "Means with 95 % intervals."
         summary: Key in the summary of a file of episodes; "" if the summary omits the figure.
         everyone: Whether the summary measures all seats, not only the policy's.

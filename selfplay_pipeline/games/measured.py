@@ -1,4 +1,4 @@
-"""Input of the figures' formulas: an episode, and the seats of it that are measured."""
+"""Input of the figures' formulas: an episode, and its seats that are measured."""
 
 from __future__ import annotations
 

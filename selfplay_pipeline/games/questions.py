@@ -27,9 +27,9 @@ REQUESTS = (
     r"|(?:share|give|send|provide|list|tell|show|need|want|like to know|your)\b[^.?!\n]{0,40}?"
     r"\b(?:NOUNS)\b[^.?!\n]{0,20}?\b(?:for|of|on)\b)"
 )
-"""Words that make a sentence a question, wherever they stand in it."""
+"""Pattern of words that make a sentence a question at any position."""
 NOUNS = ("scores?", "ratings?", "values?", "numbers?")
-"""Nouns that players of any game request of each other, as regular expressions."""
+"""Nouns for facts that players of any game ask for, as regular expressions."""
 
 Fact = TypeVar("Fact")
 
@@ -40,10 +40,12 @@ def _requests(nouns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def questions_in(text: str, nouns: tuple[str, ...] = ()) -> list[str]:
-    """Returns the sentences of a message that ask for something. Items of a list that follows such a sentence ask too.
+    """Returns the sentences of a message that ask for something.
+
+    If a list follows such a sentence, its items are included.
 
     Args:
-        nouns: Nouns that players of the game request in addition to `NOUNS`, as regular expressions.
+        nouns: Further nouns for facts that players of the game ask for, as regular expressions.
     """
     requests = _requests(nouns)
     asking, found = False, []

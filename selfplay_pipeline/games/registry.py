@@ -32,14 +32,14 @@ NAMES = [
 ]
 """Folders of the games that come with the package; `GAME` in each folder's `game.py` is the game's class."""
 FIRST_GAME = NAMES[0]
-"""Game that is played if none is named; also the game of files written before there were several games."""
+"""Default game of configurations, and the game of stored files that name none."""
 ENTRY_POINTS = "selfplay_pipeline.games"
 """Entry-point group in which an installed package offers games: `name = module:CLASS`."""
 REMEDY = "`selfplay --game NAME …` reads files of another one, by its name or FILE.py:CLASS"
 OWN = "FILE.py:CLASS or MODULE:CLASS for a game of your own"
 
 _found: dict[str, tuple[type[Game], str]] = {}
-"""Games found so far by their own names, each with the name under which it was requested."""
+"""Games found so far, by their own names; each with the name by which `find` found it."""
 
 
 def find(name: str) -> type[Game]:
@@ -86,13 +86,12 @@ def known(name: str) -> type[Game]:
 
 
 def asked_by(config: GameSettings) -> str:
-    """Returns the name under which `find` finds a configuration's game from any folder, such as
-    `/FOLDER/FILE.py:CLASS`."""
+    """Returns a name with which `find` finds a configuration's game from any folder: `/FOLDER/FILE.py:CLASS`."""
     return _found[config.name][1]
 
 
 def own_games() -> list[str]:
-    """Returns the names under which `find` finds the found games that do not come with the package."""
+    """Returns names for `find` of all games found so far that do not come with the package."""
     return [place for name, (_, place) in _found.items() if name not in NAMES]
 
 
@@ -107,7 +106,8 @@ def _usual(kind: type[Game]) -> Game:
 
 
 def game_named(name: str) -> Game:
-    """Returns the game with this name in stored files, under its default configuration, which suffices to read states.
+    """Returns the game that stored files call by this name, with its default configuration; good enough for reading
+    states.
 
     Raises:
         ValueError: No game has this name, or this process has not found the game yet.
@@ -157,7 +157,7 @@ def partner_prompts(*games: Game) -> dict[str, Path]:
 
 
 def _module(name: str, place: str) -> ModuleType:
-    """Returns the module that a name gives before its colon; imports it if necessary."""
+    """Returns the module before the colon of a name, after importing it if necessary."""
     if not place.endswith(".py"):
         with _importing(name):
             return import_module(place)

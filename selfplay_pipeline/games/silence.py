@@ -1,14 +1,14 @@
-"""Lines of play without words: expected rewards of plays in which no message says anything, for each configuration.
+"""Lines of play without words: for each configuration, the expected rewards of strategies whose messages say nothing.
 
 - `silence`: one fixed proposer makes one proposal by its own view and the rules, which is accepted.
 - `pass`: the first player makes such a proposal if it promises at least a threshold, else it passes with an empty
   message, and the second player proposes. The promise is the expected reward of the proposal; the threshold is the one
   with the highest expected reward.
-- `counter`: the first player proposes by its own view. The second infers from the proposal what the first may see, and
-  accepts it or, if it expects more of another one, rejects it and proposes that.
+- `counter`: the first player proposes by its own view. The second infers from the proposal what the first may see. It
+accepts the proposal, or rejects it and proposes another one from which it expects more.
 
 In the fixed protocol no play without the content of messages exceeds `silence` (see `tagged_session.py`), and the other
-two plays are illegal. In free play none of the lines is a bound: they show what some plays without words reach.
+two plays are illegal. In free play none of the lines is a bound: each shows what one strategy without words reaches.
 
 The lines of built-in configurations come with the games, in `games/NAME/silence.json`; `selfplay silence` writes those
 of other configurations to `data/silence.json`.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 STORED = Path("data/silence.json")
 """File with the lines of users' configurations."""
 WITHOUT_EFFECT = frozenset({"max_length", "max_errors", "mute", "prompts", "protocol", "messages"})
-"""Settings that change neither the states nor the value of a proposal."""
+"""Settings on which the lines do not depend: they change neither the states nor the value of a proposal."""
 
 
 LineName = Literal["silence", "pass", "counter"]
@@ -41,7 +41,7 @@ COUNTER: LineName = "counter"
 Rewards = NDArray[np.float64]
 """Rewards of one play, shape (states,), or (states, thresholds) for `pass`."""
 THRESHOLDS = np.linspace(0.4, 1, 25)
-"""Promises from which the best threshold of `pass` is chosen."""
+"""Candidate thresholds of `pass`."""
 
 
 class Line(BaseModel):
@@ -92,7 +92,7 @@ class StoredLines(BaseModel):
 
 
 class LinesFile(BaseModel):
-    """File of lines, each entry for other settings."""
+    """File of lines, with one entry per configuration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -112,16 +112,16 @@ ABOUT = {
     PASS: "pass: the first player makes such a proposal if it promises enough, else it passes and the second proposes",
     COUNTER: "counter: the second player infers from the first one's proposal what it sees, and may propose another",
 }
-"""Texts about the other lines, for tables and charts."""
+"""Descriptions of the lines other than `silence`, for tables and charts."""
 
 
 def in_words(proposer: str, lines: Lines, *, bound: bool) -> str:
-    """Returns a text about these lines for the reader of a table or chart.
+    """Returns a description of these lines for the reader of a table or chart.
 
     Args:
-        proposer: What the proposer of `silence` knows.
+        proposer: Text about the knowledge of the proposer of `silence`.
         lines: The known lines.
-        bound: Whether no play without the content of messages can exceed `silence`.
+        bound: Whether `silence` is an upper bound for all play without the content of messages.
     """
     if SILENCE not in lines:
         return ""

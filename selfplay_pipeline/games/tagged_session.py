@@ -53,7 +53,7 @@ from selfplay_pipeline.games.tags import ActionKind, tagged
 EMPTY_MESSAGE = "empty_message"
 """Error kind of a message without text."""
 NOT_NOW = "not_now"
-"""Error kind of an action that the protocol does not allow now, such as an answer without a proposal."""
+"""Error kind of an action at the wrong time, such as an answer without a proposal."""
 
 Proposal = TypeVar("Proposal", bound=Sequence[Sequence[int]])
 
@@ -151,7 +151,9 @@ class TaggedSession(ABC, Generic[Proposal]):
     @abstractmethod
     def about(self, proposal: Proposal | None) -> dict[str, Any]:
         """Returns the variables of the template `partner` that describe a proposal; None stands for any other action.
-        The template also has `text` and `kind`."""
+
+        The template also has `text` and `kind`.
+        """
 
     @abstractmethod
     def example(self) -> dict[str, Any]:
@@ -159,7 +161,7 @@ class TaggedSession(ABC, Generic[Proposal]):
 
     @abstractmethod
     def worth(self, proposal: Proposal) -> tuple[float, tuple[float, ...]]:
-        """Returns the score of an agreed proposal, and the reward of each seat."""
+        """Returns the score that an agreed proposal reaches, and each seat's reward."""
 
     @property
     def due(self) -> ActionKind | None:
@@ -221,7 +223,7 @@ class TaggedSession(ABC, Generic[Proposal]):
         return Step(action.kind.value, tuple(observations), _as_json(action.proposal))
 
     def _heard(self, action: Action[Proposal]) -> str:
-        """Returns the text of an action that the partner receives."""
+        """Returns the text that the partner receives for an action."""
         if action.proposal is not None:
             return self.written(action.proposal)
         words = "" if self.config.mute else f" {action.words}"
@@ -261,7 +263,7 @@ class TaggedSession(ABC, Generic[Proposal]):
             self.status = Status.TURN_LIMIT
 
     def abort(self, status: Status) -> None:
-        """End the episode for a cause outside the rules."""
+        """End the episode for a reason outside the rules."""
         if self.status is None:
             self.status = status
 
@@ -292,7 +294,8 @@ def _as_json(proposal: Sequence[Sequence[int]] | None) -> list[list[int]] | None
 
 
 def check_protocol(config: TaggedSettings, outcome: Any) -> None:
-    """Raises ValueError unless an episode that reached the goal can have these numbers of messages and proposals.
+    """Raises ValueError unless the protocol allows these numbers of messages and proposals in an episode that reached
+    the goal.
 
     Args:
         outcome: An `OutcomeRecord` of `generate/records.py`.

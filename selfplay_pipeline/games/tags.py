@@ -28,11 +28,11 @@ PROPOSALS = Figure("proposals", "proposals an episode", lambda e: sum(t.action =
 """Figure that every game with tags has: proposals per episode."""
 
 NO_TAG = "no_tag"
-"""Error kind of a turn in which none of the four tags stands where an action may start."""
+"""Error kind of a turn without a tag at a position where an action may start."""
 SEVERAL_ACTIONS = "several_actions"
 """Error kind of a turn with tags of different actions."""
 MALFORMED = "malformed"
-"""Error kind of a decision with words after its tag that its form does not allow."""
+"""Error kind of a decision with further words that are not allowed after its tag."""
 TAG = re.compile(r"[\[［【][\s*_`\\]*(message|propose|proposal|accept|reject)[\s*_`\\]*[\]］】]", re.IGNORECASE)
 EMPHASIS = '*_`~"'
 AROUND = EMPHASIS + " \t\r\n'“”‘’(#>\\-"
@@ -44,7 +44,7 @@ OPENINGS = (
     r"i (?:would like to )?(?:propose|suggest)(?: that| the following| this)?",
     "how about(?: this)?", "based on our discussion", "ok(?:ay)?", "great", "sure", "thanks", "hello", "hi",
 )  # fmt: skip
-"""Text that may stand between the tag of a proposal and its content."""
+"""Phrases that are allowed between the tag of a proposal and its content, as regular expressions."""
 CLOSINGS = {
     ActionKind.PROPOSE: (
         r"what do you think\??",
@@ -62,14 +62,14 @@ CLOSINGS = {
         "no", "i reject (?:your|this|the) (?:proposal|plan)",
     ),
 }  # fmt: skip
-"""Text that may stand after the content of a decision, by its action."""
+"""Phrases that are allowed after the content of a decision, as regular expressions, by action."""
 _OPENING = re.compile(rf"""(?:[\s:,.!#>"'{{-]*\b(?:{"|".join(OPENINGS)})\b)*["']?[\s:,.!#>]*""", re.IGNORECASE)
 _CLOSING = {
     kind: re.compile(rf"(?:^|[\s.,;!?])(?:{'|'.join(phrases)})[.,!]?$", re.IGNORECASE)
     for kind, phrases in CLOSINGS.items()
 }
 IN_A_ROW, LONGEST = 3, 80
-"""Largest number of closings, and largest number of characters in one."""
+"""Limits on closing phrases: how many may follow each other, and how many characters each may have."""
 
 LINE_END = re.compile(
     r"^[^\S\n]*(?:```(?:json|text)?|-{3,})[^\S\n]*$|\r|\\n|</?(?:br|p|div|li|[uo]l|tr|table) ?/?>", re.I | re.M
@@ -77,7 +77,7 @@ LINE_END = re.compile(
 INLINE = re.compile(
     r"</?(?:b|i|u|em|strong|code|pre|t[dh])>|(?<![*_`])[*_`]{1,3}(?=[^\s*_`])|(?<=[^\s*_`])[*_`]{1,3}(?![*_`])", re.I
 )
-"""Emphasis. Marks that stand alone stay in the text, because they may count something."""
+"""Pattern of emphasis. A mark without a partner is kept in the text, because it may be part of a list."""
 SPELLINGS = str.maketrans("‘’‚“”„«»‐‑‒–—―−", '\'\'\'"""""-------')
 
 

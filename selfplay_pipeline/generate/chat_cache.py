@@ -24,7 +24,9 @@ def cache_key(**decides: Any) -> str:
 
 
 class AnswerCache:
-    """Answers by key. Once `put` returns, the answer is stored completely, even if the process is killed.
+    """Stored answers of a chat model, by a hash of everything that determines the answer.
+
+    Once `put` returns, the answer is stored completely, even if the process is killed.
 
     Raises:
         UserError: The file cannot be used. Every method may raise it.

@@ -33,7 +33,7 @@ LONGEST_PAUSE = 120.0
 
 
 UNCOMPRESSED = {"Accept-Encoding": "identity"}
-"""Headers of every request: an uncompressed answer takes no more memory than bytes were received."""
+"""Headers of every request. Compressed answers are not accepted, because a small one can need much memory."""
 
 
 class PartnerError(EngineError):
@@ -79,7 +79,7 @@ class ChatClient:
         Args:
             messages: The conversation.
             seed: Identifies the seat and episode; part of the cache key.
-            count: Called with each piece of usage (a request, an answer's tokens, a cache hit), also if the call fails.
+            count: Called with each usage record (a request, an answer's tokens, a cache hit), even if the call fails.
 
         Raises:
             PartnerError: No usable answer came after all retries.
@@ -288,7 +288,7 @@ class _Usage(BaseModel):
 
 
 class _Completion(BaseModel):
-    """Fields of an answer that are used. The types of the package `openai` accept any JSON."""
+    """Fields of an answer that are read here, validated because the types of the package `openai` accept any JSON."""
 
     choices: list[_Choice]
     usage: _Usage | None = None

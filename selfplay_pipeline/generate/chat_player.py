@@ -1,4 +1,4 @@
-"""The player `chat`: a chat model behind an API that holds a seat under its own system prompt."""
+"""The player `chat`: a chat model behind an API, with its own system prompt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from selfplay_pipeline.generate.records import CHAT, PartnerUsage, SeatRecord
 class ChatPartner:
     """A chat model as a player. It receives the same observations as any player, under its own system prompt.
 
-    A missing reply ends the episode (status `engine_failure`), but not the run.
+    If a reply is missing, the episode ends (status `engine_failure`) and the run continues.
     """
 
     client: ChatClient

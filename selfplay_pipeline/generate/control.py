@@ -1,4 +1,4 @@
-"""Removal of control strings, which could forge turns, and of thoughts, which other players must not read."""
+"""Removal of control tokens, which could forge turns, and of thoughts, which other players must not read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One episode: its seats take turns until the game ends.
 
-Seats that may act at the same time act one after the other. The tokens are the same as if they acted in parallel,
-since the seats do not observe each other before all have acted. Many concurrent episodes keep the engine busy.
+Seats that may act at the same time act one after the other. The result is the same as in parallel, since no seat
+observes another's turn before all have acted. Many concurrent episodes keep the engine busy.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Episode:
     seats: list[SeatedPlayer]
     turns: list[TurnRecord] = field(default_factory=list)
     lost_to: EngineError | None = None
-    """Error of the engine if the episode ended with `ENGINE_FAILURE`."""
+    """Error of the engine if the episode ended with `ENGINE_FAILURE`; else None."""
 
     async def run(self, until: int | None = None) -> None:
         """Play to the end; an engine failure or a full context ends the episode with its own status.

@@ -70,7 +70,7 @@ class SeatedChat:
 
 @dataclass(frozen=True)
 class ChatPlayer:
-    """A player whose replies come from `ask`, or, without it, from the caller of `Episode.run(until=...)`."""
+    """A player whose replies come from `ask`; if that is None, the caller of `Episode.run(until=...)` supplies them."""
 
     name: str = CHAT
     ask: Callable[[list[Message]], Awaitable[str | Reply]] | None = None

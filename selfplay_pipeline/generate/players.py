@@ -1,4 +1,4 @@
-"""Players that can hold a seat. One player object serves a whole run and takes a new seat in each episode."""
+"""Players that can hold a seat. One player object is used for a whole run and takes a new seat in each episode."""
 
 from __future__ import annotations
 

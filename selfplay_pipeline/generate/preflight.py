@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 from selfplay_pipeline.config.schema import Config, EngineConfig
 from selfplay_pipeline.core.checkpoints import number_of_weights, shards
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.gpus import gpu_memory, visible_gpus
 from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.engines.open import model_context_length, resolve_device
 from selfplay_pipeline.engines.pool import plan
@@ -94,35 +93,6 @@ def check_gpus(needed: int, what: str) -> None:
             f"{what}: needs {needed} GPU{'s' if needed > 1 else ''}, visible: {visible}; ask for fewer, or for "
             "--device cpu; `nvidia-smi --list-gpus` and CUDA_VISIBLE_DEVICES say which are visible"
         )
-
-
-def visible_gpus() -> int:
-    """Returns the number of GPUs that are visible to CUDA, without importing torch."""
-    gpus = sum(line.startswith("GPU ") for line in _nvidia_smi("--list-gpus"))
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return gpus
-    return min(gpus, sum(name.strip() not in ("", "-1") for name in chosen.split(",")))
-
-
-def gpu_memory() -> int | None:
-    """Returns the memory in bytes of the smallest GPU that `nvidia-smi` lists; None without a GPU."""
-    sizes = [line.strip() for line in _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")]
-    return min((int(size) * 2**20 for size in sizes if size.isdigit()), default=None)
-
-
-def gpu_driver() -> str | None:
-    """Returns the version of the GPU driver, such as 580.65.06; None without a driver."""
-    lines = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")
-    return next((line.strip() for line in lines if line[:1].isdigit()), None)
-
-
-def _nvidia_smi(*arguments: str) -> list[str]:
-    """Returns the lines that `nvidia-smi` prints; empty if it is not installed."""
-    try:
-        return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True).stdout.splitlines()
-    except OSError:
-        return []
 
 
 def check_context(config: Config, model: str, states: Sequence[State] | None = None) -> None:

@@ -34,7 +34,7 @@ MAX_LINE = 1 << 26
 CHAT = "chat"
 """Name of the player that is a chat model behind an API."""
 HUMAN = "human"
-"""Name of a person as a player, and the value of fields that hold the engine or model of other players."""
+"""Name of a human player, and the value of its records' fields for engine and model."""
 
 Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
 
@@ -73,7 +73,10 @@ class TurnRecord(_Record):
     It is `scripted` or `human` for a scripted player or a person.
     """
     heard: dict[Count, str] | None = Field(default=None, exclude_if=_is_none)
-    """Messages that seats heard in place of this one, by seat; "" is a message without content. None in other play."""
+    """Replacements of this message that seats heard, by seat; "" is a message without content.
+
+    None without swapped messages.
+    """
 
     @classmethod
     def of(cls, seat: int, text: str, step: Step, finish_reason: str) -> TurnRecord:
@@ -117,7 +120,7 @@ class Trajectory(_Record):
         return self
 
     def _is_possible(self) -> bool:
-        """Whether a quick check finds no fault; if False, `fault` decides. The type limits masks to 0 and 1."""
+        """Whether a quick check finds no fault; if False, `fault` must decide. The type limits masks to 0 and 1."""
         mask, length = self.response_mask, len(self.response_ids)
         if not (len(mask) == len(self.response_logprobs) == length and length and mask[-1] and self.prompt_ids):
             return False
@@ -202,9 +205,8 @@ class PolicyRecord(_Record):
 
     checkpoint: str
     weights: str = ""
-    """Content hash of the checkpoint when the engine loaded it.
-
-    It is empty if no checkpoint decides the turns, or if the hash was not recorded.
+    """Content hash of the checkpoint when the engine loaded it; empty for a player without a checkpoint, or if it was
+    not recorded.
     """
     iteration: int
     engine: str
@@ -218,10 +220,8 @@ class PolicyRecord(_Record):
 
 
 Swap = Literal["swapped", "named"]
-"""Rule by which heard messages are replaced.
-
-`swapped` takes a message of a counterfactual state. `named` keeps what the message names, and says of it what holds in
-that state.
+"""Rule by which heard messages are replaced. `swapped` takes a message from a counterfactual state. `named` keeps the
+named things and replaces the facts about them by those of that state.
 """
 Kind = Literal["policy", "checkpoint", "script", "chat", "person"]
 """Kind of player; `policy` is the checkpoint of the command, `checkpoint` is any other one."""
@@ -321,7 +321,7 @@ class EpisodeRecord(_Record):
     cached_tokens: int = 0
     """Number of the prompt tokens that were in the engine's prefix cache."""
     partner: PartnerUsage | None = None
-    """Usage of a chat model that held a seat; None without one."""
+    """Usage of the chat model; None if no chat model held a seat."""
     swap: Swap | None = Field(default=None, exclude_if=_is_none)
     """Rule by which heard messages were replaced; None if seats heard what was said."""
 
@@ -370,7 +370,9 @@ class EpisodeRecord(_Record):
         return sampler
 
     def seats_of(self, player: str = "") -> list[int]:
-        """Returns the seats of the named player; if it held none, the trained seats; without these, all seats."""
+        """Returns the seats of the named player; if there are none, the trained seats; if there are none of these
+        either, all seats.
+        """
         held = [number for number, seat in enumerate(self.seats) if seat.name == player]
         return held or self.trained_seats or [*range(len(self.seats))]
 
@@ -384,7 +386,9 @@ class EpisodeRecord(_Record):
 
     @property
     def partners(self) -> str:
-        """Players of the untrained seats; with their seat numbers if the game's roles differ."""
+        """Players of the untrained seats (names, or hashes of checkpoints), joined; with seat numbers if the roles
+        differ.
+        """
         roles_differ = len(set(game_named(self.game).roles)) > 1
         others = [(number, seat.identity) for number, seat in enumerate(self.seats) if not seat.trained]
         return ", ".join(sorted(f"{number}: {name}" if roles_differ else name for number, name in others))
@@ -496,7 +500,7 @@ def _load(game: str, state: str) -> State:
 
 
 def check_heard_as_said(record: EpisodeRecord) -> None:
-    """Raises ValueError if messages of the episode were replaced, so that it must not be trained on."""
+    """Raises ValueError if the episode must not be trained on because its messages were replaced."""
     if record.swap is not None:
         raise ValueError(
             "field 'swap': its messages were replaced before they were heard; such episodes only measure, and are not "

@@ -34,7 +34,7 @@ class GenerateJob:
         output: The JSONL file.
         num_groups: Number of game states, which are numbered `first_state` … `first_state + num_groups - 1`.
         episodes_per_state: Group size.
-        arguments: All settings that decide the episodes; compared when the file is continued.
+        arguments: All settings that determine the episodes; compared when the file is continued.
     """
 
     output: Path
@@ -87,14 +87,14 @@ async def run_generate(
     Args:
         job: The episodes to play.
         game: The game.
-        states: Returns the state of a number.
-        players: Returns the player of each seat, given the number of the episode within its group.
-        sit: Returns an episode with its players; by default a `Sitting`.
+        states: Function that returns the state with a given number.
+        players: Function that returns the player of each seat, given the number of the episode within its group.
+        sit: Function that returns an episode with its players; by default `Sitting`.
 
     Raises:
         EngineError: More than `max_failures` episodes, or all, failed because of the engine or the chat model.
         NoTurnsError: Every episode ended at the context length, or before the first turn; the file keeps all episodes.
-        UserError: Another process holds the file, other arguments made it, or it contains other episodes.
+        UserError: The file is in use by another process, was made with other arguments, or contains other episodes.
         FileChangedError: Another program changed the file during the run.
     """
     with progress(f"playing {job.output.name}") as report, job.store.held():
@@ -216,7 +216,7 @@ class Sitting:
         self.episode = Episode(session, [player.sit(seat) for player, seat in zip(self.players, seats, strict=True)])
 
     def everyone(self) -> Iterable[SeatedPlayer]:
-        """Returns all seated players whose tokens and price the episode counts."""
+        """Returns all seated players whose tokens and costs are counted."""
         return self.episode.seats
 
     def record(self, policy: PolicyRecord) -> EpisodeRecord:
@@ -248,7 +248,7 @@ class Sitting:
 
 
 Sit: TypeAlias = Callable[[Game, State, Sequence[Player], str, tuple[int, int, int]], Sitting]
-"""Returns an episode with its players; the arguments are the fields of `Sitting`."""
+"""Function that returns an episode with its players; its arguments are the fields of `Sitting`."""
 
 
 def _missing(job: GenerateJob, done: Container[tuple[int, int]]) -> Iterator[tuple[int, int]]:

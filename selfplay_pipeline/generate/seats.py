@@ -110,7 +110,7 @@ async def _policy_player(
     engine = await servers.serving(policy.checkpoint, beside=beside)
     if content_hash(policy.checkpoint) != policy.weights:
         raise UserError(
-            f"{policy.checkpoint}: its files changed while the engine loaded them; give the same command again, once "
+            f"{policy.checkpoint}: its files changed while the engine loaded them; run the same command again, when "
             "nothing writes there"
         )
     return PolicyPlayer(engine, chat, policy, context_length, seat.kind, seat.name, seat.trained)

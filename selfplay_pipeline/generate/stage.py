@@ -59,7 +59,7 @@ def make_job(
 
 
 def record_of(config: Config, command: str, policy: PolicyRecord, seats: Sequence[SeatRecord]) -> dict[str, Any]:
-    """Returns all settings of the configuration and the seats that decide a command's episodes.
+    """Returns all settings of the configuration and of the seats that determine a command's episodes.
 
     The keys are the names in the stored arguments.
     """

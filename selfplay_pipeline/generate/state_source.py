@@ -12,7 +12,7 @@ from selfplay_pipeline.games.base import State
 
 
 class StateSource:
-    """Game states of a run by number; the last `keep` are cached, since the episodes of a group share their state."""
+    """Game states of a run by number; caches the last `keep`, since the episodes of a group share a state."""
 
     def __init__(self, sample: Callable[[int], State], keep: int) -> None:
         self._sample = sample
@@ -21,7 +21,7 @@ class StateSource:
         self._one_at_a_time = asyncio.Lock()
 
     async def state(self, number: int) -> State:
-        """Returns the state of a number without blocking the event loop."""
+        """Returns the state with this number without blocking the event loop."""
         async with self._one_at_a_time:
             if number not in self._known:
                 self._known[number] = await _beside(lambda: self._sample(number))

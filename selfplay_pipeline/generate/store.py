@@ -33,7 +33,7 @@ class EpisodeStore:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock of the episodes and of the files next to them.
+        """Lock the file of episodes and the files next to it.
 
         Raises:
             UserError: Another process holds the lock, or the file was made with other arguments.

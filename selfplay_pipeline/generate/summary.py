@@ -95,7 +95,7 @@ class Summary:
     """Playing time of this process in seconds."""
     episodes_before: int = 0
     tokens_before: int = 0
-    """Number of sampled tokens in the file before this process began; rates exclude them."""
+    """Number of sampled tokens that the file had before this process began; rates exclude them."""
 
     def start(self) -> None:
         """Exclude the episodes added so far from rates, because an earlier process played them."""

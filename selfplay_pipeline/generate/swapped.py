@@ -1,4 +1,6 @@
-"""Episodes in which seats hear other messages than those that were said, to measure what words are worth.
+"""Episodes with swapped messages: each seat hears other messages than those that were said.
+
+They measure what words are worth.
 
 The second theorem of `games/tagged_session.py` bounds their reward.
 
@@ -41,7 +43,7 @@ KEY = "evaluate.swap_messages"
 
 
 def is_words(turn: TurnRecord) -> bool:
-    """Whether a turn is a message without a decision, so that another message can be heard in its place."""
+    """Whether a turn is a message without a decision, so that it can be replaced."""
     return turn.action == MESSAGE and turn.proposal is None
 
 
@@ -50,7 +52,7 @@ class Draws:
     """Counterfactual states of one episode.
 
     Attributes:
-        states: All states that are played, for games that cannot draw one anew.
+        states: All states that are played; their messages are used for games that cannot redraw a state.
         place: Seed of the run, number of the state, and number of the episode within its group.
     """
 
@@ -82,7 +84,9 @@ class Counterfactual:
     at: int = 0
 
     async def message(self, turns: Sequence[TurnRecord], number: int) -> str | None:
-        """Returns the message in place of that of a real turn; None if the episode has none or cannot come to it."""
+        """Returns the message that replaces that of a real turn; None if the counterfactual episode has none at this
+        point.
+        """
         text = None
         for turn in turns[self.at : number + 1]:
             if is_words(turn) and turn.seat != self.hearer:
@@ -103,7 +107,7 @@ class Counterfactual:
         return None
 
     def _repeat(self, turn: TurnRecord) -> bool:
-        """Take a turn as it was really taken; returns False if the rules do not allow it here."""
+        """Repeat a real turn in the counterfactual episode; returns False if the rules do not allow it there."""
         if turn.seat not in self.session.seats:
             return False
         if turn.seat != self.hearer:
@@ -119,16 +123,16 @@ class Counterfactual:
 
 @dataclass
 class Hearer:
-    """Seat of an episode that hears other messages than those that were said.
+    """Seat of an episode that hears replacements of the messages that were said.
 
     Attributes:
         own: Player of the seat. It observes, and acts on, the episode as the seat hears it.
         session: The episode as the seat hears it.
         turns: Turns of the real episode, to which the episode adds.
-        heard: Messages that the seat has heard in place of others, by the number of the turn; "" for `NOTHING`.
+        heard: Replacements that the seat has heard, by the number of the replaced turn; "" for `NOTHING`.
         at: Number of the first turn that the seat has not yet heard.
         counterfactuals: All counterfactual episodes of the seat.
-        current: The one that the next message comes from; None if a new one must begin.
+        current: Counterfactual episode that provides the next message; None if a new one must begin.
     """
 
     sitting: SwappedSitting

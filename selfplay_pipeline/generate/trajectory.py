@@ -17,7 +17,7 @@ from selfplay_pipeline.generate.records import ChatMessage, Trajectory
 REPLY, HEARD = "\x02reply\x03", "\x02heard\x03"
 """Placeholders for a reply and the next observation, used to extract the template text around them."""
 KEPT = 256
-"""Maximum number of harmless texts whose control tokens are cached; each system message has one."""
+"""Maximum number of harmless reference texts whose control tokens are cached, one per system message."""
 
 
 class ChatTokenizer:
@@ -61,9 +61,9 @@ class ChatTokenizer:
         self._before, self.header = parts.groups()
         """Text between an observation and the next reply: the end of the observation and the header of the reply."""
         self.end_of_turn: int = self._encode(self._before)[0]
-        """Special token that ends a reply."""
+        """Id of the special token that ends a reply."""
         self.stops = tuple(sorted({self.end_of_turn, self.tokenizer.eos_token_id or self.end_of_turn}))
-        """Tokens that end a reply: `end_of_turn` and the end-of-text token."""
+        """Ids of the tokens that end a reply: `end_of_turn` and the end-of-text token."""
 
     @classmethod
     def load(cls, model: str, *, thinking: bool = False) -> ChatTokenizer:
@@ -148,7 +148,7 @@ class ChatTokenizer:
         return "".join(character for at, character in enumerate(text) if at not in control)
 
     def _safely(self, text: str, name: tuple[Any, ...], harmless: Callable[[], str]) -> list[int]:
-        """Returns the token ids of a text that has the same control tokens as a harmless text.
+        """Returns the token ids of a text, after checking that it has the same control tokens as a harmless text.
 
         Args:
             text: The text to tokenise.
@@ -270,7 +270,7 @@ class Stream:
         return [*messages, self._observation()] if self.heard else messages
 
     def finish(self) -> Trajectory:
-        """Returns the trajectory up to the player's last own token."""
+        """Returns the trajectory up to the last token that the player sampled."""
         messages = self.context() if self.last is not None else list(self.messages)
         end = max((i + 1 for i, own in enumerate(self.response_mask) if own), default=0)
         return Trajectory(

@@ -1,4 +1,4 @@
-"""Record of a run folder: the settings of the run and its finished stages."""
+"""Record in a run folder: the settings of the run and its finished stages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ RESULTS: dict[Stage, type[BaseModel]] = {
 
 
 class StageRecord(BaseModel):
-    """Stored record of a finished stage: wall-clock seconds of its last attempt, and its result as JSON values."""
+    """Record of a finished stage: wall-clock seconds of its last attempt, and its result as JSON values."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -169,8 +169,8 @@ class RunDirectory:
                     RESULTS[stage].model_validate(record.figures)
                 except ValidationError as error:
                     raise UserError(
-                        f"{path}: iteration {number}, {stage}: {explain(error)}; `selfplay iterate` writes this file; "
-                        f"without this entry it does {stage} again"
+                        f"{path}: iteration {number}, {stage}: {explain(error)}; `selfplay iterate` wrote this file; "
+                        f"remove this entry, and the same command repeats {stage}"
                     ) from None
         return self.state
 

@@ -14,18 +14,18 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import TALK, figures_of, summarised
 
 EPISODE_FIGURES = ("reward_standard_error", "distinct_messages", *summarised())
-"""Figures that every game has; each line also has the game's own figures."""
+"""Figures of every game that `metrics.jsonl` has; the game's own figures are added."""
 
 MIN_ENTROPY = 1e-3
-"""Token entropy in nats below which the policy counts as deterministic."""
+"""Token entropy in nats; below it, the policy counts as deterministic."""
 MAX_FLAT_GROUPS = 0.95
-"""Share of groups without signal from which on the run counts as collapsed."""
+"""Minimum share of groups without a signal that counts as a collapse."""
 MAX_REPEATED = 0.5
-"""Share of messages that repeat an earlier one of their episode above which the run counts as collapsed."""
+"""Share of messages that repeat an earlier message of their episode; a larger share counts as a collapse."""
 MAX_SILENT = 0.9
-"""Share of episodes with a proposal before any message above which a run counts as collapsed (see TALKATIVE)."""
+"""Share of episodes with a proposal before any message; a larger share counts as a collapse (see TALKATIVE)."""
 TALKATIVE = 0.5
-"""Initial share of such episodes below which MAX_SILENT applies."""
+"""Limit on the initial share of such episodes; MAX_SILENT applies only to runs that begin below it."""
 MAX_LOG_PROB_GAP = 0.1
 """Limit of the mean difference in nats between the engine's and the trainer's log-probs at the first step."""
 
@@ -165,7 +165,9 @@ def collapse_reason(history: Sequence[Iteration]) -> str | None:
 
 
 def _fallen(history: Sequence[Iteration]) -> list[str]:
-    """Returns a reason if the newest held-out reward's interval is below that of the best; else an empty list."""
+    """Returns a reason if the interval of the newest held-out reward lies below that of the best one; else an empty
+    list.
+    """
     best, newest = best_iteration(history), history[-1].evaluated
     if best is None or newest is None or newest.held_out_reward.high >= best.held_out_reward.low:
         return []

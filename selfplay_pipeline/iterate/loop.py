@@ -117,7 +117,7 @@ class Loop:
                 self._watch(number)
 
     def _remove_earlier_states(self, number: int) -> None:
-        """Remove all but the newest trainer state, once no interrupted training can need an earlier one."""
+        """Remove all but the newest trainer state; called when no interrupted training can need an earlier one."""
         for state in self._trainer_states(number)[:-1]:
             shutil.rmtree(state, ignore_errors=True)
 
@@ -217,14 +217,16 @@ class Loop:
         )
 
     def _prepare_training(self, number: int, checkpoint: str) -> None:
-        """Start the trainer while the episodes of its training are played."""
+        """Start the trainer's process in the background while the episodes are played."""
         wanted = "train" in stages_of(self.config, number) and self.run.state.get(number, "train") is None
         if wanted and self.config.iterate.keep_processes:
             training = self._training(number, checkpoint, self.run.rows(number))
             prepare_training(training, self.trainer, self.run.path / "trainer.log")
 
     def _earlier_state(self, number: int) -> Path | None:
-        """Returns the newest earlier trainer state; its weights keep small updates that a bfloat16 checkpoint loses."""
+        """Returns the trainer state to continue from; its float32 weights keep small updates that a bfloat16 checkpoint
+        loses.
+        """
         states = self._trainer_states(number - 1)
         return states[-1] if states else None
 
@@ -373,7 +375,8 @@ def check_partner(config: Config) -> None:
 def shares_gpu(config: Config) -> bool:
     """Whether server and trainer stay on the same GPU, so that they must release its memory to each other.
 
-    Every launched process begins with the first GPU. The GPUs of an attached server are unknown, so it keeps them.
+    Servers and trainers that are launched here use GPUs from the first one on. An attached server keeps its memory,
+    because its GPUs are unknown.
     """
     devices = {resolve_device(config.engine.device), resolve_device(config.train.device)}
     return config.iterate.keep_processes and not config.engine.server_url and devices == {"cuda"}

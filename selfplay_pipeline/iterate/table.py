@@ -21,9 +21,9 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 LIVE_ROWS = 12
 """Number of iterations in the table of a running run."""
 OF_EPISODES = ("reward", "agreed", "illegal", "messages")
-"""Names of the episode figures in the table; names are shorter than labels."""
+"""Figures of training episodes in the table, with short names as heads."""
 ALWAYS = ("\neval", "eval\ngreedy")
-"""Columns that a table has before any evaluation is done."""
+"""Columns that the table has even before the first evaluation."""
 EXPLAINED = {"\ntalk": "talk: talk score", "\nworth": "worth: worth of words"}
 """Explanations of columns."""
 PLAY_AND_TRAIN: tuple[Stage, ...] = ("generate", "train")

@@ -17,7 +17,7 @@ RESAMPLES = 4_000
 CHUNK = 250
 """Number of resamples drawn at a time, which bounds memory."""
 SEEDS = 0x5EED5
-"""Number that keeps the random stream for resampling training seeds apart from the one for states."""
+"""Seed of the random stream that resamples training seeds; differs from that for states."""
 PERCENTILES = (2.5, 97.5)
 
 Column = Sequence[float] | NDArray[np.float64]
@@ -42,7 +42,7 @@ class Interval(BaseModel):
         return f"{self.value:{sign}.3f} [{self.low:{sign}.3f}, {self.high:{sign}.3f}]"
 
     def shifted(self, by: float) -> Interval:
-        """Returns the interval with a constant added."""
+        """Returns the interval shifted by a constant."""
         return Interval(**{end: None if value is None else value + by for end, value in self})
 
     def scaled(self, factor: float) -> Interval:
@@ -63,7 +63,9 @@ class Totals:
 
     @classmethod
     def of(cls, columns: Mapping[str, tuple[Column, Column]]) -> Totals:
-        """Returns totals from (numerators, denominators) by name, each with one number per state."""
+        """Returns totals from a pair of columns (numerators, denominators) per figure; a column has one number per
+        state.
+        """
         pairs = list(columns.values())
         return cls(
             tuple(columns),
@@ -84,8 +86,8 @@ class Totals:
 def contrast(terms: Sequence[tuple[float, Totals]], resamples: int = RESAMPLES) -> dict[str, Interval]:
     """Returns a weighted sum of several evaluations' figures, paired: their common states are resampled together.
 
-    `contrast([(1, after), (-1, before)])` is a difference. Figures that are not in all evaluations are left out; for
-    each figure, resamples with a denominator of 0 are left out too.
+    `contrast([(1, after), (-1, before)])` is a difference. Figures that some evaluation lacks are left out, as are a
+    figure's resamples with a denominator of 0.
 
     Raises:
         ValueError: The evaluations have different numbers of states.
@@ -98,10 +100,10 @@ def contrast_over_seeds(
 ) -> dict[str, Interval]:
     """Returns the mean of `contrast` over training seeds, with an interval for further seeds and further states.
 
-    Two levels are resampled: seeds, and the states of each seed, which are its own. Few seeds spread less in resamples
-    than in the population, so their part is widened until it is as wide as the t-interval of that many values
-    (Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 69, 2015). With one seed,
-    whose spread is unknown, the interval covers only its states, as in `contrast`.
+    Two levels are resampled: seeds, and the states of each seed, which are its own. Resamples of few seeds spread too
+    little, so the deviation between seeds is scaled up until its interval is as wide as the t-interval (Hesterberg,
+    "What Teachers Should Know About the Bootstrap", The American Statistician 69, 2015). With one seed, the interval
+    covers only the states, as in `contrast`, since the spread between seeds is unknown.
 
     Args:
         seeds: For each seed the weighted evaluations, as `contrast` takes them.
@@ -143,7 +145,7 @@ def _resampled(
 
 
 def _widening(seeds: int) -> float:
-    """Returns the factor by which resampled means of few values are too narrow: sqrt(n / (n - 1)) t / z at the ends."""
+    """Returns the ratio of the t-interval of n values to their bootstrap interval: sqrt(n / (n - 1)) t / z."""
     if seeds == 1:
         return 1.0
     share = PERCENTILES[1] / 100

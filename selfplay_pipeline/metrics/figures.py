@@ -1,8 +1,9 @@
-"""Figures of any game, each defined once. Pure; every figure is a ratio of sums, so that `bootstrap` can resample
-states.
+"""Figures of any game, each defined once.
 
-A game's own figures follow them (`Game.figures`). The caller chooses the seats to measure: an evaluation takes those of
-the evaluated player, the summary of a file those of the policy or, for figures marked so, all.
+Pure; every figure is a ratio of sums, so that `bootstrap` can resample states.
+
+A game's own figures follow them (`Game.figures`). The caller chooses the seats to measure: an evaluation measures the
+seats of the evaluated player; the summary of a file those of the policy, or all seats for figures with `everyone`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _surprise(episode: Measured) -> float:
 
 
 def _sampled_tokens(episode: Measured) -> int:
-    """Returns the number of sampled tokens; 0 for greedy play, whose log-probs are not of a sampling distribution."""
+    """Returns the number of sampled tokens; 0 for greedy play, whose log-probs belong to no sampling distribution."""
     record = episode.record
     own = (one for one in record.trajectories if one.seat in episode.seats)
     return sum(sum(one.response_mask) for one in own if record.sampler_of(one).temperature)
@@ -53,7 +54,7 @@ def _repeated_messages(episode: Measured) -> int:
 
 
 def _has_talk(game: Game) -> bool:
-    """Whether the talk score is measured: silence must be known, and no play without words may exceed it."""
+    """Whether the talk score is measured: the silence line must be known, and bound all play without words."""
     return game.silence is not None and game.silence_is_bound
 
 
@@ -70,7 +71,7 @@ TALK = Figure(
     note="(reward - silence) / (1 - silence): 0 is the most that is reached without words in the fixed protocol, 1 the "
     "optimum.",
 )  # fmt: skip
-"""Measured only for games with a known silence line that no play without words exceeds."""
+"""Talk score; measured only for games with a known silence line that bounds all play without words."""
 FIGURES = (
     REWARD,
     TALK,
@@ -140,7 +141,7 @@ def _of_kind(kind: str) -> Figure:
 
 @cache
 def _in_seat(seat: int, role: str) -> Figure:
-    """Returns the figure of the reward of episodes whose one measured seat is this one."""
+    """Returns the reward in episodes in which only this seat is measured, as a figure."""
     return Figure(
         f"{BY_SEAT}{seat}", f"reward in seat {seat}" + f", {role}" * bool(role),
         lambda e: e.reward * (tuple(e.seats) == (seat,)), lambda e: tuple(e.seats) == (seat,),
@@ -151,7 +152,7 @@ def _in_seat(seat: int, role: str) -> Figure:
 def figures_of(*games: Game) -> dict[str, Figure]:
     """Returns the figures of these games by name, in display order; without games, those of every game.
 
-    `illegal_…` figures, one per kind of error, follow `illegal`.
+    The figures `illegal_…`, one per kind of error, follow the figure `illegal`.
     """
     found: dict[str, Figure] = {}
     for figure in _in_order(games):
@@ -221,7 +222,7 @@ class Sums:
             by_state[state] = by_state.get(state, np.zeros(2)) + pair
 
     def totals(self, states: Iterable[int]) -> Totals:
-        """Returns the sums for these states; a state without an episode counts nothing."""
+        """Returns the sums for these states; they are 0 for a state without an episode."""
         numbers, none = list(states), np.zeros(2)
         columns = {
             name: np.array([by_state.get(state, none) for state in numbers]).T for name, by_state in self._sums.items()

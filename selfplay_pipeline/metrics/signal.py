@@ -9,11 +9,11 @@ from typing import Generic, NamedTuple, TypeVar
 from selfplay_pipeline.games.base import SAME_SCORE
 
 S = TypeVar("S", bound=Hashable)
-"""The name of a game state, which is a number where nothing else is said."""
+"""Type of a game state's name, by default a number."""
 
 
 class Scored(NamedTuple, Generic[S]):
-    """One row: a seat's part in an episode, with its reward."""
+    """A training row, reduced to its episode, seat, reward and partners."""
 
     state: S
     episode: int
@@ -21,31 +21,31 @@ class Scored(NamedTuple, Generic[S]):
     seat: int
     reward: float
     by_seat: bool = False
-    """Whether the seats of an episode have rewards of their own."""
+    """Whether each seat of an episode has its own reward."""
     partner: str = ""
-    """The players of the seats that are not trained."""
+    """Players of the untrained seats."""
 
 
 class Key(NamedTuple, Generic[S]):
-    """The name of a group of rows."""
+    """Key of a group of rows; rows with equal keys are compared."""
 
     state: S
     seat: int = 0
-    """The seat of the group's rows; 0 where all seats of an episode share one reward."""
+    """Seat of the group's rows; 0 if all seats of an episode share one reward."""
     partner: str = ""
 
 
 def comparison_key(row: Scored[S]) -> Key[S]:
     """Returns the key of the group to which a row belongs: rows with equal keys are compared with each other.
 
-    These are the rows of one game state's episodes with the same partner, and, where seats have rewards of their own,
-    of the same seat. Rows that share the reward of an episode are in one group, where the episode counts once.
+    These are the rows of one game state with the same partner and, if each seat has its own reward, the same seat. If
+    seats share a reward, all rows of an episode are in one group, in which the episode counts once.
     """
     return Key(row.state, row.seat if row.by_seat else 0, row.partner)
 
 
 def groups_of(rows: Iterable[Scored[S]]) -> dict[Key[S], dict[int, float]]:
-    """Returns the groups of some rows, each as the reward of each of its episodes, in the order of the rows."""
+    """Returns the groups of some rows by key; each group holds its rewards by episode, in the order of the rows."""
     groups: dict[Key[S], dict[int, float]] = {}
     for row in rows:
         groups.setdefault(comparison_key(row), {})[row.episode] = row.reward
@@ -54,7 +54,7 @@ def groups_of(rows: Iterable[Scored[S]]) -> dict[Key[S], dict[int, float]]:
 
 @dataclass(frozen=True)
 class Signal:
-    """Number of groups, and of those without a signal; groups of one episode count in both."""
+    """Number of groups, and number of groups without a signal; a group of one episode counts in both."""
 
     groups: int
     without: int

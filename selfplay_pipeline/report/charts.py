@@ -44,7 +44,7 @@ class Chart:
 
     Attributes:
         key: Name of the plot's file.
-        note: One sentence that a reader must know.
+        note: One sentence that a reader needs to understand the plot.
         lines: Reference values by name.
         style: Kind of plot; `points` has names instead of numbers on its x axis.
     """
@@ -90,7 +90,7 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
 
 
 def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
-    """Returns the reference lines of the game, of people and of the optimum, on the played states if known.
+    """Returns the reference lines of the game, of people and of the optimum, measured on the played states if possible.
 
     The optimum is the game's reference `best`, or 1 without one. People's results from elsewhere are drawn only if they
     played states of the same configuration.
@@ -107,14 +107,16 @@ def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
 
 
 def _known_elsewhere(scans: Sequence[Scan]) -> dict[str, KnownLine]:
-    """Returns others' results on states of the configuration that all episodes share, if known."""
+    """Returns known rewards of people and other models on states of the configuration; empty if the episodes have
+    several.
+    """
     configs = [scan.file.game_config() for scan in scans]
     found = [make_game(config).known_lines() if config is not None else {} for config in configs]
     return found[0] if found and all(lines == found[0] for lines in found) else {}
 
 
 def games_in(scans: Sequence[Scan]) -> list[Game]:
-    """Returns each game that was played, once, with the rules that were played by if these are known."""
+    """Returns the played games, each once, with the rules under which it was played if these are known."""
     return list({name: game for scan in scans for name, game in scan.rules.items()}.values())
 
 
@@ -146,7 +148,9 @@ def _of_mode(scans: Sequence[Scan], mode: str, figure: Figure, label: str) -> Se
 
 
 def _parts(scans: Sequence[Scan]) -> Iterator[Chart]:
-    """Yields stacked charts of figures that are parts of one whole, for each kind of held-out episodes."""
+    """Yields stacked charts of figures that are parts of a whole (`Figure.part_of`), for each kind of held-out
+    episodes.
+    """
     wholes: dict[str, list[Figure]] = {}
     for figure in figures_of(*games_in(scans)).values():
         if figure.part_of:
@@ -266,7 +270,7 @@ def _seconds(source: Source) -> Chart:
 
 
 def _tokens(source: Source, scans: Sequence[Scan]) -> Chart:
-    """Returns the chart of tokens through the engine and the trainer in each stage."""
+    """Returns the chart of the tokens that the engine and the trainer processed in each stage."""
     counts: dict[str, dict[int, float]] = {}
     for scan in scans:
         stage, number = "generate" if scan.file.mode == "training" else "evaluate", scan.file.iteration or 0
@@ -300,7 +304,7 @@ def _points(scans: Sequence[Scan], lines: Mapping[str, float], about: str) -> Ch
 
 
 def _histogram(scans: Sequence[Scan]) -> Chart:
-    """Returns a histogram of rewards: of a run's first and last file of one kind, or of up to four other files."""
+    """Returns a histogram of the rewards in a run's first and last file of one kind, or in up to four other files."""
     chosen = [scan for scan in scans if scan.places]
     if len({scan.file.iteration for scan in chosen}) > 1:
         for mode in ("sampled", "training"):

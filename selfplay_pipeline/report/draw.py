@@ -1,4 +1,4 @@
-"""Draws charts with matplotlib, for the page and for print; black-and-white and colour-blind readers can read them."""
+"""Draws charts with matplotlib, for the page and for print, also for black-and-white and colour-blind readers."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ MARKERS = "osD^v*"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 2)))
 HATCHES = ("", "////", "....", "xxxx", "----", "++++")
 CROWDED = 8
-"""Number of names on an axis from which the names are vertical."""
+"""Minimum number of names on an axis for which they are vertical."""
 SHORT_NAMES = 30
-"""Total letters of all names up to which the names are horizontal."""
+"""Maximum number of letters of all names together for which they are horizontal."""
 MARKED = 12
-"""Number of points up to which each point gets a marker."""
+"""Maximum number of points for which each point gets a marker."""
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of a drawing. The background is transparent on the page, so that the page's own shows."""
+    """Colours of a drawing. The background is transparent on the page, so that the page's background shows."""
 
     ink: str
     faint: str

@@ -49,12 +49,12 @@ def render(
     max_bytes: int,
     now: datetime | None = None,
 ) -> tuple[str, Sample]:
-    """Returns the whole page, and the episodes in it.
+    """Returns the page's HTML, and the episodes that it contains.
 
     Args:
         source: The results to report on.
         scans: The files of episodes.
-        decoder_of: Function that returns the tokenizer of a file's episodes, None if it is not known.
+        decoder_of: Function that returns the tokenizer of a file's episodes; None if it is unknown.
         max_bytes: Size limit of the page; charts and tables come first, episodes fill the rest.
         now: Time of the report; by default the current time.
     """
@@ -208,7 +208,7 @@ def _worth(iteration: Iteration) -> list[str]:
 
 
 def _breaks_once(figure: str) -> str:
-    """Returns a figure whose line may break only between its mean and its interval."""
+    """Returns a figure with non-breaking spaces, so that a line can break only between mean and interval."""
     mean, space, interval = figure.partition(" ")
     return mean + space + interval.replace(" ", "\N{NO-BREAK SPACE}")
 
@@ -219,7 +219,7 @@ def _warnings(history: Sequence[Iteration]) -> list[str]:
 
 
 def _figures(source: Source, scans: Sequence[Scan]) -> dict[str, Any]:
-    """Returns all figures of a few files side by side; nothing for a run, which has curves instead."""
+    """Returns all figures of a few files side by side; empty for a run, which has curves instead."""
     known = [scan for scan in scans if scan.figures]
     if source.kind == "run" or not known:
         return {"figures": [], "figure_heads": []}

@@ -105,12 +105,12 @@ def read_state(record: EpisodeRecord) -> Drawn:
 
 
 def read_episode(record: EpisodeRecord, decoder: Decoder | None = None, game: Game | None = None) -> Reading:
-    """Returns an episode without its state.
+    """Returns an episode in readable form, without its state.
 
     Args:
         record: The episode.
         decoder: Tokenizer for the trajectories; None leaves these out.
-        game: The game with the rules that were played by, if known.
+        game: The game with the rules under which it was played, if known.
     """
     game = game or game_named(record.game)
     drawing = game.draw_episode(game.state_from_json(record.state), record.turns, record.outcome.proposal)
@@ -209,16 +209,16 @@ class CheckpointDecoder:
 
 
 def find_decoder(checkpoints: Iterable[str | None]) -> CheckpointDecoder | None:
-    """Returns the tokenizer of the first of these checkpoints that is on this machine; fetches nothing from a hub.
+    """Returns the tokenizer of the first checkpoint that is on this machine; fetches nothing from a hub.
 
-    The checkpoints of a run share their tokenizer, so any of them decodes all its episodes.
+    The checkpoints of a run share a tokenizer, so any of them decodes all episodes of the run.
     """
     found = (_load(name) for name in dict.fromkeys(checkpoints) if name is not None)
     return next((decoder for decoder in found if decoder is not None), None)
 
 
 def nearby_checkpoints(path: Path) -> Iterator[str]:
-    """Yields checkpoints of the run around a file or folder, for episodes whose own checkpoint was moved."""
+    """Yields checkpoints of the run that contains a file or folder, for episodes whose own checkpoint was moved."""
     for folder in (path, *path.resolve().parents[:3]):
         for checkpoint in (folder / "checkpoint", *sorted(folder.glob("iter_*/checkpoint"))):
             if checkpoint.is_dir():

@@ -22,12 +22,12 @@ from selfplay_pipeline.metrics.figures import Sums, measure
 from selfplay_pipeline.report.sources import EpisodesFile
 
 REFERENCE_STATES = 500
-"""Number of a file's states for reference lines, if no evaluation has computed these."""
+"""Number of a file's states on which reference lines are computed, if no evaluation has done so."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Position of an episode in its file, and the values to choose it by."""
+    """Position of an episode in its file, and the values that decide whether it is sampled."""
 
     offset: int
     group: int
@@ -42,7 +42,7 @@ class Scan:
 
     Attributes:
         figures: Figures as in `selfplay evaluate`, with intervals over game states.
-        references: Mean rewards to compare with, on up to `REFERENCE_STATES` of the file's states.
+        references: Mean reference rewards by name, on up to `REFERENCE_STATES` of the file's states.
     """
 
     file: EpisodesFile
@@ -55,7 +55,7 @@ class Scan:
     game: str = ""
     """Name of the game that was played."""
     rules: dict[str, Game] = field(default_factory=dict)
-    """The games that were played, by name, with the rules that were played by."""
+    """The played games by name, each with the rules under which it was played."""
 
     @cached_property
     def groups(self) -> dict[int, list[Place]]:

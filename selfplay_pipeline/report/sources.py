@@ -32,7 +32,7 @@ class EpisodesFile:
     Attributes:
         label: Description of the episodes, for people.
         iteration: Iteration of the run; None outside a run.
-        player: Name of the evaluated player, where it is not the trained one.
+        player: Name of the evaluated player, if it is not the trained policy.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class EpisodesFile:
 
     @property
     def trained(self) -> int:
-        """Number of iterations of training that the playing policy had completed."""
+        """Number of training iterations that the playing policy had completed."""
         number = self.iteration or 0
         return number - 1 if self.mode == "training" and number else number
 
@@ -69,7 +69,7 @@ class Source:
     Attributes:
         steps: verl's metrics, one line per training step, with the iteration.
         evaluation: The evaluation, if the folder holds exactly one.
-        references: Mean rewards to compare with, from the newest evaluation.
+        references: Mean reference rewards by name, from the newest evaluation.
     """
 
     path: Path
@@ -149,12 +149,12 @@ def _evaluated(folder: Path, iteration: int | None) -> list[EpisodesFile]:
 
 
 def _evaluated_player(games: Path) -> str:
-    """Returns the name of the evaluated player; a checkpoint sits under another name, as the trained player."""
+    """Returns the name of the evaluated player; an evaluated checkpoint is recorded as `policy`."""
     return str(_arguments(games).get("first", ""))
 
 
 def _arguments(games: Path) -> dict[str, Any]:
-    """Returns the settings of the episodes, as `generate` and `evaluate` store them next to the file."""
+    """Returns the settings of the episodes, which `generate` and `evaluate` store next to the file."""
     path = games.with_suffix(".args.json")
     found = read_json(path) if path.exists() else {}
     return found if isinstance(found, dict) else {}

@@ -30,7 +30,7 @@ SIGNS, BOTH = "*+", "="
 """Signs next to cells that an episode marks, in the order of its marks."""
 TONES = {BAD: "red", GOOD: "green"}
 SURE = -0.1
-"""Log-prob at or above which a token is shown as expected."""
+"""Log-prob of an unsurprising token; tokens with at least this log-prob are not coloured."""
 
 
 def show_episode(
@@ -42,7 +42,7 @@ def show_episode(
         record: The episode.
         console: The terminal.
         decoder: Tokenizer for the trajectories; None leaves the tokens out.
-        game: The game with the rules that were played by, if known.
+        game: The game with the rules under which it was played, if known.
     """
     state, episode = read_state(record), read_episode(record, decoder, game)
     views: list[RenderableType] = [_table(table, episode) for table in state.drawing.views]
@@ -80,7 +80,7 @@ def choose(path: Path, pick: Pick, seed: int | None = None) -> EpisodeRecord:
         if chosen is None or takes[pick](record, chosen, count):
             chosen = record
     if chosen is None:
-        raise UserError(f"{path}: no episodes in it (yet); `selfplay generate` writes it, --follow waits for it")
+        raise UserError(f"{path}: no episodes in it yet; `selfplay generate` writes them, --follow waits for them")
     return chosen
 
 

@@ -14,8 +14,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from selfplay_pipeline.config.load import gpu_visible
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.gpus import gpu_visible
 from selfplay_pipeline.games.registry import all_games, make_game
 from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.slime.config import DEFAULT, RolloutConfig
@@ -107,7 +107,7 @@ def _partner(config: RolloutConfig) -> str:
 
 
 def check_rows(path: Path, config: Path) -> list[Item]:
-    """Check that the rows can be played, and that they promise no more turns than an episode gets."""
+    """Check that the rows can be played, and that their prompts do not promise more turns than an episode has."""
     try:
         rules = check_data(path)
     except UserError as error:

@@ -19,7 +19,9 @@ from selfplay_pipeline.generate.records import CHAT
 
 DEFAULT = Path(__file__).with_name("matching_config.yaml")
 TRACKING = ("slime.utils", "slime.observability")
-"""Packages that contain slime's `logging_utils` and `metric_utils`: in 0.3.1, and in later source."""
+"""Packages in which slime's `logging_utils` and `metric_utils` may be: that of version 0.3.1, then that of later
+source.
+"""
 
 
 class SelfplaySection(Section):
@@ -34,7 +36,7 @@ class SelfplaySection(Section):
     thinking: bool = False
     """Whether the policy thinks before each action, if its chat template has the switch `enable_thinking`.
 
-    slime renders the first prompt: give --apply-chat-template-kwargs the same value.
+    slime itself renders the first prompt, so --apply-chat-template-kwargs needs the same value.
     """
     chat: PartnerConfig = PartnerConfig()
     """The chat model, if `partner` is `chat`."""
@@ -43,14 +45,14 @@ class SelfplaySection(Section):
 
 
 class RolloutConfig(BaseModel):
-    """The whole file. slime itself adds the keys to the arguments that it passes to hooks."""
+    """Content of the file. slime itself adds the keys to the arguments that it passes to hooks."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_turns: Annotated[int, Field(ge=1)] = 20
     """Turns of the policy in one episode; an episode that needs more is truncated."""
     rollout_interaction_env_path: str = "selfplay_pipeline.slime.env"
-    """Module of the environment, for slime's own rollout functions, which play any environment."""
+    """Module of the environment, for users of slime's own rollout functions instead of ours."""
     selfplay: SelfplaySection = SelfplaySection()
 
     @classmethod
@@ -77,7 +79,7 @@ class RolloutConfig(BaseModel):
         """Returns the partner.
 
         Args:
-            games: the games that it plays.
+            games: Games that the partner plays.
 
         Raises:
             UserError: The partner's name is unknown, or the chat partner cannot be reached as configured.

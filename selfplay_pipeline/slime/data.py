@@ -20,7 +20,7 @@ from selfplay_pipeline.games.registry import make_game, parse_game_config
 from selfplay_pipeline.generate.records import read_lines
 
 UNUSABLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""Errors while a row is read whose values have other types than this module writes."""
+"""Errors that reading a row can raise if its values have unexpected types."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def _rows(job: DataJob, report: Update) -> Iterator[dict[str, Any]]:
 def game_row(game: Game, state: State, state_id: str) -> dict[str, Any]:
     """Returns one row: the policy's first prompt, and all data that its episodes need.
 
-    slime passes on only the prompt, label, metadata and tool keys. `rules` stores the rules of the prompt with the
-    state.
+    slime passes only the prompt, label, metadata and tool keys to a rollout. The field `rules` of the metadata stores
+    the rules that the prompt states.
     """
     opening = game.start(state).opening(0)
     return {
@@ -94,10 +94,10 @@ def game_row(game: Game, state: State, state_id: str) -> dict[str, Any]:
 
 
 def game_of(metadata: dict[str, Any]) -> tuple[Game, State]:
-    """The rules and the state of a row.
+    """Returns the rules and the state of a row.
 
     Raises:
-        UserError: the rules or the state are missing or unusable.
+        UserError: The rules or the state are missing or unusable.
     """
     data, written = metadata.get("game_state"), metadata.get("rules")
     for name, value in (("game_state", data), ("rules", written)):

@@ -30,7 +30,7 @@ from selfplay_pipeline.slime.data import game_of
 T = TypeVar("T")
 POLICY_SEAT = 0
 EPISODE = "episode"
-"""Key of a sample's metadata for its episode: {status, turns, usage, failure}; slime's own dumps contain it too."""
+"""Key in a sample's metadata for {status, turns, usage, failure} of its episode; slime's own dumps contain it too."""
 logger = logging.getLogger(__name__)
 
 
@@ -86,7 +86,7 @@ class EpisodeEnv:
         return self._observation(), {"status": None}
 
     async def answer(self, text: str, *, cut: bool = False) -> tuple[str, bool, dict[str, Any]]:
-        """Take the policy's turn, then the partner's until the policy must speak again.
+        """Take the policy's turn, then the partner's turns until it is the policy's turn again.
 
         Args:
             text: The policy's turn.
@@ -164,7 +164,7 @@ class EpisodeEnv:
 
 @dataclass(frozen=True)
 class _Guarded:
-    """Player that measures the partner's time and lets any failure of the partner cost only one episode."""
+    """Wrapper of the partner that measures its time, and limits any failure of it to one episode."""
 
     player: Player
     env: EpisodeEnv
@@ -219,13 +219,15 @@ class _SeatedGuarded:
 
 @lru_cache(maxsize=8)
 def _partner(config: str, game: type[Game], loop: asyncio.AbstractEventLoop) -> Player:
-    """Returns the partner of all samples of a process in one event loop; they share its connections, cap and cache."""
+    """Returns the partner, shared by all samples of a process in one event loop, with its connections, request cap and
+    cache.
+    """
     return RolloutConfig.model_validate_json(config).player(game())
 
 
 @lru_cache(maxsize=2)
 def chat_of(checkpoint: str, thinking: bool) -> ChatTokenizer:
-    """Returns the policy's tokenizer; samples of a run share one."""
+    """Returns the policy's tokenizer, shared by all samples of a run."""
     return ChatTokenizer.load(checkpoint, thinking=thinking)
 
 

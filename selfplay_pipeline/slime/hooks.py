@@ -1,4 +1,4 @@
-"""slime's other hooks: group-normalised rewards without lost samples, and a log of episodes."""
+"""Hooks of slime other than the rollout: group-normalised rewards without lost samples, and a log of episodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from selfplay_pipeline.slime.env import EPISODE, POLICY_SEAT
 
 GROUP_NORMALISED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 STD_NORMALISED = ("grpo", "gspo", "cispo")
-"""Estimators with normalised rewards, by kind, as in `_post_process_rewards` of slime 0.3.1."""
+"""Advantage estimators whose rewards slime also divides by the standard deviation, as in `_post_process_rewards` of
+slime 0.3.1.
+"""
 logger = logging.getLogger(__name__)
 _trained: set[Path] = set()
 """Log folders of the runs whose training rollouts this process has logged; slime logs a whole run in one process."""
@@ -32,8 +34,8 @@ _trained: set[Path] = set()
 def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
     """Normalise rewards as slime does, over the samples that were played: slime's `--custom-reward-post-process-path`.
 
-    A lost sample (`remove_sample`) gets 0 and does not affect its group. Its raw reward, which slime only logs, is its
-    group's mean.
+    A lost sample (`remove_sample`) gets the normalised reward 0 and does not affect its group. As its raw reward, which
+    slime only logs, it gets its group's mean.
 
     Returns:
         Raw and normalised rewards, in the samples' order.
@@ -127,7 +129,7 @@ def _replayed(args: Any) -> bool:
 
 
 def _drop_lost(results: dict[str, Any]) -> None:
-    """Remove lost samples, unless all are lost: slime divides by the number of samples."""
+    """Remove lost samples, unless all are lost, since slime divides by the number of samples."""
     samples = results.get("samples") or []
     kept = [position for position, sample in enumerate(samples) if not sample.remove_sample]
     for name in ("rewards", "truncated", "samples"):

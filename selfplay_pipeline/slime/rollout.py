@@ -42,12 +42,12 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     - COMPLETED: the game ended by its own rules, with or without agreement; without agreement the reward is 0.
     - TRUNCATED: a limit outside the rules ended the game: `max_turns`, response or context length. The reward is 0,
       since nothing was agreed, and the sample is trained on, because the policy itself caused such an end.
-    - ABORTED: stopped by the engine, or because slime has the samples of its step, as after every rollout. With
+    - ABORTED: stopped by the engine, or by slime because it has enough samples for its step. With
       --partial-rollout such a sample is generated again, else slime drops it. A game cannot resume in its middle,
-      because the partner's side is not stored: it begins anew. So --partial-rollout repeats long episodes, keeps those
-      of their groups that were short enough to end, and its batches are biased to short episodes.
-    - FAILED: the partner gave no answer. `remove_sample` keeps the sample out of the loss,
-      `hooks.post_process_rewards` out of its group's mean.
+      because the partner's side is not stored: it begins anew. So with --partial-rollout, batches are biased towards
+      short episodes, because only these end in time.
+    - FAILED: the partner gave no answer. `remove_sample` excludes the sample from the loss, and
+    `hooks.post_process_rewards` excludes it from its group's mean.
 
     Raises:
         EngineError: The router does not answer after all retries; without it no sample can be played.
@@ -127,7 +127,7 @@ class EpisodeRollout:
         return self.truncated(Status.TURN_LIMIT)
 
     def room(self) -> int:
-        """Returns the number of tokens that the sample may still grow by."""
+        """Returns the number of tokens that can still be added to the sample."""
         in_response = self.sampling["max_new_tokens"] - self.sample.response_length
         return int(min(in_response, self.context - len(self.sample.tokens)))
 
@@ -164,8 +164,8 @@ class EpisodeRollout:
     ) -> None:
         """Add tokens to the response: sampled ones with their log-probs, observed ones without.
 
-        `append_response_tokens` is slime's own, in versions that have it; it also reads the server's weight version,
-        cache figures and other data that training replays.
+        `append_response_tokens` is slime's own, in versions that have it; it also stores the server's weight version,
+        cache figures and other data that slime's training uses.
         """
         if not tokens:
             return
@@ -185,7 +185,7 @@ class EpisodeRollout:
 
 
 async def _unless_stopping(answering: Coroutine[Any, Any, T]) -> T | None:
-    """Returns the partner's answer; None as soon as slime wants the step to end, without waiting for the partner."""
+    """Returns the partner's answer; None if slime ends the step first."""
     task = asyncio.ensure_future(answering)
     try:
         while not task.done():
@@ -199,7 +199,7 @@ async def _unless_stopping(answering: Coroutine[Any, Any, T]) -> T | None:
 
 
 def _stopping() -> bool:
-    """Whether slime has all the samples of its step and waits for the rest to end.
+    """Whether slime has enough samples for its step and waits for the running ones to stop.
 
     slime aborts requests at the engine, but an episode has no request there while its partner thinks.
     """
@@ -212,7 +212,7 @@ def first_prompt(chat: ChatTokenizer, prompt: str | Sequence[dict[str, str]]) ->
     """Returns the token ids of the first prompt, from messages or from the text that slime has rendered.
 
     Raises:
-        UserError: slime has rendered the messages with thinking for a model without, or without for a model with it.
+        UserError: slime rendered the prompt with another setting of `enable_thinking` than ours.
     """
     if isinstance(prompt, str):
         if not prompt.endswith(chat.header):
@@ -225,12 +225,14 @@ def first_prompt(chat: ChatTokenizer, prompt: str | Sequence[dict[str, str]]) ->
 
 
 def what_is_heard(chat: ChatTokenizer, observation: str, said: Completion) -> list[int]:
-    """Returns the token ids between two of the policy's turns."""
+    """Returns the token ids to insert between two of the policy's turns."""
     return chat.next_prompt(chat.neutralise(observation), said.token_ids)
 
 
 def start_afresh(sample: Any) -> None:
-    """Reset the fields that a rollout fills, since aborted samples come again; give the sample an id for the router."""
+    """Reset the fields that a rollout fills, since slime submits aborted samples again; give the sample an id for the
+    router.
+    """
     for field in fields(sample):
         if field.name in PRODUCED:
             value = field.default_factory() if field.default_factory is not MISSING else field.default
@@ -259,11 +261,14 @@ def _router(url: str, loop: asyncio.AbstractEventLoop) -> SGLangEngine:
 
 
 ATTEMPTS = 12
-"""Number of requests for a turn, over about a minute, in which the router may find another server.
+"""Number of attempts per turn, over about a minute, during which the router may find another server.
 
 With --use-fault-tolerance, slime restarts a dead server at the next update of weights at the earliest.
 """
 LONGEST_ANSWER = 1 << 30
-"""Bytes of the largest answer. With `--use-rollout-routing-replay` it names every token's experts in every layer."""
+"""Size of the largest answer in bytes.
+
+With `--use-rollout-routing-replay`, an answer contains every token's experts in every layer.
+"""
 LOOK = 1.0
 """Seconds between checks whether slime wants the step to end, while the partner thinks."""

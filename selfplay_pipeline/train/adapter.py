@@ -38,7 +38,7 @@ class Adapter:
         return set(self._factors)
 
     def added(self, name: str, weight: Any) -> Any:
-        """Returns the weight of this name with the adapter merged in, or as it is if the adapter does not change it."""
+        """Returns the weight of this name with the adapter merged in; unchanged if the adapter does not target it."""
         if name not in self._factors:
             return weight
         return added(weight, *self._factors[name], self._scale, transposed=self._transposed)
@@ -59,7 +59,7 @@ def added(weight: Any, first: Any, second: Any, scale: float, *, transposed: boo
 
 
 def check_targets(model: str, targets: Sequence[str]) -> None:
-    """Raises UserError unless the model has all layers that are to get an adapter.
+    """Raises UserError unless the model has all target layers of the adapter.
 
     A hub name is not checked, only a local folder.
 

@@ -30,11 +30,13 @@ from selfplay_pipeline.core.patches import patch
 from selfplay_pipeline.core.processes import environment
 
 CPUS_PER_GPU, CPUS_BESIDE = 3, 3
-"""Logical CPUs that verl reserves with each GPU, and the most that its other processes take of one node."""
+"""Number of logical CPUs that verl reserves with each GPU, and largest number that its other processes take on one
+node.
+"""
 PATIENCE = 15.0
-"""Seconds until a cluster counts as full: Ray needs some to free the resources of a training that has just ended."""
+"""Seconds to wait for free resources, since Ray needs time to free those of a training that has just ended."""
 LOOK_SECONDS = 120.0
-"""Seconds that a node has to report its files; a slower node counts as unusable."""
+"""Timeout in seconds for a node's report about its files; a slower node counts as unusable."""
 CONNECT_SECONDS, ASK_SECONDS = 10.0, 300.0
 PACKAGES = ("verl", "torch", "transformers")
 END = 1 << 16
@@ -44,7 +46,7 @@ MOST_NODES = 4
 
 
 class Question(BaseModel):
-    """The resources and files that a training needs of a cluster."""
+    """Resources and files that a training needs in a cluster."""
 
     address: str
     nodes: int
@@ -87,9 +89,9 @@ def check_cluster(options: TrainOptions, read: Iterable[str | Path | None], outp
 
 
 def no_room(free: Mapping[str, tuple[float, float]], nodes: int, gpus: int) -> str | None:
-    """Returns the reason why the nodes cannot hold this many groups of workers, None if they can.
+    """Returns the reason why the nodes have too few resources for the groups of workers; None if they suffice.
 
-    verl reserves one group after another, each on one node, and waits for ever if there is no room.
+    verl reserves one group after another, each on one node, and waits forever if a group does not fit.
 
     Args:
         free: Unused GPUs and CPUs of each node.
@@ -110,12 +112,11 @@ def no_room(free: Mapping[str, tuple[float, float]], nodes: int, gpus: int) -> s
 
 
 def facts(files: Mapping[str, str], folder: str) -> dict[str, str]:
-    """Returns the state of each file (size, hash of its end) and of each package (version, path) on the node that runs
-    this.
+    """Returns the state of each file (size, hash of its end) and package (version, path) on the calling node.
 
     Args:
         files: Path of each file by its name in messages.
-        folder: The entry of `files` whose parent folder must be writable.
+        folder: Entry of `files` whose parent folder must be writable.
     """
     own = find_spec("selfplay_pipeline")
     found = {"the package selfplay_pipeline": (own and own.origin) or "missing"}
@@ -228,7 +229,7 @@ def _alive() -> dict[str, str]:
 
 
 def _whole() -> dict[str, tuple[float, float]]:
-    """All GPUs and CPUs of each node."""
+    """Returns all GPUs and CPUs of each node."""
     import ray
 
     nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
@@ -278,7 +279,7 @@ def _unlike(question: Question) -> str | None:
     public_way="Ray adds none where a job brings a working directory, but Ray would upload that.",
 )
 def keep_workers_paths() -> None:
-    """Let Ray's workers import from their own module path alone; Ray would put this process's directory first."""
+    """Make Ray's workers use only their own module path; Ray would put this process's directory first."""
     from ray.job_config import JobConfig
 
     JobConfig._runtime_env_has_working_dir = lambda self: True

@@ -14,15 +14,17 @@ EPSILON = 1e-6
 
 
 def turn_advantages(rows: Sequence[Mapping[str, Any]], *, by_std: bool) -> list[list[float]]:
-    """Returns the advantage of each own turn: its credit minus the mean credit of the same turn over the group.
+    """Returns the advantage of each turn of the row's seat: its credit minus the mean credit of the same turn in the
+    group.
 
-    The same turn is the seat's first, second and so on. If every turn is credited with the reward and all episodes have
-    the same number of turns, these are GRPO's advantages. A turn that only one episode has gets 0.
+    Turns of different episodes correspond by their number: a seat's first turn, its second, and so on. If every turn is
+    credited with the reward and all episodes have the same number of turns, these are GRPO's advantages. A turn that
+    only one episode has gets 0.
 
     Args:
         rows: All rows of one group.
         by_std: Whether to divide by a standard deviation, the largest over the turns. All turns of a group have the
-            same divisor, so that a turn on which little depends weighs little.
+            same divisor, so that turns with little influence on the reward keep small advantages.
 
     Returns:
         Advantages by row, then turn.
@@ -42,7 +44,7 @@ def turn_advantages(rows: Sequence[Mapping[str, Any]], *, by_std: bool) -> list[
 
 
 def token_advantages(rows: Sequence[Mapping[str, Any]], *, by_std: bool) -> list[list[float]]:
-    """Returns the advantages of each row's tokens: that of the turn on own tokens, 0 on other tokens."""
+    """Returns the advantages of each row's tokens: the turn's advantage for sampled tokens, 0 for others."""
     found = list[list[float]]()
     for row, advantages in zip(rows, turn_advantages(rows, by_std=by_std), strict=True):
         tokens = [0.0] * len(row["response_mask"])

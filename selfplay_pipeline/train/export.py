@@ -16,10 +16,10 @@ WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.js
 
 
 def export(saved: str, model: str, checkpoint: str, dtype: str, base: str | None = None) -> None:
-    """Write the folder `checkpoint`, whole or not at all, and a LoRA adapter to a folder next to it.
+    """Write the folder `checkpoint` completely or not at all, and a LoRA adapter into a folder next to it.
 
     Args:
-        saved: The same as for `write_checkpoint`, like `model`, `dtype` and `base`.
+        saved: As for `write_checkpoint`, like `model`, `dtype` and `base`.
         checkpoint: The folder to write; an older one is replaced.
 
     Raises:

@@ -9,8 +9,8 @@ import psutil
 
 from selfplay_pipeline.config.training import TrainOptions
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.gpus import gpu_memory
 from selfplay_pipeline.core.shapes import Shapes, shapes_of
-from selfplay_pipeline.generate.preflight import gpu_memory
 from selfplay_pipeline.train.memory import Room, Setup, lacks, remedy, surely_lacks
 from selfplay_pipeline.train.verl_overrides import Device, resolve_device, resolve_dtype
 
@@ -45,14 +45,14 @@ def room_here(device: Device) -> Room:
 
 
 def meaning_of_offload(options: TrainOptions, shapes: Shapes, setup: Setup, room: Room) -> Literal["none", "cpu"]:
-    """Returns the place of weights, gradients and optimizer, as configured; `auto` depends on the GPUs' memory."""
+    """Returns the configured place of weights, gradients and optimizer; resolves `auto` by the GPUs' memory."""
     if options.offload != "auto":
         return options.offload
     return "cpu" if setup.cuda and lacks(shapes, replace(setup, offload=False), replace(room, host=None)) else "none"
 
 
 def offload_here(options: TrainOptions, model: str, *, shares_gpu: bool = False) -> Literal["none", "cpu"]:
-    """Returns `train.offload` for this machine; `auto` depends on the GPUs' memory.
+    """Returns `train.offload` for this machine; resolves `auto` by the GPUs' memory.
 
     A model whose weights cannot be counted is assumed to fit.
     """

@@ -24,13 +24,13 @@ class Group:
     """Rows that are compared with each other, a group in the sense of `metrics.signal`."""
 
     key: Key[tuple[int, int]]
-    """Comparison key; a state's name is the position of its file and its `extra_info.index` there."""
+    """Comparison key, in which a state is (number of its file, `extra_info.index`)."""
     rows: tuple[int, ...]
     """Numbers of the group's rows, counted through all files in their order."""
     rewards: tuple[float, ...]
     """Normalised reward of each episode."""
     episodes: tuple[int, ...] = ()
-    """Episode of each row; `rewards` has the order in which episodes first occur here."""
+    """Episode of each row. Their order of first occurrence is the order of `rewards`."""
 
     @property
     def file(self) -> int:
@@ -72,7 +72,7 @@ class TrainData:
     max_prompt_tokens: int
     max_response_tokens: int
     rows_per_episode: int = 2
-    """Number of rows of an episode in which every trained seat spoke."""
+    """Number of rows of an episode in which every trained seat took a turn."""
 
     def to_train(self, keep_zero_signal: bool, imitated: int | None = None) -> list[Group]:
         """Returns the groups to train on.
@@ -80,8 +80,8 @@ class TrainData:
         Args:
             keep_zero_signal: Whether to keep groups without a signal.
             imitated: Number of episodes of each group to imitate, 0 for all episodes, also those of groups without a
-                signal; None if episodes are compared. Each imitated row is a group of its own, since nothing connects
-                it with others.
+                signal; None if episodes are compared. Each imitated row is a group of its own, since it is not compared
+                with others.
 
         Raises:
             NoSignalError: No group is left.
@@ -134,8 +134,8 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None, *, alone: bo
         numbers[comparison_key(row)].append(number)
     if not alone and (episodes_per_state < 2 or all(len(scored) < 2 for scored in rewards.values())):
         raise UserError(
-            f"{names}: one episode per game state; nothing is there to compare its reward with: a group of one "
-            "episode has no spread and GRPO learns nothing; play each state at least twice (--episodes-per-state)"
+            f"{names}: one episode per game state, so that GRPO has no rewards to compare and learns nothing; "
+            "play each state at least twice (--episodes-per-state)"
         )
     groups = [
         Group(key, tuple(own), tuple(rewards[key].values()), tuple(rows[number].episode for number in own))
@@ -157,7 +157,8 @@ def plan_steps(num_groups: int, groups_per_step: int, epochs: int, seed: int) ->
     """Returns the positions of the groups of each step.
 
     Every epoch is a new random order, cut into steps of nearly equal size with at most `groups_per_step` groups, so
-    that no group is left over. A pure function of its arguments: a resumed training continues in the same order.
+    that no group is left over. The result depends only on the arguments, so a resumed training continues in the same
+    order.
     """
     steps = -(-num_groups // groups_per_step)
     rng = np.random.default_rng(seed)
@@ -172,7 +173,7 @@ def updates_of(groups: int, groups_per_update: float) -> int:
 def split_rows(rows: int, updates: int, processes: int, micro_batch_size: int) -> tuple[int, int]:
     """Cut a step's rows into equal updates, and an update into equal passes on each process.
 
-    If the numbers do not divide, verl appends rows without loss; equal passes keep these few.
+    If the numbers do not divide evenly, verl adds padding rows without a loss; equal passes keep these few.
 
     Returns:
         Rows of one update over all processes, and rows of one pass on one process (`micro_batch_size` at most).
@@ -184,10 +185,10 @@ def split_rows(rows: int, updates: int, processes: int, micro_batch_size: int) -
 
 
 def mixed(rows: int, processes: int, seed: Sequence[int]) -> list[int]:
-    """Returns a random order of a batch's rows, so that each of several updates has rows of all groups.
+    """Returns a random order of a batch's rows, so that each update has rows of all groups.
 
     Returns:
-        Positions of the rows; they are permuted only within each process's part.
+        Positions of the rows; each row stays in its process's part.
     """
     rng = np.random.default_rng(seed)
     return [int(row) for part in np.split(np.arange(rows), processes) for row in rng.permutation(part)]
@@ -201,7 +202,7 @@ def by_length(lengths: Sequence[int], block: int) -> list[int]:
         block: Number of rows that must stay together, those of one update on one process.
 
     Returns:
-        Positions of the rows; they are permuted only within each block.
+        Positions of the rows; each row stays in its block.
     """
     order = np.argsort(np.array(lengths).reshape(-1, block), axis=1, kind="stable")
     return (order + block * np.arange(len(order))[:, None]).ravel().tolist()

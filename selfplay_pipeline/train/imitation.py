@@ -30,7 +30,7 @@ from selfplay_pipeline.train.offline_stage import train_policy
 from selfplay_pipeline.train.process import Trainer
 
 HIGHEST_RATE = 3e-3
-"""Highest learning rate that `imitate` takes by itself: the best of those tried on the untrained tiny model."""
+"""Largest default learning rate of `imitate`: the best of those tried on the untrained tiny model."""
 WARM_UP = 0.05
 """Share of the steps over which the learning rate rises linearly to its full value."""
 
@@ -93,7 +93,7 @@ def _check_folder_and_thoughts(config: Config, output: Path) -> None:
 
 
 def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str, Any] | None:
-    """Returns the settings and hashes that decide the rows; None if the rows exist already.
+    """Returns the settings and hashes that determine the rows; None if the rows exist already.
 
     Raises:
         UserError: The folder holds rows of another imitation.
@@ -116,7 +116,7 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
 
 
 def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
-    """Write the rows, and then the record of the settings that decided them."""
+    """Write the rows, then the record of the settings that determined them."""
     decided, model = _begun(config, sources, output), str(config.model)
     if decided is None:
         return

@@ -20,21 +20,21 @@ class Export(BaseModel):
 
 
 class Launch(BaseModel):
-    """One task for verl's process: to get ready, or to train and write the checkpoint."""
+    """One task for verl's process: load the model for a later training, or train and write the checkpoint."""
 
     model_config = ConfigDict(extra="forbid")
 
     log: Path
     """File for the output of all of verl's processes."""
     overrides: list[str] = []
-    """Hydra overrides; none if all steps are done and only the checkpoint has to be written."""
+    """Hydra overrides; empty if all steps are done and only the checkpoint is missing."""
     config: Path | None = None
-    """Configuration on top of verl's own, for a process that does only this task; None if verl stays for further tasks.
+    """Configuration file on top of verl's own, for a process with only this task; None if further tasks may follow.
     """
     joins_cluster: bool = False
     """Whether verl joins a running Ray cluster; else it starts Ray itself."""
     export: Export | None = None
-    """The checkpoint to write; None if verl only has to get ready."""
+    """Checkpoint to write; None if the task is only to load the model."""
 
 
 REASON = "reason.txt"

@@ -10,25 +10,28 @@ from dataclasses import dataclass, replace
 from selfplay_pipeline.core.shapes import Shapes
 
 FULL = 4
-"""Bytes of a float32 number: master weights, gradients after their reduction, each of Adam's two moments."""
+"""Size in bytes of a float32 number, the type of master weights, reduced gradients and Adam's two moments."""
 ADAM = 2 * FULL
 GPU_REST = 3_000_000_000
 """Bytes on each GPU for CUDA's context, NCCL, workspaces and the allocator's waste. Assumed, never measured here."""
 SERVER_REST = 4_000_000_000
 """Bytes on each GPU for a server that has released its memory: its context and CUDA graphs. Also assumed."""
 PROCESS = 4_000_000_000
-"""Host memory of a training process or a server on a GPU machine in addition to tensors: CUDA's libraries. Assumed."""
+"""Host memory of a training process or a server on a GPU machine without its tensors, mostly CUDA's libraries.
+
+Assumed.
+"""
 CPU_PROCESS = 1_000_000_000
-"""Host memory of one training process on a CPU, and of its parent command, in addition to tensors; measured."""
+"""Host memory of one training process on a CPU and of its parent command, without tensors. Measured."""
 RAY = 2_000_000_000
 """Host memory of Ray's services and of the actors that verl starts with them."""
 STATE = ("weights", "gradients", "optimizer")
 LOGIT_BYTES = 20
 """Bytes of logits per vocabulary entry and token.
 
-In bfloat16: the logits, scaled, without padding, their log-softmax in float32, and gradients of these; the audit of
-verl's engine found about 3 MB a token of 151,936 numbers. In float32 as many: logits, scaled and without padding
-together in the forward pass, and then their gradients.
+In bfloat16, these are the logits, the scaled logits, the logits without padding, their log-softmax in float32, and the
+gradients of these. Reading verl's engine gave about 3 MB per token for a vocabulary of 151,936. In float32 the sum is
+the same: three kinds of logits in the forward pass, then their gradients.
 """
 
 
@@ -37,7 +40,7 @@ class Setup:
     """Settings that decide how much memory a training takes."""
 
     processes: int
-    """Training processes over all nodes: each has a GPU of its own, or on a CPU all share one memory."""
+    """Number of training processes on all nodes. Each has its own GPU; on a CPU they share one memory."""
     tokens: int
     """Tokens of one forward and backward pass on one device, padding included."""
     processes_per_node: int = 1
@@ -55,7 +58,7 @@ class Setup:
 
     @property
     def bytes(self) -> int:
-        """Bytes of a number in a pass."""
+        """Size in bytes of a number in a forward or backward pass."""
         return FULL // 2 if self.half else FULL
 
 
@@ -82,8 +85,8 @@ def layer_activations(shapes: Shapes, number: int) -> int:
     These are the tensors that autograd saves in a decoder layer of Qwen2's or Llama's kind, in numbers. Each of two
     norms: its input, the normalised and the scaled output (3h). Attention: queries, its output, and that output in the
     order of the output projection (3h), keys and values. Feed-forward part: gate, its activation, up and the product
-    (4i). In bfloat16 a norm computes in float32, so that the first of its three tensors takes 4 bytes. At the sizes of
-    Qwen2.5-7B this is 6.5 MB a token for all layers; the audit measured 6.3 MB. A test compares the estimate with what
+    (4i). In bfloat16 a norm computes in float32, so that the first of its three tensors takes 4 bytes. For Qwen2.5-7B
+    this gives 6.5 MB per token for all layers; a measurement gave 6.3 MB. A test compares the estimate with what
     autograd saves.
     """
     hidden = shapes.hidden
@@ -109,17 +112,27 @@ def logits(shapes: Shapes, setup: Setup) -> int:
     return setup.tokens * shapes.vocabulary * LOGIT_BYTES
 
 
+def packed_mask(shapes: Shapes, setup: Setup) -> int:
+    """Returns the bytes of the attention mask of packed rows.
+
+    PyTorch's attention takes a mask of tokens × tokens, which it converts to the pass's dtype in each layer and keeps
+    for the backward pass. Flash attention needs none; whether it is installed is not known here.
+    """
+    kept = 1 if setup.checkpointing else shapes.layers
+    return setup.tokens**2 * (1 + kept * setup.bytes)
+
+
 def gathered(shapes: Shapes, setup: Setup) -> int:
     """Returns the bytes of unsharded weights that FSDP gathers for a pass.
 
-    verl wraps each layer, and, if they are not tied, embedding and head; tied ones stay gathered to the end. Two layers
-    are gathered at a time, since the next is fetched while one computes.
+    verl shards each layer separately, and also embedding and head if they are not tied; tied ones stay gathered to the
+    end. Two layers are gathered at a time, since the next is fetched while one computes.
     """
     return setup.bytes * (shapes.embedding + shapes.head + 2 * shapes.layer)
 
 
 def reduction(shapes: Shapes, setup: Setup) -> int:
-    """Returns the bytes of the largest gradient's copies while FSDP reduces it: the gradient, the buffer, one shard."""
+    """Returns the bytes that FSDP holds while it reduces the largest gradient: the gradient, a buffer and one shard."""
     largest = trainable(shapes, setup) // shapes.layers if setup.lora_rank else max(shapes.embedding, shapes.layer)
     return largest * (setup.bytes + FULL) + largest * FULL // setup.processes
 
@@ -132,8 +145,8 @@ def needs(shapes: Shapes, setup: Setup) -> list[Need]:
     the peak, since both are loaded back for a step (`verl/workers/engine/base.py`); `offload_policy` does. With LoRA
     the model's own weights are frozen, in float32 too, and have neither gradients nor moments.
 
-    Not all parts exist at one moment: a gradient is reduced when the activations are gone. But allocators do not return
-    fragmented memory, so that the sum is nearer to the measured peak than the largest moment.
+    Not all parts exist at the same time: a gradient is reduced after the activations are freed. But allocators do not
+        return fragmented memory, so the sum is closer to the measured peak than the largest simultaneous use.
     """
     own, frozen = trainable(shapes, setup), shapes.parameters if setup.lora_rank else 0
     count, share = f"{own:,} × ", f" ÷ {setup.processes}" * (setup.processes > 1)
@@ -153,11 +166,16 @@ def needs(shapes: Shapes, setup: Setup) -> list[Need]:
         Need("logits", logits(shapes, setup), 0,
              f"{setup.tokens:,} tokens × {shapes.vocabulary:,}"),
     ]  # fmt: skip
-    return found + (_beside_on_gpus(shapes, setup, state) if setup.cuda else _beside_on_a_cpu(shapes, setup))
+    if not setup.cuda:
+        return found + _beside_on_a_cpu(shapes, setup)
+    mask = Need(
+        "packed mask", packed_mask(shapes, setup), 0, f"{setup.tokens:,} × {setup.tokens:,}, without flash attention"
+    )
+    return [*found, mask, *_beside_on_gpus(shapes, setup, state)]
 
 
 def _beside_on_gpus(shapes: Shapes, setup: Setup, state: list[tuple[str, int, str]]) -> list[Need]:
-    """Returns the parts of a GPU node's host memory, and of GPU memory in addition to tensors."""
+    """Returns the parts of a GPU node's host memory, and the parts of GPU memory other than tensors."""
     share = min(1.0, setup.processes_per_node / setup.processes)
     weights, gradients, optimizer = (size for _, size, _ in state)
     rounded = pinned(shapes, setup) / (FULL * shapes.parameters)
@@ -216,15 +234,15 @@ class Room:
 
 
 def lacks(shapes: Shapes, setup: Setup, room: Room) -> str | None:
-    """Returns a description of the memory that is too small, None if everything fits."""
+    """Returns a description of the insufficient memory; None if everything fits."""
     found = needs(shapes, setup)
     return _too_small(on_device(found) if setup.cuda else 0, in_host(found, setup), room)
 
 
 def surely_lacks(shapes: Shapes, setup: Setup, room: Room) -> str | None:
-    """Returns a description of the memory that is too small even without the assumed parts, None if it may suffice.
+    """Returns a description of the memory that is insufficient even without the assumed parts; None if it may suffice.
 
-    On a CPU these are only weights, gradients and optimizer; on GPUs also the tensors of a pass, with half of the
+    The remaining parts are weights, gradients and optimizer; on GPUs also the tensors of a pass, with half of the
     logits.
     """
     found = {need.what: need for need in needs(shapes, setup)}
@@ -244,7 +262,7 @@ def _too_small(device: int, host: int, room: Room) -> str | None:
 
 
 def remedy(shapes: Shapes, setup: Setup, room: Room, longest: int = 1) -> str:
-    """Returns the settings that make the training fit, in words; of several solutions the first, cheap ones first.
+    """Returns advice: the settings that make the training fit, preferring those that cost the least.
 
     Args:
         shapes: Sizes of the model.
@@ -268,7 +286,7 @@ def remedy(shapes: Shapes, setup: Setup, room: Room, longest: int = 1) -> str:
 
 
 def _dearer(setup: Setup, cheap: list[tuple[str, Setup]]) -> list[tuple[str, Setup]]:
-    """Returns each cheap change together with one that also changes the speed or the result of training."""
+    """Returns each cheap change combined with one that costs speed or changes the result of training."""
     further: list[tuple[str, Setup]] = []
     if setup.cuda and not setup.offload:
         further += [(f"{words} and train.offload cpu", replace(tried, offload=True)) for words, tried in cheap]
@@ -293,9 +311,9 @@ class Disk:
 
     checkpoint: int
     state: int
-    """A trainer state: weights and optimizer."""
+    """Size of a trainer state: weights and optimizer."""
     saving: int
-    """Float32 weights that verl writes next to a state until the checkpoint is exported."""
+    """Size of the float32 weights that verl keeps next to a state until the checkpoint is exported."""
 
 
 def disk(shapes: Shapes, setup: Setup) -> Disk:

@@ -26,7 +26,7 @@ from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.fit import check_fits
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
 from selfplay_pipeline.train.launch import Export, Launch
-from selfplay_pipeline.train.process import Making, Trainer, TrainError
+from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
 from selfplay_pipeline.train.saves import (
     HELD_OUT_LOSSES,
     NewLines,
@@ -51,16 +51,16 @@ from selfplay_pipeline.train.verl_overrides import (
 )
 
 WANDB_LOGIN = "run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline to write to files alone"
-"""Advice in every message about a missing login."""
+"""Advice in messages about a missing login to Weights & Biases."""
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Result of a training; all figures except seconds cover the whole training, with its resumptions."""
+    """Result of a training; all figures except seconds include the steps of earlier processes."""
 
     steps: int
     groups: int
-    """Number of groups trained on, each once per epoch."""
+    """Number of groups trained on in each epoch."""
     groups_without_signal: int
     rows: int
     """Number of rows in `groups`."""
@@ -82,7 +82,8 @@ class TrainResult:
     own_tokens: int = 0
     """Number of sampled tokens trained on, counted once per epoch."""
     held_out_losses: tuple[float, ...] = ()
-    """Mean negative log-probs of the held-out rows' own tokens in nats: before the first step and after each epoch."""
+    """Mean negative log-prob of the held-out rows' imitated tokens in nats: before the first step and after each epoch.
+    """
 
 
 async def run_train(config: TrainConfig, trainer: Trainer | None = None) -> TrainResult:
@@ -197,13 +198,13 @@ def _read_groups(config: TrainConfig) -> tuple[TrainData, list[Group], int]:
     return data, groups, len(plan_for(config, data, len(groups)))
 
 
-def making_of(config: TrainConfig, device: Device) -> Making:
-    """Returns the settings that verl's processes start with for this training."""
+def start_settings(config: TrainConfig, device: Device) -> StartSettings:
+    """Returns the settings with which verl's processes are started for this training."""
     where = f"{config.nodes} × {config.gpus_per_node} workers, Ray: {config.ray_address}"
     imitates = config.imitated is not None
     parts = {"adapter": config.lora_rank > 0, "reference": config.has_reference, "imitates": imitates}
     settings = (where, *(f"{name}: {there}" for name, there in parts.items()), *config.overrides)
-    return Making(settings, environment(config, device))
+    return StartSettings(settings, environment(config, device))
 
 
 def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
@@ -215,8 +216,8 @@ def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
         log: File for verl's output until the training begins.
     """
     device = resolve_device(config)
-    making, overrides = making_of(config, device), preparing_overrides(config, device)
-    trainer.prepare(making, Launch(log=log, overrides=overrides, joins_cluster=config.joins_cluster))
+    start, overrides = start_settings(config, device), preparing_overrides(config, device)
+    trainer.prepare(start, Launch(log=log, overrides=overrides, joins_cluster=config.joins_cluster))
 
 
 async def _run_verl(
@@ -236,7 +237,7 @@ async def _run_verl(
         joins_cluster=config.joins_cluster,
     )
     follow = follower(NewLines(metrics_path(config)).read, done, watch)
-    await trainer.run(making_of(config, device), launch, follow)
+    await trainer.run(start_settings(config, device), launch, follow)
     write_json(state / "exported.json", {"step": planned})
 
 
@@ -255,11 +256,11 @@ def export_of(config: PolicyTraining, device: Device, step: int) -> Export:
 def follower(
     read: Callable[[], list[dict[str, Any]]], done: int, watch: Callable[[int, dict[str, Any]], None]
 ) -> Callable[[], bool]:
-    """Returns a function to call repeatedly while verl trains; it returns whether a step was reported so far.
+    """Returns a function to call repeatedly while verl trains, which returns whether a new step has been logged so far.
 
     Args:
         read: Function that returns the new lines of metrics.
-        done: Number of steps of an earlier process, which are not reported.
+        done: Number of steps of earlier processes, which are not reported again.
         watch: Function that receives each new step and its line.
     """
 
@@ -290,8 +291,7 @@ def _record(config: TrainConfig, data: TrainData, groups: list[Group]) -> dict[s
 def hashes_of(config: PolicyTraining) -> dict[str, str]:
     """Returns the content hashes of the models that a training reads, by their names in its record.
 
-    A hash covers the files' bytes when the training begins or continues. A later change, while verl reads a file, is
-    not detected.
+    A hash covers the files' bytes when the training begins or continues. Later changes are not detected.
     """
     models = {name: getattr(config, name, None) for name in ("model", "base_model", "reference_model")}
     return {f"weights.{name}": content_hash(model) for name, model in models.items() if model is not None}
@@ -318,7 +318,7 @@ def check_sampler(config: TrainConfig) -> None:
 
 
 def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> None:
-    """Bind the folder to this training; a later call for another training is rejected.
+    """Record in the folder that it belongs to this training; a later call for another training is rejected.
 
     Raises:
         UserError: The folder holds another training.
@@ -328,7 +328,7 @@ def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) ->
 
 
 def check_claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> bool:
-    """Returns whether the folder is already bound to this training.
+    """Whether the folder already belongs to this training.
 
     An option that is missing in the record has its default value.
 

@@ -46,21 +46,21 @@ from selfplay_pipeline.train.online_overrides import (
     verl_log,
 )
 from selfplay_pipeline.train.online_states import MONITOR_SPLIT, SCHEMA, Perspectives
-from selfplay_pipeline.train.process import Making, Trainer, TrainError
+from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
 from selfplay_pipeline.train.saves import NewLines, go_back_to_last_logged_save, keep_lines, prune, read_lines
 from selfplay_pipeline.train.verl_overrides import environment, metrics_path, resolve_device, state_dir
 
 WRITER = "`selfplay games` writes it"
-"""Advice in messages about unreadable states."""
+"""Advice in messages about files of states that cannot be read."""
 
 
 @dataclass(frozen=True)
 class OnlineResult:
-    """Result of an online training; all figures except seconds cover the whole training, with its resumptions."""
+    """Result of an online training; all figures except seconds include the steps of earlier processes."""
 
     steps: int
     games: int
-    """Number of episodes of all training steps, with groups that were not trained on."""
+    """Number of episodes of all training steps, including those of groups that were not trained on."""
     before: dict[str, float]
     """Held-out figures before the first step."""
     after: dict[str, float]
@@ -126,7 +126,7 @@ async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
             logged = NewLines(verl_log(config))
             with Trainer() as trainer:
                 follow = follower(lambda: _absorb(config, logged.read()), done or -1, watch)
-                await trainer.run(Making((), env), launch, follow)
+                await trainer.run(StartSettings((), env), launch, follow)
             write_json(state / "exported.json", {"step": planned})
         lines = read_lines(metrics_path(config))
         if [line["step"] for line in lines] != list(range(planned + 1)):
@@ -293,7 +293,7 @@ def _identity(config: OnlineConfig) -> dict[str, Any]:
 def _absorb(config: OnlineConfig, logged: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add the new steps of verl's log to metrics.jsonl, and return their lines.
 
-    Each of verl's processes begins a new log with a validation that is already in metrics.jsonl.
+    A resumed process's log begins with a validation that metrics.jsonl contains already.
     """
     if not logged:
         return []

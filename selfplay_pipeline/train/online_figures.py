@@ -12,7 +12,7 @@ from selfplay_pipeline.metrics.figures import figures_of as figures_of_games
 from selfplay_pipeline.metrics.figures import measure
 
 BELOW = "per_"
-"""Prefix of denominators: verl receives a ratio of sums as two numbers, numerator and denominator."""
+"""Prefix for denominators in metrics, since verl averages numerator and denominator of a ratio separately."""
 
 
 def figures_of(record: EpisodeRecord, game: Game) -> dict[str, float]:

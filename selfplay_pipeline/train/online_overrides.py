@@ -31,7 +31,7 @@ def config_folder() -> Path:
 
 
 def held_out_path(config: OnlineConfig) -> Path:
-    """Returns the file for the figures of validations, one line each, until they are added to metrics.jsonl."""
+    """Returns the temporary file of validations' figures, one line each, which are later added to metrics.jsonl."""
     return state_dir(config) / "held_out.jsonl"
 
 

@@ -63,13 +63,13 @@ def check_online(config: Config) -> None:
         check_not_shared(shared)
     elif gpus % shared:
         raise UserError(
-            f"engine.tensor_parallel {shared}: does not divide train.gpus_per_node {gpus}; give another of them"
+            f"engine.tensor_parallel {shared}: does not divide train.gpus_per_node {gpus}; change one of them"
         )
     else:
         check_compiler()
     copies = config.train.workers // shared
     wanted = config.engine.data_parallel
-    if wanted not in (1, copies):
+    if wanted not in (1, copies, gpus // shared):
         raise UserError(
             f"engine.data_parallel {wanted}: train-online serves {copies} copies of the model, one on each {shared} of "
             f"its {config.train.workers} training processes; leave it out"

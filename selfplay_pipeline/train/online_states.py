@@ -16,7 +16,7 @@ from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, GameSettings, Sta
 from selfplay_pipeline.games.registry import make_game
 
 Perspectives = Literal["both", "one"]
-"""Training rows from the episodes of a state: one per player, or only that of `seat`."""
+"""Training rows of an episode: one per player (`both`), or only that of `seat` (`one`)."""
 
 TRAIN_SPLIT, MONITOR_SPLIT = "train", "monitor"
 """Values of `extra_info.split` in train.parquet and test.parquet."""
@@ -62,7 +62,7 @@ def write_games(
         num_test: Number of validation states.
         seed: Seed of the training states, as for `generate`.
         test_seed: Seed of the validation states. They come from the seed space of the monitor states of `iterate`, so
-            that a training selected on them can still be evaluated on the unseen states of `evaluate`.
+            that `evaluate` still has unseen states after a training was selected on them.
         per_seat: Whether to write one row for each player of a state instead of one for the state.
 
     Raises:

@@ -1,4 +1,6 @@
-"""Manages verl's process: started on demand or earlier, kept for all trainings that it can do, always stopped."""
+"""Management of verl's process, which is started on demand or in advance, reused by later trainings, and always
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ from selfplay_pipeline.train.stopped import prepare_reason, take_reason
 
 POLL_SECONDS = 0.05
 MAX_REPEATS = 2
-"""Number of times that a training is started again after a passing fault before its first step."""
+"""Maximum number of restarts of a training after transient faults before its first step."""
 PASSING = {TAKEN: "verl found a port taken", "timed out during startup": "Ray did not start within its 30 seconds"}
-"""Faults that may be gone at the next start, by what a log says of them."""
+"""Transient faults: the text in a log, and a description for messages."""
 
 
 class TrainError(RuntimeError):
@@ -28,11 +30,11 @@ class TrainError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Making:
-    """Settings that verl's processes are started with; all trainings of one process share them.
+class StartSettings:
+    """Settings with which verl's processes are started; all trainings in one process share them.
 
     Attributes:
-        settings: Settings that decide which processes exist, in any words.
+        settings: Settings that determine the processes; only compared for equality.
         env: Environment variables.
     """
 
@@ -41,15 +43,15 @@ class Making:
 
 
 class Process:
-    """A running process of verl's, with all processes that it starts."""
+    """A running process of verl, with all its child processes."""
 
-    def __init__(self, making: Making, log: Path) -> None:
-        self.making = making
+    def __init__(self, start: StartSettings, log: Path) -> None:
+        self.start = start
         self._tasks = 0
         self._logs = {log: _size(log)}
         self._folder = Path(tempfile.mkdtemp(prefix="trainer-"))
         command = [sys.executable, "-u", "-m", "selfplay_pipeline.train.verl.main", str(self._folder)]
-        self._child: Child = spawn(command, log, making.env)
+        self._child: Child = spawn(command, log, start.env)
 
     @property
     def pid(self) -> int:
@@ -77,7 +79,9 @@ class Process:
         return take_reason(self._folder / REASON)
 
     def passing_fault(self) -> str | None:
-        """Returns the key in `PASSING` of a fault that the process or one that it started has logged, if any."""
+        """Returns the key in `PASSING` of a transient fault in the log of the process or its children; None without
+        one.
+        """
         found = (text for text in PASSING for log, since in self._logs.items() if was_logged(text, log, since))
         return next(found, None)
 
@@ -91,9 +95,9 @@ def _size(log: Path) -> int:
 
 
 class Trainer:
-    """Holds at most one process of verl's at a time.
+    """Holder of at most one verl process at a time.
 
-    All its state is in files too: a process that is started again ends with the same weights.
+    All state is also in files, so a restarted process ends with the same weights.
     """
 
     def __init__(self) -> None:
@@ -104,34 +108,36 @@ class Trainer:
         """Process id of the supervisor, None if there is no process."""
         return None if self._process is None else self._process.pid
 
-    def prepare(self, making: Making, launch: Launch) -> None:
-        """Start a process that gets ready in the background, unless a suitable one runs; arguments as for `run`."""
-        if not self._fits(making):
-            self._started(making, launch.log).send(launch)
+    def prepare(self, start: StartSettings, launch: Launch) -> None:
+        """Start a process that loads the model in the background, unless a suitable one runs; arguments as in `run`."""
+        if not self._fits(start):
+            self._started(start, launch.log).send(launch)
 
-    async def run(self, making: Making, launch: Launch, watch: Callable[[], bool]) -> None:
-        """Run a task to its end; a start with a passing fault is repeated.
+    async def run(self, start: StartSettings, launch: Launch, watch: Callable[[], bool]) -> None:
+        """Run a task to its end; a start with a transient fault is repeated.
 
         Args:
-            making: Settings that the task needs; a process with other settings is replaced.
+            start: Settings that the task needs; a process with other settings is replaced.
             launch: The task.
-            watch: Function that is called repeatedly during the task, the last time when the task is done; returns
-                whether the task has written anything yet.
+            watch: Function that is called repeatedly during the task and once after it; returns whether the task has
+                written anything yet.
 
         Raises:
             TrainError: verl failed.
         """
         repeats = 0
-        while fault := await self._run(making, launch, watch, repeats < MAX_REPEATS):
+        while fault := await self._run(start, launch, watch, repeats < MAX_REPEATS):
             repeats += 1
             again = f"starting it again ({repeats} of {MAX_REPEATS})"
             logger.warning(f"{PASSING[fault]} before the first step ({fault}; see {launch.log}); {again}")
 
-    async def _run(self, making: Making, launch: Launch, watch: Callable[[], bool], may_repeat: bool) -> str | None:
-        """Run a task to its end; returns the passing fault if the task did not begin and may be repeated."""
+    async def _run(
+        self, start: StartSettings, launch: Launch, watch: Callable[[], bool], may_repeat: bool
+    ) -> str | None:
+        """Run a task to its end; returns the transient fault if the task did not begin and may be repeated."""
         process = self._process
-        if process is None or not self._fits(making):
-            process = self._started(making, launch.log)
+        if process is None or not self._fits(start):
+            process = self._started(start, launch.log)
         process.send(launch)
         try:
             over = begun = False
@@ -167,11 +173,11 @@ class Trainer:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
-    def _fits(self, making: Making) -> bool:
-        """Whether there is a process that can do a task with these settings."""
-        return self._process is not None and self._process.exit_code is None and self._process.making == making
+    def _fits(self, start: StartSettings) -> bool:
+        """Whether a process is running that was started with these settings."""
+        return self._process is not None and self._process.exit_code is None and self._process.start == start
 
-    def _started(self, making: Making, log: Path) -> Process:
+    def _started(self, start: StartSettings, log: Path) -> Process:
         self.stop()
-        self._process = Process(making, log)
+        self._process = Process(start, log)
         return self._process

@@ -19,10 +19,13 @@ WHOLE = "whole.json"
 ADAPTER = "adapter"
 """Name of the folder of a LoRA adapter in peft's format: in a save, and next to a checkpoint."""
 PICKLED_POSITION = "data.pt"
-"""verl's file of the dataloader's position. A pickle, and not needed: what a step trains on follows from its number."""
+"""verl's file of the dataloader's position.
+
+It is a pickle and is not needed, because the data of a step follow from its number.
+"""
 
 HELD_OUT_LOSSES = ("selfplay/held_out_loss/before", "selfplay/held_out_loss")
-"""Metrics of imitation: at the first step, and at the last of each epoch."""
+"""Names of the held-out losses of imitation: before the first step, and after the last step of each epoch."""
 
 
 def saves(state: Path) -> dict[int, Path]:
@@ -32,7 +35,7 @@ def saves(state: Path) -> dict[int, Path]:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a save is complete and still exists; verl deletes the content of the oldest saves."""
+    """Whether a save is complete. verl deletes the content of old saves but keeps their folders."""
     return (folder / WHOLE).exists() and (folder / "actor").is_dir()
 
 
@@ -51,10 +54,10 @@ def saved_adapter(state: Path, step: int) -> Path:
 
 
 def go_back_to_last_logged_save(state: Path, metrics: Path) -> int:
-    """Let verl continue at its last complete save whose step was logged, else begin anew; returns the step or 0.
+    """Make verl continue at its last complete save whose step was logged, else from the start; returns the step or 0.
 
-    verl saves before it logs, so that a kill in between would lose the step's metrics; and verl cannot read a record of
-    the last save that a kill left incomplete.
+    verl saves before it logs, so a kill between the two would lose the step's metrics. verl also cannot read a record
+    of the last save that a kill left incomplete.
     """
     folders, logged = saves(state), {line["step"] for line in read_lines(metrics)}
     for folder in folders.values():
@@ -71,7 +74,7 @@ def go_back_to_last_logged_save(state: Path, metrics: Path) -> int:
 
 
 def prune(state: Path, step: int) -> None:
-    """Delete all saves but the last, and the last one's copy of the checkpoint's weights."""
+    """Delete all saves but the last, and from the last one its extra copy of the checkpoint's weights."""
     for saved, folder in saves(state).items():
         if saved != step:
             shutil.rmtree(folder)
@@ -80,7 +83,7 @@ def prune(state: Path, step: int) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Whole JSON lines, each of a step; a torn last one is not there yet.
+    """Returns the complete JSON lines, one per step; an incomplete last line is ignored.
 
     Raises:
         UserError: A line is damaged.

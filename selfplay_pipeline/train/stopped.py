@@ -1,4 +1,4 @@
-"""Passes the reason why a training stopped, one line, from verl's processes to the command that started them."""
+"""File through which verl's processes tell the command, in one line, why the training stopped."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import re
 from pathlib import Path
 
 ROOM = 4096
-"""Size of the file for the reason, in bytes. They are written beforehand, since the disk may be full later."""
+"""Size in bytes of the file for the reason.
+
+The file is filled with blanks in advance, since the disk may be full later.
+"""
 
 
 class TrainingStopped(Exception):
-    """The training must not continue; the message is one line with the reason and the files that are left."""
+    """The training must not continue. The message is one line with the reason and the state of the files."""
 
 
 def prepare_reason(path: Path) -> None:

@@ -26,11 +26,11 @@ from selfplay_pipeline.train.process import Trainer
 
 LEARNING_RATE = 2e-3
 OPTIMIZER = ["actor_rollout_ref.actor.optim.betas=[0.9,0.98]", "actor_rollout_ref.actor.optim.weight_decay=0.01"]
-"""AdamW's second beta is for fewer than a thousand steps."""
+"""Overrides of AdamW's settings; the second beta suits trainings of fewer than a thousand steps."""
 SAVE_EVERY = 100
 HELD_OUT = 0.02
 FIRST_STATE = 1_000_000
-"""Stage n is played on states from n times this number on, and self-play on states from 0 on."""
+"""Distance between the first states of two stages: stage n begins at n times this number, self-play at 0."""
 
 
 async def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Path:
@@ -39,8 +39,8 @@ async def build_tiny_model(config: Config, lesson: str, out: Path | None = None)
     Args:
         config: Configuration with the game to learn, and the seed of weights, episodes and batches.
         lesson: A name in `Game.lessons`.
-        out: The folder for the Hugging Face checkpoint, by default the lesson's. `warm_start.json` in it records the
-            settings. Until then it holds episodes and trainings.
+        out: The folder for the Hugging Face checkpoint, by default the lesson's. At the end, `warm_start.json` in it
+            records the settings; until then, the folder holds episodes and trainings.
 
     Returns:
         The folder.

@@ -19,8 +19,8 @@ CHAT_TEMPLATE = (
 def build_tokenizer(words: Sequence[str]) -> Any:
     """Returns a `Qwen2Tokenizer` over bytes without merges, in which each of a game's words is an added token.
 
-    Transformers rebuilds the tokenizer of any Qwen2 checkpoint as this class, so that a pre-tokenisation of our own
-    would be lost on loading; added tokens are kept.
+    Transformers loads the tokenizer of any Qwen2 checkpoint as this class, so it would lose a custom pre-tokenisation,
+    but it keeps added tokens.
     """
     from tokenizers import AddedToken, pre_tokenizers
     from transformers import Qwen2Tokenizer

@@ -11,7 +11,7 @@ CONTEXT_LENGTH = 1024
 def new_model(tokenizer: Any) -> Any:
     """Returns an untrained `Qwen2ForCausalLM` in float32.
 
-    The head is not tied, because exports of tied heads are easily misread.
+    The head is not tied to the embedding, since tied heads complicate exports.
     """
     import torch
     from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
@@ -40,9 +40,9 @@ def new_model(tokenizer: Any) -> Any:
 
 
 def look_back(model: Any, offsets: Sequence[int], strength: float = 6.0) -> None:
-    """Let the first heads of the first layer initially attend to the token `offset` positions earlier.
+    """Initialise one head of the first layer per offset so that it attends to the token `offset` positions earlier.
 
-    A number then knows from the start which words it belongs to; otherwise learning this takes most of the training.
+    The model can then relate a number to its words from the start; learning this would take most of the training.
     With rotary embeddings (Su et al., arXiv 2104.09864) the constant query a·(cos oθ, −sin oθ) and key a·(1, 0) give
     the attention logit a² Σ cos((distance − o) θ).
     """

@@ -23,12 +23,19 @@ from shared_server import TINY
 from tensordict import TensorDict
 from transformers import AutoModelForCausalLM
 from verl.utils import tensordict_utils as tu
+from verl.utils.torch_functional import entropy_from_logits
+from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 import selfplay_pipeline.train.verl as folder
 from selfplay_pipeline.core.loopback import loopback_environment
 from selfplay_pipeline.core.patches import PATCHES
-from selfplay_pipeline.train.verl.patches import TOKENS_AT_A_TIME, CPUEngine, log_probs_of
+from selfplay_pipeline.train.verl.patches import (
+    TOKENS_AT_A_TIME,
+    OwnTokensEngine,
+    log_probs_of,
+    scale_logits_in_float32,
+)
 
 FOUND = [patch for patch in PATCHES if patch.library.startswith(("verl", "TransferQueue"))]
 IMPLICIT = {"__module__", "__doc__", "__annotations__", "__abstractmethods__", "__dict__", "__weakref__", "_abc_impl"}
@@ -104,7 +111,9 @@ def test_each_of_verls_processes_gets_the_replacements_with_verl(extension: str,
     env = os.environ | loopback_environment() | extended | {"PYTHONPATH": str(Path.cwd())}
     program = [sys.executable, "-c", IN_A_PROCESS]
     done = subprocess.run(program, env=env, cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout.split() == ["127.0.0.1", "CPUEngine", "RealRowsWorker", "gloo", "UnpicklingError"], done.stderr
+    assert done.stdout.split() == ["127.0.0.1", "OwnTokensEngine", "RealRowsWorker", "gloo", "UnpicklingError"], (
+        done.stderr
+    )
     assert not (tmp_path / "ran").exists()
 
 
@@ -115,7 +124,9 @@ def rows(lengths: list[int], make: Any) -> torch.Tensor:
     return torch.nested.as_nested_tensor([make(length) for length in lengths], layout=torch.jagged)
 
 
-def computed(engine_class: type, model: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor, int]:
+def computed(
+    engine_class: type, model: Any, *, packed: bool = False
+) -> tuple[dict[str, torch.Tensor], torch.Tensor, int]:
     """Outputs, the gradient of all log-probs of responses, and for how many tokens of a row there were logits."""
     torch.manual_seed(0)
     whole = [prompt + response for prompt, response in zip(PROMPTS, RESPONSES, strict=True)]
@@ -128,9 +139,13 @@ def computed(engine_class: type, model: Any) -> tuple[dict[str, torch.Tensor], t
         },
         batch_size=len(whole),
     )
-    tu.assign_non_tensor(batch, use_remove_padding=False, calculate_entropy=True)
+    tu.assign_non_tensor(batch, use_remove_padding=packed, calculate_entropy=True)
     engine = object.__new__(engine_class)
-    engine.pad_to_length, engine.engine_config = None, SimpleNamespace(entropy_checkpointing=False)
+    engine.pad_to_length, engine.use_ulysses_sp = None, False
+    engine.engine_config = SimpleNamespace(
+        entropy_checkpointing=False, entropy_from_logits_with_chunking=False, ulysses_sequence_parallel_size=1
+    )
+    engine.compute_entropy_from_logits = entropy_from_logits
     inputs, arguments = engine.prepare_model_inputs(batch)
     output = model(**inputs, use_cache=False)
     found = engine.prepare_model_outputs(output, arguments, batch, None)
@@ -150,16 +165,29 @@ def model() -> Any:
     return AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32, attn_implementation="sdpa")
 
 
-def test_no_logits_of_prompts_give_the_same_log_probs_entropies_and_gradients(model):
-    (whole, gradient, tokens), (short, other, fewer) = (
-        computed(engine, model) for engine in (FSDPEngineWithLMHead, CPUEngine)
-    )
-    assert fewer == tokens - (min(PROMPTS) - 1)
+@pytest.mark.parametrize("packed", [False, True])
+def test_no_logits_of_prompts_give_the_same_log_probs_entropies_and_gradients(model: Any, packed: bool) -> None:
+    """Padded rows have logits from the last token of the shortest prompt on, packed ones from that of their own."""
+    whole, gradient, _ = computed(FSDPEngineWithLMHead, model)
+    short, other, tokens = computed(OwnTokensEngine, model, packed=packed)
+    longest = max(prompt + response for prompt, response in zip(PROMPTS, RESPONSES, strict=True))
+    assert tokens == (sum(RESPONSES) + len(PROMPTS) if packed else longest - (min(PROMPTS) - 1))
     assert whole.keys() == short.keys() == {"log_probs", "entropy"}
     for name in whole:
         for one, two in zip(read(whole[name]), read(short[name]), strict=True):
             torch.testing.assert_close(one, two)
-    torch.testing.assert_close(gradient, other)
+    torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-5 * gradient.abs().max().item())
+
+
+def test_logits_are_divided_by_the_temperature_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """verl's own quotient is rounded to bfloat16."""
+    monkeypatch.setattr(transformer_impl, "_scale_logits_by_temperature", None)  # restored afterwards
+    scale_logits_in_float32()
+    logits = 20 * torch.randn(5, 300).bfloat16()
+    temperature = torch.full((5, 1), 0.7)
+    scaled = transformer_impl._scale_logits_by_temperature(logits, temperature, is_unit_temperature=False)
+    torch.testing.assert_close(scaled, logits.float() / 0.7)
+    assert transformer_impl._scale_logits_by_temperature(logits, temperature, is_unit_temperature=True) is logits
 
 
 def test_log_probs_of_bfloat16_logits_are_computed_in_float32():

@@ -365,7 +365,7 @@ SMALL_FILES = [
     *(Bad(f"state.json: {name}", ITERATE, rf"run/state\.json{says}.*`selfplay iterate` writes this file",
           {"run/state.json": spoil})
       for name, spoil, says in DAMAGES),
-    Bad("state.json: edited figure", ITERATE, r"run/state\.json: iteration 1, evaluate: field '.*without this entry",
+    Bad("state.json: edited figure", ITERATE, r"run/state\.json: iteration 1, evaluate: field '.*remove this entry",
         {"run/state.json": in_json(f"{FINISHED}.held_out_reward", "high")}),
     Bad("manifest.json", (ITERATE, "report run --output out.html"), r"run/manifest\.json:1: not JSON",
         {"run/manifest.json": "x"}),

@@ -88,11 +88,14 @@ def one(training: TrainConfig) -> Expected:
 def test_two_processes_do_what_one_does(one: Expected, tmp_path: Path) -> None:
     """Killed after the first step, they continue by the same command, in a folder of which they run no file.
 
+    Their passes hold packed rows, as on GPUs, and the one process pads its own.
+
     No other machine can reach their sockets.
     """
     (tmp_path / "hostile").mkdir()
     fill(tmp_path / "hostile")
-    config = one.config.model_copy(update={"output": tmp_path / "two", "gpus_per_node": 2})
+    packed = [*one.config.overrides, "actor_rollout_ref.model.use_remove_padding=true"]
+    config = one.config.model_copy(update={"output": tmp_path / "two", "gpus_per_node": 2, "overrides": packed})
     running: set[str] = set()
 
     def kill_a_worker(report: Report) -> None:

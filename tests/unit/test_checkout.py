@@ -36,6 +36,16 @@ def test_lock_files_and_large_files_are_found(tmp_path):
     ]
 
 
+def test_a_link_to_nothing_is_found(tmp_path):
+    git(tmp_path, "init")
+    (tmp_path / "model").symlink_to("gone")
+    git(tmp_path, "add", ".")
+    assert check(tmp_path) == (
+        1,
+        ["model: is a link to gone, which does not exist; `git rm --cached` removes it from git"],
+    )
+
+
 def test_what_commands_write_below_data_is_ignored():
     """All paths there that documents, the Makefile and the configuration name are outputs, or ship with the package."""
     files = [ROOT / "Makefile", *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").rglob("*.py")]

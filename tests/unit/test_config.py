@@ -87,7 +87,10 @@ def test_a_section_of_which_all_is_commented_out_changes_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("seed: 1\nbase: huge\n", r"run\.yaml:2: key 'base': there is no base 'huge'; choose one of default, tiny"),
+        (
+            "seed: 1\nbase: huge\n",
+            r"run\.yaml:2: key 'base': there is no base 'huge'; choose one of default, one_gpu, tiny",
+        ),
         ("seed: 1\nbase: [tiny]\n", r"run\.yaml:2: key 'base': there is no base \['tiny'\]"),
         ("base: tiny\ngame:\n  base: tiny\n", r"run\.yaml:3: key 'game\.base': there is no such key"),
         ("base: tiny\n\ngame: 5\n", r"run\.yaml:3: key 'game'"),
@@ -118,3 +121,19 @@ def test_a_byte_order_mark_an_empty_file_and_numbers_as_people_write_them_are_un
     config = load_config(str(path), {})
     assert (config.train.learning_rate, config.train.kl_coef) == (1e-6, 1)
     assert (config.generate.num_episodes, config.generate.thinking) == (1000, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ({}, (8, 8, 2048)),
+        ({"engine.tensor_parallel": 2}, (8, 4, 1024)),
+        ({"train.gpus_per_node": 4, "engine.data_parallel": 2, "generate.max_concurrency": 96}, (4, 2, 96)),
+        ({"engine.server_url": ["http://one:1", "http://two:1"]}, (8, 1, 512)),
+        ({"train.device": "cpu", "engine.device": "cpu"}, (1, 1, 256)),
+    ],
+)
+def test_all_gpus_are_used_unless_the_configuration_says_how_many(given, used):
+    """Processes that train, copies of the model that play, and episodes at the same time, 256 for each copy."""
+    config = load_config("default", given, gpus=8)
+    assert (config.train.gpus_per_node, config.engine.data_parallel, config.generate.max_concurrency) == used

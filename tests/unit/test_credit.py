@@ -21,7 +21,7 @@ from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import CUT, HELD_OUT, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
-from selfplay_pipeline.games.matching.losses import known_cells, lost, matching_of, possible_score
+from selfplay_pipeline.games.matching.lost_reward import known_cells, lost, matching_of, possible_score
 from selfplay_pipeline.games.matching.scripted import Sharing
 from selfplay_pipeline.games.matching.teacher import Teacher
 from selfplay_pipeline.generate.records import EpisodeRecord

@@ -152,7 +152,7 @@ def test_a_layer_keeps_for_its_backward_pass_what_is_counted(kind: str) -> None:
 
 class TestDecisions:
     def options(self, **changes: Any) -> TrainOptions:
-        return load_config("default", {"train.device": "cuda", **changes}, gpu=True).train
+        return load_config("default", {"train.device": "cuda", **changes}, gpus=1).train
 
     def offload(self, qwen: Shapes, room: Room, **changes: Any) -> str:
         options = self.options(**changes)
@@ -173,7 +173,7 @@ class TestDecisions:
 
     def test_a_file_of_ones_own_keeps_the_defaults_of_a_gpu(self, tmp_path: Path) -> None:
         (tmp_path / "my.yaml").write_text("train: {epochs: 2}")
-        config = load_config(str(tmp_path / "my.yaml"), {}, gpu=True)
+        config = load_config(str(tmp_path / "my.yaml"), {}, gpus=1)
         assert (config.model, config.train.epochs) == (GPU_MODEL, 2)
         assert (config.train.gradient_checkpointing, config.train.max_tokens_per_pass) == (True, 8192)
         context = config.engine.context_length
@@ -208,7 +208,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("machine", "advice"),
         [
-            ("--gpus 1 --gpu-memory 80 --host-memory 128", "train.lora_rank 32"),
+            ("--config default --gpus 1 --gpu-memory 80 --host-memory 128", "train.lora_rank 32"),
             ("--gpus 8 --gpu-memory 24", "of 24.0 GB on each GPU with rows of 8,192 tokens: set train.max_tokens_per"),
         ],
     )
@@ -217,6 +217,11 @@ class TestCommand:
         assert done.returncode == 2
         (line,) = [line for line in done.stdout.splitlines() if line.startswith("does not fit: training needs ")]
         assert advice in line
+
+    def test_one_gpu_trains_an_adapter_and_holds_it(self) -> None:
+        done = doctor("--gpus", "1", "--gpu-memory", "80", "--host-memory", "128")
+        assert done.returncode == 0, done.stdout
+        assert "one_gpu (for a machine with one GPU)" in done.stderr
 
     @pytest.mark.parametrize("nodes", [1, 2])
     def test_eight_h100_hold_a_share_of_the_state_each(self, qwen: Shapes, nodes: int) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from selfplay_pipeline.games.base import HELD_OUT, Outcome, Said, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
-from selfplay_pipeline.games.matching.losses import Losses, known_cells, lost, notes, told_truly
+from selfplay_pipeline.games.matching.lost_reward import Losses, known_cells, lost, notes, told_truly
 from selfplay_pipeline.games.matching.names import short_titles
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.matching.scripted import PlayerView, Sharing, propose, random_matching

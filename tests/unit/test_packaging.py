@@ -144,3 +144,15 @@ def test_a_wheel_holds_every_file_of_the_package_and_weighs_little(tmp_path):
     files = {str(path.relative_to(source)) for path in (source / PACKAGE).rglob("*") if path.is_file()}
     assert files == {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert wheel.stat().st_size < 20e6
+
+
+def test_the_image_has_what_the_page_says_and_installs_what_the_lock_says():
+    """Its steps are `make setup`, which `bin/check_gpu_lock.sh` tests, and packages of the system."""
+    steps = re.sub(r"^#.*\n", "", Path("Dockerfile").read_text(), flags=re.MULTILINE)
+    assert re.match(r"FROM nvidia/cuda:13\.0\.\d+-devel-ubuntu24\.04\n", steps)
+    install, make = re.findall(r"^RUN (.+)$", steps, re.MULTILINE)
+    assert make == "make setup DEVICE=gpu VENV=/opt/selfplay"
+    page = Path("docs/gpus-and-clusters.md").read_text()
+    for package in ("g++-13", "libnuma1"):
+        assert package in install and package.replace("-", " ") in page
+    assert "ENV PATH=/opt/selfplay/bin:$PATH" in steps and 'ENTRYPOINT ["selfplay"]' in steps

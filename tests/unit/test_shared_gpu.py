@@ -183,7 +183,7 @@ def test_weights_that_were_given_back_are_loaded_anew_even_where_they_are_the_sa
     assert opened[1:] == [("some/model", True)] * 2
 
 
-def test_only_a_server_on_a_gpu_that_it_shares_saves_memory(monkeypatch, tmp_path):
+def test_a_server_on_a_gpu_uses_flashinfer_and_saves_memory_if_it_shares_it(monkeypatch, tmp_path):
     def spec(device: str, shares_gpu: bool) -> ServerSpec:
         return ServerSpec(model="m", device=device, log_path=Path("log"), shares_gpu=shares_gpu)
 
@@ -194,6 +194,7 @@ def test_only_a_server_on_a_gpu_that_it_shares_saves_memory(monkeypatch, tmp_pat
     for device in ("cpu", "cuda"):
         for shares in (False, True):
             saves = device == "cuda" and shares
+            assert ("--attention-backend=flashinfer" in spec(device, shares).command(1)) == (device == "cuda")
             assert ("--enable-memory-saver" in spec(device, shares).command(1)) == saves
             path = spec(device, shares).environment().get("LD_LIBRARY_PATH")
             assert path == (f"{runtime.parent}:/somewhere" if saves else None)

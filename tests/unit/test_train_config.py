@@ -243,7 +243,10 @@ class TestOverrides:
         found = overrides("cuda")
         attention = found["+actor_rollout_ref.model.override_config.attn_implementation"]
         assert attention == ("flash_attention_2" if used else "sdpa")
-        assert found[MODEL + "use_remove_padding"] == str(used).lower()
+
+    def test_rows_are_packed_on_a_gpu_so_that_a_pass_has_no_padding(self) -> None:
+        packed = [overrides(device)[MODEL + "use_remove_padding"] for device in ("cpu", "cuda")]
+        assert packed == ["false", "true"]
 
     def test_further_hydra_overrides_come_last_and_untouched(self) -> None:
         own = ["actor_rollout_ref.actor.optim.lr=0.5", "+trainer.anything='a b'"]

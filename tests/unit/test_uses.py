@@ -133,7 +133,7 @@ def test_training_while_playing_has_no_partner_that_is_not_trained(tmp_path):
 def test_all_built_in_configurations_are_for_every_command_but_the_partner_for_training_while_playing(command):
     for name in built_in():
         if (name, command) != ("tiny_shy", "train-online"):
-            load_config(name, {}, gpu=name == "default", command=command)
+            load_config(name, {}, gpus=int(name == "default"), command=command)
 
 
 @pytest.mark.parametrize("command", WORK)
@@ -141,7 +141,7 @@ def test_one_file_configures_all_commands(command, tmp_path):
     example = re.search("```yaml\n(.*?)```", (ROOT / "docs" / "configuration.md").read_text(), re.DOTALL)
     assert example
     (tmp_path / "all.yaml").write_text(example[1])
-    load_config(str(tmp_path / "all.yaml"), {}, gpu=True, command=command)
+    load_config(str(tmp_path / "all.yaml"), {}, gpus=1, command=command)
 
 
 def test_the_smoke_test_trains_while_playing_with_keys_that_have_an_effect(tmp_path):

@@ -21,7 +21,7 @@ MOST_LINES = 40
 class Terminal(Console):
     """rich's console for text from outside: markup, emoji codes and control characters have no effect.
 
-    rich adds its styles after the text of a segment has been cleaned, and marks its own control codes.
+    rich adds its styles after the text is cleaned, and marks its own control codes.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -29,7 +29,7 @@ class Terminal(Console):
 
     @property
     def file(self) -> IO[str]:
-        """The stream below `Cleaned`, which would remove rich's own styles."""
+        """The real stream below a `Cleaned` wrapper; the wrapper would remove rich's own styles."""
         stream: Any = super().file
         return cast(IO[str], stream.beneath if isinstance(stream, Cleaned) else stream)
 
@@ -78,7 +78,7 @@ console = Terminal(stderr=True)
 
 
 def guard() -> None:
-    """Clean text that other code writes to the standard streams too.
+    """Wrap the standard streams, so that text of other code is cleaned too.
 
     The hub's library is limited to errors: it would warn of every attempt before the final failure.
     """
@@ -100,12 +100,12 @@ def flush() -> None:
 
 
 def give_up_stdout() -> None:
-    """Drop the output that cannot be written to stdout."""
+    """Redirect stdout to the null device, so that its unwritable rest is dropped."""
     _give_up(sys.stdout)
 
 
 def finish() -> None:
-    """Write the buffered rest, unless the reader has gone."""
+    """Write the buffered rest; ignores that the reader of stdout has gone."""
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:

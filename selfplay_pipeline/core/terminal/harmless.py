@@ -7,7 +7,7 @@ LONGEST_LINE = 2_000
 
 
 def _marks() -> dict[int, str]:
-    """Returns a replacement of each character that steers a terminal, reverses text or cannot be written."""
+    """Returns a replacement for each character that controls a terminal, reverses text or cannot be encoded."""
     pictures = {code: chr(0x2400 + code) for code in range(0x20)}
     steering = [*range(0x7F, 0xA0), 0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
     return pictures | dict.fromkeys([*steering, *range(0xD800, 0xE000)], "�")
@@ -29,7 +29,7 @@ def harmless(text: str, *, lines: bool = False) -> str:
 
 
 def one_line(text: str, longest: int = LONGEST_LINE) -> str:
-    """Returns text in one harmless line; a text that is too long keeps its beginning, and its end with the advice."""
+    """Returns text as one harmless line; a long text loses its middle, because a message ends with advice."""
     if len(text) > longest:
         end = longest // 4
         text = f"{text[: longest - end]} … {text[-end:]}"

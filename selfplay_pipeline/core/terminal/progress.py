@@ -34,7 +34,7 @@ def say_announced() -> None:
 
 
 class Bars(Reporter):
-    """Draws bars on a terminal; elsewhere only the lines of the log appear, which `shown` prints."""
+    """Draws bars on a terminal; without a terminal, only the log lines appear, which `shown` prints."""
 
     passing = False
     """True if bars disappear when their work is over."""
@@ -82,7 +82,7 @@ class Bars(Reporter):
 
 
 class Table(Bars):
-    """Draws a table in addition, updated in place with each status; bars below it disappear."""
+    """Draws a table that each status updates in place, and temporary bars below the table."""
 
     passing = True
 
@@ -98,7 +98,7 @@ class Table(Bars):
             self.live.start()
 
     def status(self, line: str) -> None:
-        """Updates the table and shows the line below it."""
+        """Updates the table and shows the line below it; logs the line if there is no terminal."""
         self.begin()
         if self.live is None:
             super().status(line)
@@ -121,7 +121,7 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Shows the reports of the block's work, as the commands do."""
+    """Shows the reports of the work in a block on the terminal."""
     handler, logger = _Lines(), reporting.logger
     level, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
@@ -138,7 +138,7 @@ def shown() -> Iterator[None]:
 
 @contextmanager
 def in_place(table: Callable[[], RenderableType]) -> Iterator[None]:
-    """Shows the statuses of a run as a table, updated in place on a terminal; for use within `shown`."""
+    """Shows a run as a table that each status updates in place on a terminal; for use within `shown`."""
     reporter = Table(table)
     try:
         with reporting.use(reporter):

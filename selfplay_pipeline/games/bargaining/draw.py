@@ -1,4 +1,4 @@
-"""Tables of values and of a split, for the terminal and the page."""
+"""Tables of values and of a split, for the terminal and the report page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def draw_state(state: BargainingState) -> StateDrawing:
 
 
 def draw_episode(state: BargainingState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
-    """Returns tables of the split that was agreed, or else proposed last, and of the nearest best split."""
+    """Returns tables of the agreed split (or else the last proposed one) and of the nearest best split."""
     proposals = [turn.proposal for turn in turns if turn.proposal]
     final = decision or (proposals[-1] if proposals else None)
     if not final:
@@ -51,8 +51,9 @@ def _table(
 
 
 def _result(state: BargainingState, split: Split, best: Split, *, agreed: bool) -> Table:
-    """Returns a table of the items by player in both splits; its last rows are their worth to each player, and
-    together."""
+    """Returns a table of the items by player in both splits; the last rows give each split's worth to each player, and
+    the sum.
+    """
     columns = [*split, *best]
     worth = [*state.worth(split), *state.worth(best)]
     rows = [[str(share[item]) for share in columns] for item in range(len(ITEMS))]

@@ -33,8 +33,8 @@ FOLDER = Path(__file__).parent
 class BargainingGame(Game):
     """Rules under one `BargainingConfig`.
 
-    The game has neither a listening test nor credits of turns: the best decision after a message, and the reward that
-    can be reached, depend on how a proposal is answered.
+    The game has neither a listening test nor turn credits: both need the best decision after a message, which here
+        depends on the answer to a proposal.
     """
 
     name = "bargaining"

@@ -24,7 +24,7 @@ from selfplay_pipeline.games.tags import PROPOSALS
 
 
 def asking(state: BargainingState, turns: Sequence[Turn], seat: int) -> Asking:
-    """Returns counts of the values that one seat asked for, and of those that its partner told truly."""
+    """Returns counts of the values that one seat asked for, and of the values that its partner told truly."""
 
     def told_in(text: str, asked: set[int]) -> set[int]:
         return _true(told_values(text), state, 1 - seat)
@@ -63,7 +63,7 @@ def _pareto(episode: Measured) -> bool:
 
 
 def _told(episode: Measured) -> int:
-    """Returns the number of these seats' values that a message told truly."""
+    """Returns the number of values that the measured seats told truly in their messages."""
     told = 0
     for seat in episode.seats:
         said = [told_values(turn.text) for turn in episode.turns if turn.seat == seat and turn.action == MESSAGE]
@@ -84,7 +84,7 @@ FIGURES = (
 
 
 def references(states: Sequence[BargainingState], config: BargainingConfig) -> dict[str, list[float]]:
-    """Returns mean rewards of both players to compare with, by name: one for each state.
+    """Returns reference rewards by name, one per state, averaged over both players.
 
     `random` is the expectation over all splits, `best` the reward of the best split.
     """

@@ -22,7 +22,7 @@ from selfplay_pipeline.games.tagged_session import TaggedSettings
 
 ITEMS = ("book", "hat", "ball")
 MOST_OF_A_TYPE = 4
-"""Largest count of an item type. The paper names none, but its data has all counts up to this one and none larger."""
+"""Largest count of an item type. The paper gives no limit; its data has all counts up to this one and none above."""
 MIN_ITEMS, MAX_ITEMS = 5, 7
 """Smallest and largest number of items of all types together."""
 TOTAL_VALUE = 10
@@ -42,8 +42,9 @@ class BargainingConfig(TaggedSettings):
     name: Literal["bargaining"] = "bargaining"
     """Name of the game."""
     reward: Literal["cooperative", "semi", "selfish"] = "cooperative"
-    """Value that is rewarded: the sum of both players' values (cooperative), its own plus a part of the partner's
-    (semi), or its own only (selfish)."""
+    """Value that is rewarded: that of both players together (cooperative), the player's plus a part of the partner's
+    (semi), or the player's alone (selfish).
+    """
     semi_lambda: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Weight of the partner's value, relative to the player's own, if `reward` is semi."""
     max_length: Annotated[int, Field(ge=1)] = 20
@@ -107,7 +108,7 @@ def dot(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 
 
 def overlap(one: Triple, other: Triple) -> bool:
-    """Whether each item is worth something to a player, and some item to both."""
+    """Whether each item has a value for at least one player, and some item for both."""
     return all(map(max, one, other)) and any(map(min, one, other))
 
 
@@ -126,7 +127,7 @@ def shares(counts: Triple) -> tuple[Triple, ...]:
 
 @lru_cache
 def all_values(counts: Triple, total: int) -> tuple[Triple, ...]:
-    """Returns all values of the item types for which all items are worth `total` together."""
+    """Returns all assignments of values to the item types under which all items together are worth `total`."""
     books, hats, balls = (range(total // count + 1) for count in counts)
     return tuple(values for values in product(books, hats, balls) if dot(counts, values) == total)
 
@@ -145,7 +146,7 @@ def possible_pairs(counts: Triple, total: int) -> tuple[Pair, ...]:
 
 @lru_cache
 def possible_counts() -> tuple[Triple, ...]:
-    """Returns all counts of the item types for which values of both players exist; all are equally likely."""
+    """Returns all item counts that allow valid values for both players; all are equally likely."""
     numbers = range(1, MOST_OF_A_TYPE + 1)
     return tuple(
         counts

@@ -79,8 +79,9 @@ def heard_values(view: PlayerView) -> dict[int, int]:
 
 
 def partners_values(view: PlayerView) -> NDArray[np.float64]:
-    """Returns the partner's expected values, shape (item types,), by the rules and by its messages, which are
-    believed."""
+    """Returns the partner's expected values, shape (item types,), given the rules and its messages, which are taken as
+    true.
+    """
     heard = heard_values(view)
     possible = possible_values(view.counts, view.values)
     agreeing = [values for values in possible if all(values[item] == told for item, told in heard.items())]
@@ -91,7 +92,7 @@ def partners_values(view: PlayerView) -> NDArray[np.float64]:
 
 
 def best_share(view: PlayerView, goal: Callable[[float, float], tuple[float, float]]) -> Triple:
-    """Returns the player's best share for a goal, a function of a split's value to the player and to the partner."""
+    """Returns the share that maximises `goal`, a function of a split's values to the player and to the partner."""
     partners = partners_values(view)
 
     def reached(share: Triple) -> tuple[float, float]:
@@ -141,8 +142,9 @@ class Greedy:
 
 @dataclass(frozen=True)
 class Fair:
-    """Proposes the split that it expects to be most equal, without a message; rejects less than half of its values
-    once."""
+    """Proposes the split that it expects to be most equal, without a message; once, rejects a share below half of its
+    total value.
+    """
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.says(False):
@@ -155,7 +157,7 @@ class Fair:
 
 @dataclass(frozen=True)
 class Sharing:
-    """Tells its values, then proposes the split with the best expected sum; of several, the most equal one.
+    """Tells its values, then proposes the split with the best expected sum; among equal sums, the most equal split.
 
     It accepts a proposal that reaches this sum. If it has heard no values, it accepts a proposal after having told its
     own values; otherwise it rejects once and tells them.

@@ -34,8 +34,10 @@ JOINED = (", ", " and ", "; ")
 
 @dataclass(frozen=True)
 class Speaking(Sharing):
-    """Plans and judges as `Sharing`. It may also ask first, answers questions, and may answer told values with its
-    own."""
+    """Plans and judges as `Sharing` does.
+
+    It also answers questions, may ask first, and may answer told values with its own.
+    """
 
     asks: float = 0.4
     """Chance that the player begins with a question."""

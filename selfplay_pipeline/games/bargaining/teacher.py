@@ -14,7 +14,7 @@ from selfplay_pipeline.games.bargaining.scripted import PlayerView, Random, tell
 
 @dataclass(frozen=True)
 class Teacher:
-    """Plays as `Random`, without using values, but may first tell its own values truly, and sometimes rejects."""
+    """Plays as `Random` does, but may first tell its own values truly, and sometimes rejects."""
 
     tell: float = 0.6
     """Chance that the player tells its values before it proposes."""

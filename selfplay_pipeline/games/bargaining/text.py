@@ -13,7 +13,7 @@ from selfplay_pipeline.games.tags import untagged
 
 
 class ErrorKind(StrEnum):
-    """Kinds of illegal actions, in addition to `games/base.py: CUT`."""
+    """Kinds of illegal actions of this game; all games also have `CUT` (`games/base.py`)."""
 
     NO_TAG = tags.NO_TAG
     SEVERAL_ACTIONS = tags.SEVERAL_ACTIONS
@@ -34,7 +34,7 @@ BEHIND = re.compile(rf"{ITEM}\s*(?:[:=]\s*)?{NUMBER}", re.IGNORECASE)
 BEFORE = re.compile(rf"(?<![\d.-]){NUMBER}\s*{ITEM}", re.IGNORECASE)
 """`1 book`, `2 hats`."""
 BETWEEN = re.compile(r"(?:[\s,;.&*_`•]|\band\b|-(?=\s))*", re.IGNORECASE)
-"""Text that may stand around the items of a proposal."""
+"""Pattern of text that is allowed around the items of a proposal."""
 WORTH = re.compile(
     rf"{ITEM}(?:\W+(?:are|is|at|worth|have|has|an?|value|valued|of|to|me|each|only|just)\b)+\W+"
     r"(?P<number>\d{1,6}(?![\d.]*\d)|zero|nothing)",
@@ -46,14 +46,15 @@ POINTS = re.compile(
 )
 """`3 points for each book`."""
 COUNTED = re.compile(rf"\b(?:\d+|one|two|three|four)\s+{ITEM}", re.IGNORECASE)
-"""A count of items, if it stands before the first item that a number follows: `one ball 2 hats`."""
+"""Pattern of a count of items, such as `one ball 2 hats`; applies before the first item that a number follows."""
 NO_VALUE = re.compile(
     r"\?|\b(?:total|together|altogether|all|both|your?|yours|take|get|want|keep|give|offer|need|like|not|no|if|how|what\w*)\b"
     r"|n't\b",
     re.IGNORECASE,
 )
-"""Words that mark a sentence without an own value: it counts items, adds up values, or is about the partner's
-values."""
+"""Words that mark a sentence that tells no value of its author's: it counts items, adds up values, or is about the
+partner.
+"""
 ASKS_VALUE = re.compile(
     r"\b(?:worth|valu\w*|points?|pts|scores?|much|prefer\w*|matters?|care|important|interest\w*)\b", re.IGNORECASE
 )
@@ -69,7 +70,7 @@ def format_items(numbers: Triple) -> str:
 
 
 def format_proposal(share: Triple) -> str:
-    """Returns the canonical form of a proposal; `share` is the share of its reader or writer."""
+    """Returns the canonical text of a proposal for a player whose own share is `share`."""
     return f"[propose] Proposal: {format_items(share)}"
 
 
@@ -113,7 +114,7 @@ def _error(kind: ErrorKind, what: str, counts: Triple) -> ParseError:
 def told_values(text: str) -> dict[int, int]:
     """Returns the values that a message tells as its author's, by item type; the last mention counts.
 
-    A number after an item is its value, in the messages of scripted players (`book 1 hat 2 ball 0`) as in others. A
+    A number after an item is its value, as in the messages of scripted players (`book 1 hat 2 ball 0`). A
     number before an item counts items, unless it counts points. In the 36,596 messages of people in the paper's data
     this finds 185 values, of which 142 are true (the patterns were made on the same messages).
     """

@@ -1,6 +1,6 @@
 """Plays without words (see `games/silence.py`): their expected rewards, and scripted players that play them.
 
-All players make the best of what they know. Expectations are exact sums over all values that a partner may have.
+All players play optimally given what they know. Expectations are exact sums over the partner's possible values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from selfplay_pipeline.games.tags import ActionKind, tagged
 
 
 def wordless_rewards(states: Sequence[BargainingState], config: BargainingConfig) -> dict[LineName, Rewards]:
-    """Returns the reward of each play without words on each state, mean of both players and over both first seats.
+    """Returns the reward of each play without words on each state, averaged over both players and over both choices of
+    the first seat.
 
     Shapes are (states,), and (states, thresholds) for `pass`.
     """
@@ -61,7 +62,7 @@ Plan = tuple[bool, ...]
 
 @dataclass(frozen=True)
 class Promise:
-    """Best proposal from one view, and its expected reward."""
+    """Best proposal given one player's view, and its expected reward."""
 
     plan: Plan
     promise: float
@@ -83,7 +84,7 @@ def counter_plan(config: BargainingConfig, counts: Triple, own: Triple, seat: in
 
 @cache
 def plan_after_pass(config: BargainingConfig, counts: Triple, own: Triple, seat: int, threshold: float) -> Plan:
-    """Returns the best proposal of a player whose partner passed, since its silent plan promised too little."""
+    """Returns the best proposal of a player whose partner passed because its own silent plan promised too little."""
     others = possible_values(counts, own)
     low = [other for other in others if silent_plan(config, counts, other, 1 - seat).promise < threshold]
     return _best_plan(config, counts, own, seat, low or others).plan
@@ -101,12 +102,14 @@ def _best_plan(config: BargainingConfig, counts: Triple, own: Triple, seat: int,
 
 @dataclass(frozen=True)
 class Passing:
-    """Proposes the best split by its own values if this promises enough, else passes with an empty message.
+    """Proposes the best split given its own values if its expected reward is high enough, else passes with an empty
+    message.
 
     After its partner's pass it proposes in any case. It accepts any proposal.
 
     Attributes:
-        threshold: Smallest promise with which it proposes; the best one with the cooperative reward.
+        threshold: Smallest expected reward with which it proposes; the default is the best one for the cooperative
+            reward.
     """
 
     threshold: float = 0.95
@@ -125,10 +128,10 @@ class Passing:
 
 @dataclass(frozen=True)
 class Countering:
-    """Proposes the best split by its own values, and answers its partner's proposal by a better one.
+    """Proposes the best split given its own values, and answers its partner's proposal with a better one.
 
-    The answer is the best split in view of the values with which the proposal is its partner's best. It accepts a
-    proposal that is as good, or that answers its own.
+    The answer is the best split over the partner's values for which that proposal would be the partner's best. It
+    accepts a proposal that is as good as its answer, and any answer to its own proposal.
     """
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:

@@ -8,7 +8,7 @@ from selfplay_pipeline.games import tagged_session, tags
 
 
 class ErrorKind(StrEnum):
-    """Kinds of illegal actions, in addition to `games/base.py: CUT`."""
+    """Kinds of illegal actions of this game; all games also have `CUT` (`games/base.py`)."""
 
     NO_TAG = tags.NO_TAG
     SEVERAL_ACTIONS = tags.SEVERAL_ACTIONS

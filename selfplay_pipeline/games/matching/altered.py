@@ -1,4 +1,4 @@
-"""Replacements for a message after which another plan is best, for `selfplay listen`. Pure."""
+"""Replacement messages that make another plan the best one, for `selfplay listen`. Pure."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ CHANGED, SWAPPED = "changed", "swapped"
 """Kinds of alteration. CHANGED replaces one told score by a uniformly drawn one. SWAPPED replaces all told scores by
 those of a newly drawn state in which the same cells are visible."""
 TRIES = 300
-"""Maximum number of drawn messages; the first after which another plan is clearly the best is used."""
+"""Maximum number of drawn messages; the first one that makes another plan clearly the best is used."""
 MARGIN = 0.1
-"""Minimum lead of a plan, in units of the largest score. With the altered message the new best plan must have it over
-every other plan, with the original message the old best plan over the new one."""
+"""Minimum lead of a plan, as a share of the largest score.
+
+With the altered message, the new best plan must lead all others by it; with the original message, the old best plan
+must lead the new one by it.
+"""
 
 
 def altered(
     state: MatchingState, turns: Sequence[Any], kind: str, config: MatchingConfig, rng: np.random.Generator
 ) -> Altered | None:
-    """Returns a replacement for the last turn, which changes only scores that the receiver does not see itself.
+    """Returns a replacement for the last turn that changes only scores that its receiver does not see.
 
     Args:
         turns: Turns of the episode; the last is a message.
 
     Returns:
-        None if none of `TRIES` draws changed the best plan on the receiver's knowledge.
+        None if none of `TRIES` draws changed the best plan given the receiver's knowledge.
     """
     message = turns[-1]
     scale, seen = state.scales[message.seat], state.masks[1 - message.seat]
@@ -70,7 +73,7 @@ def altered(
 
 
 def _lead(table: NDArray[np.float64], plan: Matching) -> float:
-    """Returns the lead of the best plan over the best other plan, which lacks one of its pairs."""
+    """Returns the lead of the best plan over the second-best plan."""
     others = []
     for pair in plan:
         without = table.copy()

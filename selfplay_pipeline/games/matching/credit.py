@@ -2,7 +2,7 @@
 
 The score that can be reached before a turn depends only on earlier turns. So it is a baseline (Williams 1992):
 subtracting it changes the noise of the policy gradient, but not its expectation. The credit is also the sum of all
-later differences of that potential (Ng, Harada and Russell 1999). If several plans are best on the seat's knowledge,
+later differences of that potential (Ng, Harada and Russell 1999). If several plans are best given the seat's knowledge,
 the choice among them does not depend on the seat's proposal.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from selfplay_pipeline.games.matching.losses import known_cells, matching_of, possible_score
+from selfplay_pipeline.games.matching.lost_reward import known_cells, matching_of, possible_score
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 from selfplay_pipeline.games.tags import ActionKind
 
@@ -19,10 +19,10 @@ from selfplay_pipeline.games.tags import ActionKind
 def credits_of(state: MatchingState, turns: Sequence[Any], reward: float, config: MatchingConfig) -> list[float]:
     """Returns the credit of each turn, from -1 to 1: the reward minus the score that could be reached before the turn.
 
-    The score is a share of the best score. While a proposal waits for its answer, it is the proposal's score; otherwise
-    it is the score of the best plan on the acting seat's knowledge. So the credit of an accepted proposal is its score
-    minus that of its proposer's best plan. It equals minus the loss to planning (`losses.py`), except among plans that
-    seemed equally good. The credit of the answer is 0.
+    The score is a share of the best score. While a proposal waits for its answer, the score that can be reached is the
+    proposal's; otherwise it is the score of the best plan given the acting seat's knowledge. So the credit of an
+    accepted proposal is its score minus that of its proposer's best plan. This is the negative loss to planning
+    (`lost_reward.py`), except among plans that seemed equally good. The credit of the answer is 0.
 
     Args:
         turns: Turns of the episode, each with its `proposal`.

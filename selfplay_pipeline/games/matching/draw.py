@@ -1,4 +1,4 @@
-"""Tables of a board and of a matching, for the terminal and the page."""
+"""Tables of a board and of a matching, for the terminal and the report page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, EpisodeDrawing, Place, StateDrawing, Table
-from selfplay_pipeline.games.matching.losses import Losses, lost, notes
+from selfplay_pipeline.games.matching.lost_reward import Losses, lost, notes
 from selfplay_pipeline.games.matching.names import short_titles
 from selfplay_pipeline.games.matching.proposals import Matching
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
@@ -51,8 +51,7 @@ def draw_episode(state: MatchingState, turns: Sequence[Any], decision: Any, conf
 
 
 def nearest_optimum(state: MatchingState, proposal: Sequence[Place]) -> Matching:
-    """Returns the best matching with the most cells in common with the proposal; n common cells weigh less than one
-    point."""
+    """Returns the best matching that has the most cells in common with the proposal; common cells only break ties."""
     weights = state.table * (state.size + 1)
     for pair in proposal:
         weights[pair[0], pair[1]] += 1

@@ -61,11 +61,11 @@ def human_episodes(path: Path = GAMES) -> Iterator[HumanEpisode]:
 
 
 def turns_of(log: Sequence[Entry]) -> tuple[list[list[Entry]], Counter[str]]:
-    """Returns the actions that the rules of turns allow, and the number of other actions by the reason.
+    """Returns the actions that fit the rules of turns, and the number of other actions by the reason for skipping them.
 
     People wrote at any time, but the rules require a turn of the other seat after a message, or after a proposal with
-    its answer. So of one seat's actions without a turn of the other between, only the last proposal is kept, or the
-    last message if there is no proposal.
+    its answer. So among consecutive actions of one seat, only the last proposal is kept, or the last message if there
+    is no proposal.
 
     Returns:
         Each message, or proposal with its answer; the last of them ends with the agreement.
@@ -82,7 +82,7 @@ def turns_of(log: Sequence[Entry]) -> tuple[list[list[Entry]], Counter[str]]:
 
 
 def _answered(log: Sequence[Entry], left_out: Counter[str]) -> Iterator[list[Entry]]:
-    """Yields messages, and proposals with their answers, in order."""
+    """Yields, in order, each message by itself and each proposal together with its answer."""
     waiting: Entry | None = None
     for entry in log:
         if entry["type"] == "proposal_response" and waiting is not None:

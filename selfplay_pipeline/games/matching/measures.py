@@ -9,7 +9,7 @@ import numpy as np
 
 from selfplay_pipeline.games.base import MESSAGE, KnownLine
 from selfplay_pipeline.games.figures import Figure
-from selfplay_pipeline.games.matching.losses import Losses, lost, told_truly
+from selfplay_pipeline.games.matching.lost_reward import Losses, lost, told_truly
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, own_view_matching
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.tags import PROPOSALS
@@ -20,14 +20,14 @@ KNOWN_LINES = {
     "human pairs (8×8)": KnownLine(0.921, 0.906, 0.936, 134),
     "GPT-3.5 (8×8)": KnownLine(0.475, 0.416, 0.533, 103),
 }
-"""Rewards on DialOp's boards: of the people in data/dialop, and of GPT-3.5 with itself (docs/results/gpt35.md).
+"""Rewards on DialOp's boards of the people in data/dialop, and of GPT-3.5 in self-play (docs/results/gpt35.md).
 
-GPT-3.5 agreed on a matching in 75 of its games, and reached 0.652 in these.
+In the 75 games in which GPT-3.5 agreed on a matching, its mean reward is 0.652.
 """
 
 
 def _told(episode: Measured) -> int:
-    """Returns the number of cells visible to these seats that a message named with the score shown there."""
+    """Returns the number of cells that the measured seats told truly: with the score that the author sees."""
     messages = [turn for turn in episode.turns if turn.action == MESSAGE]
     return len({(turn.seat, cell) for turn in messages for cell in told_truly(episode.state, turn)})
 
@@ -64,7 +64,7 @@ FIGURES = (
 
 
 def references(states: Sequence[MatchingState], config: MatchingConfig) -> dict[str, list[float]]:
-    """Returns normalised rewards to compare with, by name: one for each state.
+    """Returns normalised reference rewards by name, one per state.
 
     `random` is the expectation over all matchings. `own_view` is the reward of a plan from one player's visible scores,
     with the mean for unseen cells and without regard to the filter; it is the mean over both players. `optimum` is the

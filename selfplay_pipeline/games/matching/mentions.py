@@ -14,13 +14,13 @@ Cells = dict[Cell, int]
 """Score by cell, on the scale of the player who tells it."""
 
 SCORE = r"\d{1,9}(?!\d)"
-"""Number that can be a score; longer numbers are none."""
+"""Pattern of a number that can be a score, which has at most nine digits."""
 WITHIN = r"[^\w.?!;\n]+"
-"""Text between words of a sentence."""
+"""Pattern of the text between two words of a sentence."""
 HAS = rf"(?:{WITHIN}(?:s|is|has|have|gets|scores?|a|of|at|on|for|with))*"
-"""Words that may stand between a name and its score, or another name."""
+"""Pattern of the words that are allowed between a name and its score, or between two names."""
 FOR = rf"{WITHIN}(?:on|for|with|at){WITHIN}"
-"""Text between a score and the paper that it belongs to."""
+"""Pattern of the text between a score and its paper."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def told_cells(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Ce
 def retold(text: str, papers: Sequence[str], reviewers: Sequence[str], scores: Cells) -> str:
     """Returns the text with new scores for the cells that `told_cells` finds in it; all else stays the same.
 
-    A text whose length changes in folded case is returned in folded case.
+    A text is returned in folded case if case folding changes its length.
     """
     names, folded = names_of(tuple(papers), tuple(reviewers)), text.casefold()
     text = text if len(text) == len(folded) else folded
@@ -90,7 +90,8 @@ class Mention:
     """Neighbouring names of reviewers and papers: `Ava or Noah for BLEU`.
 
     Attributes:
-        cells: Each reviewer with each paper; empty if there are several of both, since their pairing is then unclear.
+        cells: All combinations of the reviewers and papers; empty if there are several of both, since their pairing is
+            then unclear.
         scored: Whether a score stands next to the names, so that the cells are told rather than asked about.
     """
 

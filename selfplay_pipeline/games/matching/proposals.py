@@ -20,11 +20,14 @@ Matching = tuple[tuple[int, int], ...]
 FORM = f"write [propose] Proposal: and then one line 'Paper: Reviewer' for each paper, and {ELSEWHERE}"
 
 REVIEWER, PAPER = 0xE000, 0xE100
-"""First of the private characters that replace names while pairs are read, so that no name is taken for a word."""
+"""First placeholder characters, in Unicode's private use area.
+
+They replace names during parsing, so that no name is taken for a word.
+"""
 NAME = "[\ue000-\ue1ff]"
 PRIVATE = re.compile("[\ue000-\uf8ff]")
 BRACKETS = re.compile(r"""\[x\]|["'\])}]|[\[({](?!\s*\])""", re.IGNORECASE)
-"""Quotes, brackets and ticked boxes, which have no meaning; an empty box has one."""
+"""Pattern of quotes, brackets and ticked boxes, which are ignored; an empty box is not."""
 HEAD = re.compile(r"\A[|\s]*(?:paper|reviewer)[\s|,]+(?:paper|reviewer)\b[\s|:-]*", re.IGNORECASE)
 """First line of a table, and the rule below it."""
 BULLET = r"[\s|>#]*(?:[-*•]\s+)?(?:#?(?P<number>\d{1,2}|[a-p])\b[.:]?[\s|]+)?"
@@ -82,7 +85,7 @@ def format_proposal(matching: Sequence[tuple[int, int]], papers: Sequence[str], 
 def named_pairs(
     matching: Sequence[tuple[int, int]], papers: Sequence[str], reviewers: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Returns short titles in the board's order, each with its reviewer's full name."""
+    """Returns (short title, reviewer's full name) pairs in the board's order."""
     return [(short(papers[paper]), reviewers[reviewer]) for reviewer, paper in sorted(matching, key=lambda x: x[1])]
 
 
@@ -94,8 +97,8 @@ def short(title: str) -> str:
 def _goes_on(found: Sequence[re.Match[str]], pair: re.Match[str]) -> bool:
     """Whether a pair may continue the list of pairs found so far.
 
-    The pair has a reviewer and a paper, and if it is numbered, its number is its position in the list. Its first name
-    is not closer to the previous pair than to its own partner.
+    The pair has a reviewer and a paper, and if it is numbered, its number is its position in the list. A line end or
+    mark separates it from the previous pair at least as strongly as its own two names.
     """
     one, other = sorted(map(ord, pair.group("one", "other")))
     near = bool(found) and _apart(pair.string[found[-1].end("other") : pair.start("one")]) < _apart(pair["link"])
@@ -104,7 +107,7 @@ def _goes_on(found: Sequence[re.Match[str]], pair: re.Match[str]) -> bool:
 
 
 def _apart(gap: str) -> int:
-    """Returns the rank of a gap between names: 2 for a line end, 1 for a mark or a joining word, else 0."""
+    """Returns the strength of the separation between two names: 2 for a line end, 1 for a mark or `and`, else 0."""
     return 2 if "\n" in gap else 1 if re.search(r"[,;|/]|\band\b", gap, re.IGNORECASE) else 0
 
 
@@ -114,7 +117,7 @@ def _number(written: str | None) -> int | None:
 
 
 def _with_marks(text: str, papers: tuple[str, ...], reviewers: tuple[str, ...]) -> str:
-    """Returns the text with each name replaced by a private character."""
+    """Returns the text with each name replaced by its placeholder character."""
     pattern, meant = _spellings(papers, reviewers)
 
     def mark(match: re.Match[str]) -> str:
@@ -128,7 +131,7 @@ def _with_marks(text: str, papers: tuple[str, ...], reviewers: tuple[str, ...]) 
 
 
 def _unmarked(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> str:
-    """Returns the beginning of a text, with private characters replaced by their names."""
+    """Returns the beginning of a text, with placeholder characters replaced by their names."""
     names = {REVIEWER + index: name for index, name in enumerate(reviewers)}
     names |= {PAPER + index: short(title) for index, title in enumerate(papers)}
     return " ".join(text[:60].split()).translate(names)
@@ -136,7 +139,9 @@ def _unmarked(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> str
 
 @lru_cache
 def _spellings(papers: tuple[str, ...], reviewers: tuple[str, ...]) -> tuple[re.Pattern[str], dict[str, set[str]]]:
-    """Returns a pattern that finds every spelling of a name, and the private characters that each spelling may mean."""
+    """Returns a pattern of every spelling of a name, and the placeholder characters of the names that each spelling can
+    mean.
+    """
     meant: dict[str, set[str]] = {}
     for index, title in enumerate(papers):
         for spelling in (title, short(title)):

@@ -15,7 +15,7 @@ from selfplay_pipeline.games.matching.rules import MatchingState
 from selfplay_pipeline.games.questions import count_asking, questions_in
 
 NOUNS = ("affinit(?:y|ies)",)
-"""Nouns that players of this game request of each other, in addition to scores and the like."""
+"""Nouns for facts that players of this game ask for, in addition to those of all games (`games/questions.py`)."""
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 EXCEPT = re.compile(r"\b(?:besides|beside|except|other than|apart from)\b.*", re.IGNORECASE)
 """Words that exclude all names after them from a question."""
@@ -52,11 +52,11 @@ def asking(turns: Sequence[Turn], state: MatchingState, seat: int) -> Asking:
 
 
 def _told(text: str, view: dict[Cell, str], state: MatchingState, asked: set[Cell], known: set[str]) -> set[Cell]:
-    """Returns the cells whose score a message of their owner gives away.
+    """Returns the cells whose scores a message reveals, given its author's view.
 
-    A number next to names tells their cell for certain. Any other number tells the asked cells with that score. If
-    there are none, it tells the other cells with that score, unless the receiver has used the number itself or the
-    number may count reviewers.
+    A number next to names always tells their cell. Any other number tells the asked cells with that score. Without such
+    a cell, it tells all cells with that score, unless the receiver wrote the number earlier or the number may count
+    reviewers.
     """
     named = told_cells(text, state.papers, state.reviewers)
     told = {cell for cell, score in named.items() if view.get(cell) == str(score)}

@@ -1,4 +1,4 @@
-"""Drawing of a board anew, as one player sees it: the states of swapped messages.
+"""Redrawing of everything that one player does not see on a board, for the counterfactual states of swapped messages.
 
 States are drawn from the rules given the player's view until one passes the hard filter, so the distribution is exact.
 """
@@ -16,16 +16,16 @@ from selfplay_pipeline.games.matching.silence import Readings, passes_filter
 from selfplay_pipeline.games.matching.states import draw_scores
 
 AT_ONCE = 1 << 10
-"""Largest number of states drawn at a time; the first draw is one state, each further draw twice the last one."""
+"""Largest number of states drawn at a time; the number starts at 1 and doubles with each draw."""
 TRIES = 10_000
-"""Maximum number of draws. A state that passes the filter itself needs far fewer."""
+"""Maximum number of draws; far fewer suffice if the original state passes the filter."""
 
 
 def redraw(state: MatchingState, seat: int, config: MatchingConfig, rng: np.random.Generator) -> MatchingState:
-    """Returns a state given the view of one player: the numbers that it sees, its mask, and the rules.
+    """Returns a state drawn from the rules given the view of one player: its mask and the numbers that it sees.
 
-    Scores that the player does not see, the partner's mask and both scales are drawn anew. True scores of cells that it
-    sees are drawn among those that its numbers can stand for.
+    Scores that the player does not see, the partner's mask and both scales are drawn anew. The true scores of visible
+    cells are drawn from those that the player's scaled numbers can represent.
 
     Raises:
         UserError: The configuration keeps some states that fail the filter, or it cannot have drawn the state.
@@ -57,7 +57,7 @@ def redraw(state: MatchingState, seat: int, config: MatchingConfig, rng: np.rand
 
 
 def keep_named(state: MatchingState, seat: int, text: str) -> str:
-    """Returns a message with the same cells, whose scores are those of another state on the author's scale there."""
+    """Returns a message about the same cells, with their scores in another state on the author's scale there."""
     shown = (state.table * state.scales[seat]).astype(int).tolist()
     cells = {(row, column): score for row, scores in enumerate(shown) for column, score in enumerate(scores)}
     return retold(text, state.papers, state.reviewers, cells)

@@ -1,7 +1,7 @@
 """DialOp's reviewer matching ("Optimization"): the configuration, the board and its score.
 
 Rules: Lin, Tomlin, Andreas, Eisner, "Decision-Oriented Dialogue for Human-AI Collaboration" (arXiv 2305.20076) and its
-game code (repository jlin816/dialop). Its text environment mis-reads proposals; `text.py` does not.
+game code (repository jlin816/dialop). The game code's text environment misreads some proposals; `text.py` does not.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MatchingConfig(TaggedSettings):
     unfiltered_after: Annotated[int, Field(ge=0)] = 0
     """Number of draws that fail the hard filter after which the next state is kept unfiltered; 0 always filters.
 
-    DialOp's is 10,001: about 3 % of its states, 6 of the 134 human episodes among them, pass no filter.
+    DialOp uses 10,001: about 3 % of its states, including those of 6 of the 134 human episodes, do not pass the filter.
     """
     max_length: Annotated[int, Field(ge=1)] = 100
     """Maximum number of turns in an episode, counting all players and illegal turns. Without agreement by then, the
@@ -69,7 +69,7 @@ class MatchingConfig(TaggedSettings):
 
     @property
     def mean_score(self) -> float:
-        """Score that a player assumes for a cell about which it knows nothing.
+        """Score that a player assumes for an unknown cell.
 
         For uniform scores it is DialOp's (max_score + 1) // 2. Otherwise it is the expected score: the sum over s = 1,
         …, max_score of the chance 1 - (s / (max_score + 1))^(1 / score_power) that a score is s or more.

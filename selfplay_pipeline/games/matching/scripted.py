@@ -29,7 +29,7 @@ class PlayerView:
         pending: Partner's proposal that waits for an answer; None without one.
         due: Action that the protocol demands of this turn; None if the player chooses.
         max_score: Rule of the board: true scores lie in 0..max_score.
-        mean_score: Rule of the board: score to assume for a cell about which nothing is known.
+        mean_score: Rule of the board: score to assume for an unknown cell.
         scales: Rule of the board: range from which each player's secret scale was drawn.
         rules: All rules of the board.
     """
@@ -93,7 +93,7 @@ def likely_scale(cells: Mapping[tuple[int, int], int], max_score: int, scales: t
     """Returns an estimate of the scale behind one player's displayed scores.
 
     A score is shown as `int(value × scale)` of an integer value, so most scales cannot produce a given list of numbers.
-    The estimate is the mean of the scales that explain the most of the numbers.
+    The estimate is the mean of the scales that explain the largest number of them.
     """
     low, high = scales
     if low == high:
@@ -106,11 +106,11 @@ def likely_scale(cells: Mapping[tuple[int, int], int], max_score: int, scales: t
 
 
 def estimate(view: PlayerView, heard: Mapping[tuple[int, int], int]) -> NDArray[np.float64]:
-    """Returns the expected true scores of all cells, shape (reviewers, papers), from the player's view and the told
+    """Returns the expected true scores of all cells, shape (reviewers, papers), given the player's view and the told
     cells.
 
-    Both scales are secret, and each is estimated from the numbers shown under it. A cell that both players see is taken
-    from the player's own view; a cell that is neither seen nor told counts as the mean.
+    Both scales are secret; each is estimated from the numbers that its player sees. A cell that both players see is
+    taken from the player's own view; a cell that is neither seen nor told counts as the mean.
     """
     table = np.full((len(view.reviewers), len(view.papers)), float(view.mean_score))
     for cells in (heard, own_cells(view)):
@@ -156,8 +156,7 @@ class Random:
 
 @dataclass(frozen=True)
 class OwnView:
-    """Talks but does not listen: tells its cells, then proposes the best plan from its own table; accepts any
-    proposal."""
+    """Talks without listening: tells its cells, then proposes the best plan given its view; accepts any proposal."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -169,8 +168,7 @@ class OwnView:
 
 @dataclass(frozen=True)
 class Silent:
-    """Listens but does not talk: passes once, then proposes the best plan from seen and told cells; accepts any
-    proposal."""
+    """Listens without talking: passes once, then proposes the best plan given all known cells; accepts any proposal."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -183,14 +181,14 @@ class Silent:
 
 @dataclass(frozen=True)
 class Sharing:
-    """Tells its cells, then proposes the best matching from the cells that it sees and was told.
+    """Tells its cells, then proposes the best matching given the cells that it sees and was told.
 
     It accepts a proposal that comes near its own best plan. If it has heard no cells, it accepts a proposal after
     having told its own cells; otherwise it rejects once and tells them.
     """
 
     GOOD_ENOUGH = 0.95
-    """Share of its own plan's estimated value that a proposal must reach."""
+    """Share of the estimated value of its own plan that a proposal must reach."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:

@@ -1,4 +1,4 @@
-"""Partner that tells only the cells it is asked for, and two players that measure it."""
+"""Partner that tells only the cells that it is asked for, and two players for measuring what asking is worth."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Shy:
     """
 
     GOOD_ENOUGH = 0.6
-    """Share of its own plan's estimated value that a proposal must reach.
+    """Share of the estimated value of its own plan that a proposal must reach.
 
-    The answers of a strict judge reveal scores to a player that proposes again and again: at 0.8 `quiet`, which never
-    asks, reaches 0.90 on DialOp's boards. At 0.6 it only reaches the reward of its own view, and 15 % of random
-    matchings are rejected.
+    A strict judge reveals scores to a player that keeps proposing: at 0.8, `quiet`, which never asks, reaches a reward
+        of 0.90 on DialOp's boards. At 0.6, `quiet` reaches only the reward of its own view, and 15 % of random
+        matchings are rejected.
     """
     HELLO, VAGUE, HEARD, REJECTED = (f"[message] {words}" for words in ("hi", "some high some low", "ok", "try again"))
 
@@ -54,7 +54,7 @@ class Shy:
 
 @dataclass(frozen=True)
 class Quiet:
-    """Never asks and never tells: proposes the best plan from its own view, and another plan after each rejection."""
+    """Never asks and never tells: proposes the best plan given its own view, and another plan after each rejection."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -64,7 +64,7 @@ class Quiet:
 
 @dataclass(frozen=True)
 class Asker:
-    """Asks for every cell that it does not see, then proposes the best plan from all known cells."""
+    """Asks for every cell that it does not see, then proposes the best plan given all known cells."""
 
     PAIRS_A_MESSAGE = 8
 

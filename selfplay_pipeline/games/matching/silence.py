@@ -30,18 +30,22 @@ from selfplay_pipeline.games.silence import COUNTER, PASS, SILENCE, THRESHOLDS, 
 DRAWS = 500
 """Number of states drawn for each view, in each of two chains, without the hard filter."""
 DRAWS_PER_CELL = 300
-"""Number of states drawn for each view in each chain, per cell of the board, with the hard filter. On 8×8 the line
-still rose by 0.002 when the number was doubled to this."""
+"""Number of states drawn for each view in each chain, per cell of the board, with the hard filter.
+
+On 8×8 boards, doubling the number to this value raised the line by 0.002.
+"""
 REDRAWN = 6
-"""Mean number of cells redrawn in a step; of 1 to 13, the most accurate number for equal steps, on 3×3 and 8×8."""
+"""Mean number of cells redrawn in a step; of 1 to 13, the most accurate on 3×3 and 8×8 boards.
+"""
 TRIES = 1_000
 """Minimum number of states drawn at a time in the search for the chains' first states."""
 MAX_ROUNDS = 2_000
-"""Maximum number of times that so many states are drawn."""
+"""Maximum number of rounds of that search."""
 ENUMERATED = 5
-"""Largest board size for which all plans are compared at once; larger boards are solved one by one."""
+"""Largest board size for which the values of all plans are listed; larger boards are solved with the Hungarian method.
+"""
 MATCHES = 100
-"""Smallest mean number of states drawn for each view and proposal, in each of two chains."""
+"""Minimum mean number of draws per view and proposal, in each of two chains."""
 TIE = 1e-9
 """Difference in value below which plans are equally good."""
 
@@ -52,7 +56,7 @@ Plans = NDArray[np.intp]
 
 
 def draws_for(config: MatchingConfig) -> int:
-    """Returns the number of draws that choose a plan well enough."""
+    """Returns a sufficient number of draws for choosing a plan."""
     return DRAWS_PER_CELL * config.size**2 if config.hard_factor else DRAWS
 
 
@@ -98,22 +102,20 @@ def wordless_rewards(
 
 
 def answers(told: Tables, offered: Plans) -> Plans:
-    """Returns the best plan for what each proposal tells; the proposal itself where it is as good."""
+    """Returns the best plan given the information in each proposal; the proposal itself if it is as good."""
     plans = best_plans(told)
     better = values_of(told, plans) > values_of(told, offered) + TIE
     return np.asarray(np.where(better[:, None], plans, offered))
 
 
 def counter_draws(draws: int, config: MatchingConfig) -> int:
-    """Returns the number of draws that choose an answer to a proposal, where `draws` choose a plan."""
+    """Returns the number of draws for choosing an answer to a proposal, given that for choosing a plan."""
     return max(draws, MATCHES * factorial(config.size))
 
 
 def has_counter(config: MatchingConfig) -> bool:
-    """Whether `counter` is computed.
-
-    On larger boards hardly any drawn state agrees with a proposal. A player with a secret scale does not know the
-    scores.
+    """Whether `counter` can be computed: not on larger boards, where hardly any drawn state agrees with a proposal, and
+    not with secret scales.
     """
     return config.size <= ENUMERATED and config.scale_min == config.scale_max == 1
 
@@ -125,7 +127,7 @@ def own_view_plans(tables: NDArray[np.int64] | Tables, masks: Masks, config: Mat
 
 
 class Posterior:
-    """States that agree with a player's view: one chain for each view.
+    """Samples of states that agree with a player's view, from one Markov chain per view.
 
     Attributes:
         tables: Newest state of each chain, shape (chains, size, size).
@@ -139,7 +141,8 @@ class Posterior:
         """Draw the first state of each chain from the view of a seat and the rules, until it passes.
 
         Raises:
-            UserError: No state that the rules allow was found for a view, such as one of a state that fails the filter.
+            UserError: For a view, no state was found that the rules allow, for example because the view's own state
+                fails the filter.
         """
         self.config, self.rng = config, rng
         self.own = np.array([state.masks[seat] for state, seat in views])
@@ -164,7 +167,8 @@ class Posterior:
         return self._sum_shares(draws) / draws
 
     def shares_told_by(self, offered: Plans, draws: int) -> Tables:
-        """Returns the sum of table / best over the states in which the partner's own-view plan is its proposal.
+        """Returns the sum of table / best over the drawn states in which the partner's own-view plan equals its
+        proposal.
 
         Args:
             offered: Partner's proposal in each chain.
@@ -188,7 +192,9 @@ class Posterior:
         return total
 
     def _draw(self, chains: NDArray[np.intp], part: float) -> NDArray[np.intp]:
-        """Redraw a part of the hidden values and keep the states that pass; returns the chains that kept theirs."""
+        """Redraw a part of the hidden values in some chains; returns the chains that moved, because the new state
+        passes.
+        """
         config, rng, own = self.config, self.rng, self.own[chains]
         anew = rng.random(own.shape) < part
         partners = ~own
@@ -205,7 +211,7 @@ class Posterior:
 
 
 def passes_filter(tables: Tables, masks: tuple[Masks, Masks], config: MatchingConfig) -> tuple[Tables, Masks]:
-    """Returns the value of each best plan, and whether `states.sample_state` would keep the state.
+    """Returns the value of each state's best plan, and whether the state passes the filter of `states.sample_state`.
 
     Args:
         tables: Scores, shape (states, size, size); the masks of the two players have the same shape.
@@ -256,11 +262,11 @@ def _every_plan(size: int) -> Plans:
 
 @dataclass(frozen=True)
 class Readings:
-    """True scores that the numbers in a view can stand for: one reading for each range of the secret scale.
+    """True scores that the numbers in a view can represent: one reading for each range of the secret scale.
 
     Attributes:
         chances: Chance of each reading, before the filter.
-        first: Smallest scores that the numbers can stand for in each reading, shape (readings, cells seen).
+        first: Smallest scores that the numbers can represent in each reading, shape (readings, cells seen).
         last: Largest such scores, in the same shape.
         scales: Smallest and largest scale of each reading, shape (readings, 2).
     """
@@ -295,7 +301,7 @@ class Readings:
 
     @property
     def sure(self) -> bool:
-        """Whether the numbers can stand for one table only."""
+        """Whether the numbers determine the true scores."""
         return bool((self.first == self.last).all() and (self.first == self.first[0]).all())
 
     def draw(self, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -314,6 +320,6 @@ class Readings:
 
 
 def _below(scores: NDArray[np.int64], config: MatchingConfig) -> NDArray[np.float64]:
-    """Returns the chance that a cell's score is smaller."""
+    """Returns the probability that a random score is below each given score."""
     share: NDArray[np.float64] = scores / (config.max_score + 1)
     return share ** (1 / config.score_power)

@@ -44,15 +44,17 @@ PAIR = ("{paper}: {reviewer}", "{reviewer} - {paper}", "{reviewer} reviews {pape
 PROPOSING = ("Proposal:\n{}", "Proposal: I suggest {}", "My proposal: {}", "Here is a plan:\n{}", "Let us match {}")
 REJECTING = ("[reject]", "[reject] I know of a better plan.", "[reject] We can do better.", "[reject] Let me explain.")
 IN_A_SENTENCE = (", ", " and ")
-"""Text between several names in a question."""
+"""Possible separators of the names in a question."""
 JOINED = (*IN_A_SENTENCE, "; ", "\n")
 """Text between other items."""
 
 
 @dataclass(frozen=True)
 class Speaking(Sharing):
-    """Plans and judges as `Sharing`. It may also ask first, answers questions, and may answer told cells with its
-    own."""
+    """Plans and judges as `Sharing` does.
+
+    It also answers questions, may ask first, and may answer told cells with its own.
+    """
 
     asks: float = 0.4
     """Chance that the player begins with a question."""
@@ -79,7 +81,9 @@ class Speaking(Sharing):
         return propose(view, self.plan(view, heard, rng), rng)
 
     def _still_wanted(self, view: PlayerView, message: str) -> list[Cell]:
-        """Returns the cells to ask for next: the rest of a list, or all unasked cells if a question got no answer."""
+        """Returns the cells to ask for next: the rest of a list, or all unasked cells if the last question got no
+        answer.
+        """
         in_vain = is_question(message, NOUNS) and not heard_cells(view)
         return unasked_cells(view) if in_vain or asked_pairs(message, view.papers, view.reviewers) else []
 
@@ -93,7 +97,7 @@ class SpeakingTeacher(Speaking):
     """A `Speaking` player that plans without what it is told, so that self-play must learn to listen."""
 
     temperature: float = 0.09
-    """Share of the largest score that makes a matching e times as likely to be proposed."""
+    """Softmax temperature of proposals, as a share of the largest score."""
     rejects: float = 0.03
     """Chance that the player rejects a first proposal, whatever its value."""
 
@@ -119,7 +123,7 @@ def ask(view: PlayerView, cells: Sequence[Cell], rng: np.random.Generator) -> st
 
 
 def answer(view: PlayerView, asked: Set[Cell], rng: np.random.Generator) -> str:
-    """Returns the message that tells the asked cells, as far as the player sees them."""
+    """Returns the message that answers a question about cells; tells those that the player sees."""
     known = own_cells(view)
     if not asked:
         return tell(view, known, rng)
@@ -143,7 +147,7 @@ def _listed(
     rng: np.random.Generator,
     scores: Mapping[Cell, int] | None = None,
 ) -> str:
-    """Returns all cells in one phrasing, with first or whole names of reviewers."""
+    """Returns all cells in one phrasing, with reviewers' first or full names."""
     phrasing, whole = choose(phrasings, rng), rng.random() < 0.3
     return choose(IN_A_SENTENCE if phrasings is ASKED else JOINED, rng).join(
         phrasing.format(

@@ -14,8 +14,10 @@ from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS, normalise
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
 
 MAX_TRIES = 100_000
-"""Maximum number of draws for one state. A board that admits no state is refused within two seconds; of 8×8 boards
-about one in 2,700 is hard enough."""
+"""Maximum number of draws for one state.
+
+A configuration that admits no state is refused within two seconds; about one in 2,700 8×8 boards passes the filter.
+"""
 DRAWS = 100
 """Number of states drawn at a time."""
 
@@ -61,7 +63,7 @@ def draw_scores(config: MatchingConfig, shape: tuple[int, ...], rng: np.random.G
 
 
 def draw_masks(config: MatchingConfig, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Draws the cells that each player sees; shape (states, 2, size, size)."""
+    """Returns random masks of the cells that each player sees, shape (states, 2, size, size)."""
     if config.visibility == "independent":
         return rng.random(shape) < config.p_visible
     first = rng.random((shape[0], *shape[2:])) < 0.5
@@ -69,7 +71,7 @@ def draw_masks(config: MatchingConfig, shape: tuple[int, ...], rng: np.random.Ge
 
 
 def _best(table: NDArray[np.int64], masks: NDArray[np.bool_], mean: float, hard_factor: float) -> tuple[int, bool]:
-    """Returns the value of the best matching, and whether neither player can reach it alone."""
+    """Returns the value of the best matching, and whether the state passes the hard filter."""
     rows, columns = linear_sum_assignment(table, maximize=True)
     best = int(table[rows, columns].sum())
     for mask in masks:

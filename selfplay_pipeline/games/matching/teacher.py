@@ -27,7 +27,7 @@ from selfplay_pipeline.games.matching.shy import unasked_cells
 
 @dataclass(frozen=True)
 class Teacher:
-    """Imitated player that tells all or a part of its cells, and prefers good plans without insisting on them.
+    """Player to imitate: tells some or all of its cells, and prefers good plans, but not always the best one.
 
     It draws matchings in proportion to exp(estimated value / temperature). A model learns this much sooner than the
     best matching alone, since the log-odds are linear in the scores.
@@ -58,7 +58,7 @@ class Teacher:
 
 @dataclass(frozen=True)
 class AskingTeacher:
-    """Player in seat 0 whose partner tells nothing unasked: it asks for a few cells, one at a time, then plans.
+    """Player for seat 0 with a partner that tells nothing unasked: asks for a few cells, one at a time, then proposes.
 
     It plans from all cells that it knows, and draws its plan as `Teacher` does.
     """
@@ -99,7 +99,7 @@ class CountingTeacher(AskingTeacher):
 
 
 MOST_LISTED = 8
-"""Size of the largest board whose matchings are all listed: 40,320 of them."""
+"""Largest board size for which all matchings are listed; this size has 40,320."""
 
 
 def draw_plan(table: NDArray[np.float64], temperature: float, rng: np.random.Generator) -> Matching:

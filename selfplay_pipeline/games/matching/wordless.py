@@ -30,12 +30,13 @@ CHAINS = 40
 
 @dataclass(frozen=True)
 class Passing:
-    """Proposes the best plan by its own view and the rules if it promises enough, else passes with an empty message.
+    """Proposes the best plan given its own view if its expected reward is high enough, else passes with an empty
+    message.
 
     After its partner's pass it proposes in any case. It accepts any proposal.
 
     Attributes:
-        threshold: Smallest promise with which it proposes; the best one on honest 3×3 states.
+        threshold: Smallest expected reward with which it proposes; the default is the best one on honest 3×3 states.
     """
 
     threshold: float = 0.85
@@ -53,11 +54,11 @@ class Passing:
 
 @dataclass(frozen=True)
 class Countering:
-    """Proposes its own-view plan, and answers its partner's proposal by a better one.
+    """Proposes its own-view plan, and answers its partner's proposal with a better one.
 
-    In an own-view plan a cell that the player does not see counts as the mean. The answer is the best plan in view of
-    the states in which the proposal is its partner's own-view plan. The player accepts a proposal that is as good, or
-    that answers its own. Where `has_counter` does not hold, it accepts any proposal.
+    In an own-view plan a cell that the player does not see counts as the mean. The answer is the best plan over the
+    states in which that proposal would be the partner's own-view plan. The player accepts a proposal that is as good as
+    its answer, and any answer to its own proposal. If `has_counter` is false, it accepts any proposal.
     """
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
@@ -82,7 +83,7 @@ class Countering:
 
 
 def own_view_plan(view: PlayerView) -> Matching:
-    """Returns the best plan if unseen cells count as the mean; among equal plans the one that the partner expects."""
+    """Returns the best plan if unseen cells count as the mean; ties are broken as the partner expects."""
     if not has_counter(view.rules):
         return best_matching(estimate(view, {}))[0]
     state = as_state(view)
@@ -90,7 +91,7 @@ def own_view_plan(view: PlayerView) -> Matching:
 
 
 def as_state(view: PlayerView) -> MatchingState:
-    """Returns a state in which a player has this view; cells that it does not see hold 0."""
+    """Returns a state in which a player has this view; unseen cells hold 0."""
     table = np.array([[score or 0 for score in row] for row in view.table])
     seen = np.array([[score is not None for score in row] for row in view.table])
     masks = (seen, ~seen) if view.seat == 0 else (~seen, seen)

@@ -39,7 +39,9 @@ NO_EVIDENCE = (
     "and 40 of 40 simulated runs. Compare with a control run whose rewards are permuted, and with a scripted player "
     "that asks equally often."
 )
-"""Result of a simulation of ten iterations of 64 states with 8 episodes each, whose questions are geometric."""
+"""Sentence for reports; its numbers come from simulated runs of ten iterations of 64 states with 8 episodes each, with
+geometrically distributed numbers of questions.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Records:
     Attributes:
         unit: Name of a step, for people.
         lost: Number of episodes left out because a machine failed.
-        comparable: The game, if people have played states of the same configuration.
+        comparable: The game, if human episodes on states of the same configuration exist; else None.
     """
 
     path: Path
@@ -62,7 +64,7 @@ class Records:
 class HumanReference(BaseModel):
     """Figures of the human episodes.
 
-    The share of messages with a question mark is given twice, since the usually cited 29 % are the mean of the
+    The share of messages with a question mark is given in two ways, since the usually cited 29 % is the mean over the
     episodes' shares.
     """
 
@@ -79,7 +81,7 @@ class Analysis(BaseModel):
 
     Attributes:
         lost: Number of episodes left out because a machine failed.
-        human: Figures of human pairs, for episodes on states like theirs.
+        human: Figures of human pairs, if human episodes on states of the same configuration exist.
         overall: Figures of all steps together.
         correlations: Correlations of questions with reward, within steps and within game states.
     """
@@ -125,7 +127,7 @@ def read(path: Path) -> Records:
 def _run(path: Path) -> Iterator[AskingRecord]:
     """Yields all episodes of a run; their step is the iteration that trained on them.
 
-    An iteration that is still playing is left out, because episodes with few questions end first.
+    An iteration that is still playing is left out, because its finished episodes would be those with few questions.
     """
     run = RunDirectory(path)
     for number in run.numbers():
@@ -135,7 +137,7 @@ def _run(path: Path) -> Iterator[AskingRecord]:
 
 
 def _comparable(path: Path) -> Game | None:
-    """Returns the game of a run, if people have played states of the same configuration as all of the run's."""
+    """Returns the game of a run, if human episodes exist for the one configuration of all its episodes; else None."""
     run = RunDirectory(path)
     games = [run.games(number) for number in run.numbers() if run.games(number).exists()]
     configs = [EpisodesFile(path, "training", "").game_config() for path in games]

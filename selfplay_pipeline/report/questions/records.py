@@ -23,7 +23,7 @@ FILE_NAME = "questions.jsonl"
 NAMES = (
     "reward", "questions", "facts", "asking", "specific", "repeated", "learned", "messages", "length", "leaks",
 )  # fmt: skip
-"""Figures that an `AskingRecord` suffices for, in display order."""
+"""Figures that can be computed from an `AskingRecord`, in display order."""
 FIGURES = {name: figures_of()[name] for name in NAMES}
 
 
@@ -36,7 +36,7 @@ class AskingRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     step: Count
-    """Step of training: how often the policy had been updated, or the iteration that played."""
+    """Training step: number of earlier updates of the policy, or number of the iteration that played."""
     episode_id: str
     group: int = Field(ge=0, lt=2**63)
     """Number of the game state; the episodes of one state are one group."""
@@ -47,7 +47,8 @@ class AskingRecord(BaseModel):
     turns: Count
     """Turns of all seats."""
     people_played: bool | None = None
-    """Whether people have played states of the same configuration; None in records that are made of episodes."""
+    """Whether human episodes exist for the same configuration; None in records that are derived from stored episodes.
+    """
     messages: Count
     """Messages of the policy."""
     questions: Count
@@ -66,12 +67,12 @@ class AskingRecord(BaseModel):
 
     @property
     def asked(self) -> AskingRecord:
-        """The record itself, in place of the `Asking` that formulas of figures read."""
+        """The record itself, which has the fields of the `Asking` that the figures' formulas read."""
         return self
 
     @property
     def length(self) -> int:
-        """Number of turns, as formulas of figures read it."""
+        """Number of turns, under the name that the figures' formulas read."""
         return self.turns
 
     @model_validator(mode="after")
@@ -96,7 +97,7 @@ def parts_of(records: Sequence[AskingRecord], name: str) -> tuple[NDArray[np.flo
 def log_step(log_dir: Path, step: int, records: Iterable[AskingRecord]) -> None:
     """Add a step's episodes in one write, after removing a line that a kill left incomplete.
 
-    They replace an earlier process's lines of this step or later ones.
+    They replace lines of this or later steps, which an earlier process wrote.
 
     Raises:
         UserError: A line of the file is bad.
@@ -114,7 +115,7 @@ def log_step(log_dir: Path, step: int, records: Iterable[AskingRecord]) -> None:
 
 
 def log_in(log_dir: Path) -> Path | None:
-    """The file of episodes in a log directory, None where there is none."""
+    """Returns the file of episodes in a log directory; None if it does not exist."""
     path = log_dir / FILE_NAME
     return path if path.exists() else None
 

@@ -23,7 +23,7 @@ ALPHA = 0.05
 MOST_BINS = 7
 """Largest number of bins for the number of questions."""
 MIN_STATES = 6
-"""Smallest number of states for a test: with fewer signs, no pattern is rarer than `ALPHA`."""
+"""Smallest number of states for a test: with fewer, no pattern of signs has a probability below `ALPHA`."""
 
 Values = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -52,7 +52,7 @@ class Trend(BaseModel):
 
 
 class Bin(BaseModel):
-    """Episodes with `low` to `high` questions, and their reward above the mean of their step."""
+    """Episodes with `low` to `high` questions, and their reward minus the mean of their step."""
 
     low: int
     high: int
@@ -137,9 +137,9 @@ def correlation(
     """Returns Pearson's correlation of two figures of single episodes, after the means of the strata `within` are
     removed.
 
-    With steps as strata, a common trend over the steps cannot cause the correlation; with the states of a step as
-    strata, neither can states that are hard and also invite questions. The interval is that of the slope between the
-    standardised figures.
+    With steps as strata, the correlation cannot come from a common trend. With the states of each step as strata, it
+    cannot come from hard states that also invite questions. The interval is that of the slope between the standardised
+    figures.
     """
     known = pd.DataFrame({"x": first, "y": second, "within": within, "state": states}).dropna()
     stratum = known.groupby("within").ngroup().to_numpy()
@@ -153,7 +153,7 @@ def correlation(
 
 
 def _centred(values: Any, index: Any) -> Any:
-    """Returns the values above the mean of all with the same index."""
+    """Returns each value minus the mean of the values with the same index."""
     return values - (np.bincount(index, values) / np.bincount(index))[index]
 
 
@@ -163,8 +163,8 @@ def _slope(x: Values, y: Values, stratum: Numbers, states: Numbers, resamples: i
     The means of x and y are 0 in every stratum. The null hypothesis is that x makes no difference. The test is the wild
     cluster bootstrap (Cameron, Gelbach and Miller, "Bootstrap-based improvements for inference with clustered errors",
     2008): game states are the clusters, the null is imposed, signs are Rademacher's, the statistic is the slope over
-    its cluster-robust standard error. Unlike shuffled steps it is valid both for states of one step and for states that
-    are repeated. The interval excludes 0 exactly if the test rejects.
+    its cluster-robust standard error. Unlike a permutation of steps, the test is valid whether each state occurs in one
+    step or in several. The interval excludes 0 exactly if the test rejects.
     """
     _, state = np.unique(states, return_inverse=True)
     clusters = int(state.max()) + 1
@@ -196,7 +196,9 @@ def _slope(x: Values, y: Values, stratum: Numbers, states: Numbers, resamples: i
 
 
 def _t(slope: Values, error: Values) -> Values:
-    """Returns |t|, rounded so that equal values compare as equal; infinite for a line without scatter, 0 if flat."""
+    """Returns |t|, rounded so that equal values compare as equal; infinite for a slope without error, 0 for a slope of
+    0.
+    """
     size = np.where(np.abs(slope) > 1e-12, np.abs(slope), 0.0)
     t: Values = np.divide(size, error, out=np.where(size > 0, np.inf, 0.0), where=error > 1e-9 * size)
     return t.round(9)

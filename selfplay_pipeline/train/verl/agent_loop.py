@@ -47,8 +47,8 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         """Play the row's state once.
 
         Returns:
-            Outputs of the players that spoke, in the order of their seats, each with its seat's reward; only the output
-            of `seat` if the row asks for one perspective. All outputs carry the same figures.
+            Outputs of the players that took a turn, by seat, each with its seat's reward; only the output of `seat` if
+            the row's perspective is `one`. All outputs carry the same figures of the episode.
 
         Raises:
             UserError: The sampling parameters change log-probs in a way that servers do not report.
@@ -91,7 +91,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
 def outputs_of(
     record: EpisodeRecord, figures: dict[str, float], *, versions: list[int], seconds: float, only: int | None = None
 ) -> list[AgentLoopOutput]:
-    """Returns an episode as verl's outputs, one for each player that spoke.
+    """Returns an episode as verl's outputs, one for each player that took a turn.
 
     Args:
         record: The episode.

@@ -94,7 +94,9 @@ class CPUPlatform(PlatformBase):  # type: ignore[misc]
     def profiler_stop(self) -> None: ...
 
     def ray_resource_name(self) -> str:
-        """Returns Ray's resource name; Ray has a logical GPU per training process (`ray_kwargs.ray_init.num_gpus`)."""
+        """Returns the name of Ray's resource: `ray_kwargs.ray_init.num_gpus` declares one logical GPU per training
+        process.
+        """
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:

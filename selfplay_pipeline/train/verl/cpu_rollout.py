@@ -31,12 +31,13 @@ from selfplay_pipeline.engines.types import SamplingParams
 from selfplay_pipeline.train.verl.rollout_engine import check_sampling
 
 NAME = "sglang_cpu"
-"""Value of `rollout.name`; `rollout.engine_kwargs.sglang_cpu` has the options `folder` (of logs) and `context_length`.
+"""Value of `rollout.name`; its options in `rollout.engine_kwargs.sglang_cpu` are `folder` (for logs) and
+`context_length`.
 """
 
 
 _here: dict[int, CPUServer] = {}
-"""Servers of this process by rank, if one process does all the work."""
+"""Servers in this process by rank; used in a run without Ray."""
 
 
 class CPUServer:
@@ -94,7 +95,7 @@ class CPUServer:
         )
 
     async def set_global_steps(self, steps: int) -> None:
-        """Set the training step of the weights that answer from now on."""
+        """Set the training step of the current weights, for later completions."""
         self._steps = steps
 
 
@@ -148,7 +149,7 @@ class CPUAdapter(BaseRollout):  # type: ignore[misc]
 
         Args:
             weights: Name and tensor of each weight; taking the next one is a collective operation of all ranks.
-            global_steps: The step that made the weights; None during validation, when they are unchanged.
+            global_steps: Step that made the weights; None during validation, which leaves them unchanged.
         """
         rank = int(os.environ["RANK"])
         url, key = await _ask(rank, "address_and_key")
@@ -171,7 +172,7 @@ class CPUAdapter(BaseRollout):  # type: ignore[misc]
 
 
 def write_weights(weights: Iterator[tuple[str, torch.Tensor]], folder: Path, *, tied: bool) -> None:
-    """Write a folder that SGLang loads weights from; consumes the iterator to its end.
+    """Write weights into a folder for SGLang; consumes the iterator to its end.
 
     A tied head is left out, since safetensors refuses tensors that share memory; the others are copied for the same
     reason.

@@ -20,7 +20,7 @@ COLUMNS = ["prompt_ids", "response_ids", "response_mask", "response_logprobs", "
 class GroupDataset(Dataset):  # type: ignore[misc]
     """Groups with a signal, in the order of the files; item i only names its position.
 
-    verl draws one uid per item and normalises rewards over a uid, so a group must be one item. Items do not contain
+    verl assigns one uid per item and normalises rewards within a uid, so a group must be one item. Items do not contain
     trajectories: the replay manager fetches them by position with `rows`.
     """
 
@@ -39,7 +39,7 @@ class GroupDataset(Dataset):  # type: ignore[misc]
 
     @property
     def credits_turns(self) -> bool:
-        """Whether each turn has a credit of its own."""
+        """Whether each turn has its own credit."""
         return CREDITS in self._table.column_names
 
     def rows(self, position: int) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ class GroupDataset(Dataset):  # type: ignore[misc]
         return found
 
     def row_name(self, position: int, episode: int, seat: int) -> str:
-        """Returns the file, row number and episode of a row, for messages."""
+        """Returns the file, number and episode of a row as text, for messages."""
         group = self.groups[position]
         for number, row in zip(group.rows, self.rows(position), strict=True):
             info = row["extra_info"]
@@ -59,7 +59,7 @@ class GroupDataset(Dataset):  # type: ignore[misc]
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Returns numbers that differ when a file has been replaced or written again."""
+    """Returns numbers that change when a file is replaced or rewritten."""
     found = path.stat()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 

@@ -30,9 +30,9 @@ FIELDS = {
     "rollout_is_weights": "the importance weights",
     "advantages": "the advantages",
 }
-"""Fields of a row that are checked, and their names in messages; a cause is before its consequences."""
+"""Checked fields of a row, with their names in messages; a cause comes before its consequences."""
 BYTES_A_WEIGHT = 16
-"""Bytes of a weight in a save, in float32: the shard, AdamW's two moments, and the weights once more as safetensors."""
+"""Number of bytes per weight in a save, in float32: the shard, AdamW's two moments, and a copy as safetensors."""
 FULL = 2**20
 """Free bytes below which a disk counts as full, because torch does not say why it could not write."""
 
@@ -125,7 +125,7 @@ class Guarded(Trainer):  # type: ignore[misc]
 
 @contextmanager
 def loading(folder: str | Path) -> Iterator[None]:
-    """Turn an error while a trainer state is loaded into a one-line message."""
+    """Turn an error during the loading of a trainer state into a one-line message."""
     try:
         yield
     except Exception as error:
@@ -133,7 +133,7 @@ def loading(folder: str | Path) -> Iterator[None]:
 
 
 def _breaks(name: str, value: Any) -> bool:
-    """Whether this metric of an update shows that the update failed."""
+    """Whether a metric shows that its update failed."""
     try:
         return name.startswith("actor/") and not math.isfinite(value)
     except TypeError:

@@ -47,7 +47,7 @@ class ImitationTrainer(OfflineTrainer):
         metrics |= {f"timing_s/{name}": seconds for name, seconds in timing_raw.items()}
 
     def _held_out_loss(self) -> float:
-        """Returns the mean negative log-prob of the own tokens of all held-out rows, in nats."""
+        """Returns the mean negative log-prob of the imitated tokens of all held-out rows, in nats."""
         positions = {f"{PARTITION}{position}": position for position in range(len(self.val_dataset))}
         batch = store(self.val_dataset, positions, self.global_steps, PARTITION)
         self.config.data.train_batch_size = 1  # one block of rows, as for one update

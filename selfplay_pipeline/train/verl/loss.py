@@ -1,4 +1,4 @@
-"""verl's supervised loss, and its PPO loss for a batch that is one update, without a pass for old log-probs."""
+"""verl's supervised loss, and its PPO loss without a pass for old log-probs, for one optimizer step per batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verl.workers.utils.padding import response_from_nested
 from selfplay_pipeline.convert.rows import WEIGHT
 
 ONE_UPDATE = "one_update"
-"""Key of a batch that is one update; its value is the bound of the importance weights."""
+"""Key that marks a batch with a single optimizer step; its value is the upper bound of the importance weights."""
 
 PPOLoss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 
@@ -24,15 +24,16 @@ PPOLoss = Callable[..., tuple[torch.Tensor, dict[str, Any]]]
 def one_update_loss(
     ppo_loss: PPOLoss, model_output: dict[str, torch.Tensor], data: Any, dp_group: Any = None
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Returns `ppo_loss` of a batch that is one update, with the policy's current log-probs as the old ones.
+    """Returns `ppo_loss` of a batch with a single optimizer step, using the current log-probs as the old ones.
 
-    The weights have not changed since the batch began, so that this pass gives the same log-probs as a separate pass
-    before it would: PPO's ratio is 1, and the importance weights can be computed here.
+    A separate pass for old log-probs is unnecessary: it would use the same weights and give the same log-probs. So
+    PPO's ratio is 1, and the importance weights are computed here.
 
     Args:
         ppo_loss: verl's loss.
         model_output: `log_probs`, nested (rows, tokens of prompt and response).
-        data: A micro-batch. Its `old_log_probs` are those stored while playing, nested (rows, tokens of the response).
+        data: A micro-batch. Its `old_log_probs` are the engine's, stored while playing, nested (rows, tokens of the
+            response).
         dp_group: verl's data-parallel group.
 
     Returns:
@@ -67,12 +68,12 @@ def one_update_loss(
 def imitation_loss(
     model_output: dict[str, torch.Tensor], data: Any, dp_group: Any = None
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """Returns verl's `sft_loss`: the mean negative log-prob of all own tokens of the update, weighted by row.
+    """Returns verl's `sft_loss`: the mean negative log-prob of all imitated tokens of the update, weighted by row.
 
     Args:
         model_output: `log_probs`, nested (rows, tokens of prompt and response).
-        data: A micro-batch. `loss_mask` is 1 at own tokens, nested (rows, tokens of the response); verl's loss needs it
-            with the prompt before. `weight`, if rows have one, has the shape (rows, 1).
+        data: A micro-batch. `loss_mask` is 1 at imitated tokens, nested (rows, tokens of the response); verl's loss
+            needs it extended by the prompt. `weight`, if rows have one, has the shape (rows, 1).
         dp_group: verl's data-parallel group.
     """
     lengths = model_output["log_probs"].offsets().diff().tolist()

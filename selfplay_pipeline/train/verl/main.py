@@ -22,7 +22,7 @@ from selfplay_pipeline.train.launch import REASON, Launch, ended_file
 from selfplay_pipeline.train.stopped import leave_reason
 
 _staying: list[Any] = []
-"""The task runner that stays; Ray ends an actor once nothing refers to it any more."""
+"""The task runner that is kept for further tasks; Ray ends an actor without references."""
 
 
 def main(folder: Path) -> None:
@@ -67,12 +67,12 @@ def run(launch: Launch) -> None:
 
 
 def ray_folder(scratch: str) -> str:
-    """Returns a folder for Ray inside a private one, because Ray lets all users write into its own."""
+    """Returns a folder for Ray inside a private folder, because Ray makes its own folder writable for all users."""
     return f"{scratch}/ray"
 
 
 def _run_once(file: Path, overrides: list[str]) -> None:
-    """Run the task as verl's own `main_ppo` does."""
+    """Run a task as verl's own `main_ppo` does, with a runner for this task only."""
     import ray
     from hydra import initialize_config_dir
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
@@ -103,7 +103,7 @@ def _configured(name: str, overrides: list[str]) -> Any:
 
 
 def _run_staying(overrides: list[str]) -> None:
-    """Run the task as `main_ppo` does, with a task runner that outlives the task."""
+    """Run a task as `main_ppo` does, with a runner that is kept for further tasks."""
     import ray
     from hydra import initialize_config_module
     from verl.trainer.main_ppo import run_ppo

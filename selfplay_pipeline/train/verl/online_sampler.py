@@ -1,4 +1,4 @@
-"""verl's replay buffer, with figures of a step's episodes and without groups that have no signal."""
+"""verl's replay buffer, extended: it computes figures of a step's episodes and drops groups without a signal."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from selfplay_pipeline.metrics.signal import Key, Scored, Signal, comparison_key
 class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
     """verl's replay buffer with figures in a step's metrics, fewer groups, and shorter polling.
 
-    verl continues with the rest of a group whose episodes were lost. Here lost episodes are counted, and too many end
-    the run. A group with one episode left is not trained on, since verl would take its reward for its advantage. A
-    group whose episodes have equal rewards is not trained on either, as in offline training, so that it does not dilute
-    the mean over tokens. verl fills the batch up with rows without tokens.
+    If episodes are lost, verl continues with the rest of their group. This buffer counts lost episodes, and ends the
+    run if they are too many. A group with one episode left is not trained on, since verl would use its reward as its
+    advantage. A group whose episodes have equal rewards is not trained on either, as in offline training, so that it
+    does not dilute the mean over tokens. verl fills the batch with padding rows.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -29,7 +29,8 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
         """Returns verl's batch, and figures of its episodes as `selfplay/…`; held-out figures go to `held_out_path`.
 
-        verl drops the metrics of a validation's sampling, and its own means are wrong if episodes were lost.
+        The file is needed because verl drops metrics that are sampled during a validation, and its own means are wrong
+        if episodes were lost.
 
         Raises:
             RuntimeError: More than `max_failures` episodes of the batch were lost, or no group has two episodes left.
@@ -79,15 +80,16 @@ def rows_to_train(keys: list[str], scores: list[float]) -> list[int]:
 
 
 def uid_of(key: Key[str], *, by_seat: bool) -> str:
-    """Returns the uid under which verl compares the rows of a group: that of the state, with the seat if seats differ.
+    """Returns the uid under which verl compares the rows of a group: the state's uid, plus the seat if seats have their
+    own rewards.
 
-    verl's replay buffer takes the text before the first underscore for the uid of the state.
+    verl's replay buffer reads the text before the first underscore as the state's uid.
     """
     return f"{key.state}_{key.seat}" if by_seat else key.state
 
 
 def rows_of(keys: list[str], scores: list[float]) -> list[Scored[str]]:
-    """Returns the rows under verl's keys {uid}_{session}_{index}; each uid is one of `uid_of`."""
+    """Returns the rows of verl's keys {uid}_{session}_{index}, in which `uid_of` made the uid."""
     rows = []
     for key, score in zip(keys, scores, strict=True):
         uid, session, _ = key.rsplit("_", 2)
@@ -97,7 +99,9 @@ def rows_of(keys: list[str], scores: list[float]) -> list[Scored[str]]:
 
 
 def silent_episodes(keys: list[str], episodes: int, failed: set[str]) -> int:
-    """Returns the number of episodes without a row in groups that lost none: the wanted seat never spoke."""
+    """Returns the number of episodes that have no row although none was lost in their group: the wanted seat took no
+    turn.
+    """
     sessions: dict[str, set[int]] = defaultdict(set)
     for row in rows_of(keys, [0.0] * len(keys)):
         sessions[row.state].add(row.episode)
@@ -105,7 +109,7 @@ def silent_episodes(keys: list[str], episodes: int, failed: set[str]) -> int:
 
 
 def episode_figures_of(keys: list[str], scores: list[float], extra_fields: list[dict[str, Any]]) -> dict[str, float]:
-    """Returns means over episodes of the agent loop's figures, with one row of each episode.
+    """Returns the means over episodes of the agent loop's figures, which are read from one row per episode.
 
     Args:
         keys: Keys of the rows, as for `rows_of`.

@@ -13,7 +13,7 @@ from selfplay_pipeline.train.verl.online_sampler import rows_of
 
 @register_trainer("online")
 class OnlineTrainer(Guarded, PPOTrainerSync):  # type: ignore[misc]
-    """verl's synchronous trainer with a stop at the first fault and without a pickled position in the data."""
+    """verl's synchronous trainer, which stops at the first fault and stores no pickled position in the data."""
 
     def _build_replay_buffer(self) -> Any:
         self.trainer_mode = "sync"

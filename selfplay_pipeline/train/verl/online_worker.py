@@ -1,4 +1,4 @@
-"""verl's agent-loop worker, which stores the seats of an episode separately if they have rewards of their own."""
+"""verl's agent-loop worker, which stores the seats of an episode separately if each has its own reward."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from selfplay_pipeline.train.verl.online_sampler import uid_of
 
 
 class SeatWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignore[misc]
-    """verl's worker with the uid {uid}_{seat} for rows whose seats have rewards of their own.
+    """verl's worker, with the uid {uid}_{seat} for rows of seats that have their own rewards.
 
     verl gives all outputs of an episode the reward and the advantage of the last one, and compares all rows of a uid.
-    Stored one at a time and under a uid for each seat, a seat keeps its reward and is compared with the same seat of
-    the other episodes, as in offline training (`train/groups.py`). verl's replay buffer takes the part before the first
-    underscore for the state's uid, which is unchanged.
+    This worker stores each seat separately under its own uid. So the seat keeps its reward and is compared with the
+    same seat of other episodes, as in offline training (`train/groups.py`). verl's replay buffer still finds the
+    state's uid, which it reads before the first underscore.
     """
 
     async def _agent_loop_postprocess(
@@ -45,7 +45,7 @@ class SeatManager(AgentLoopManagerTQ):  # type: ignore[misc]
     """verl's manager of agent-loop workers, for `SeatWorker`."""
 
     _loop: asyncio.AbstractEventLoop | None = None
-    """Event loop in a thread, if one process does all the work; the worker is then an object here, not a Ray actor."""
+    """Event loop in a thread, for a run without Ray, in which the worker is an object in this process."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

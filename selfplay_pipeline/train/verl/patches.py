@@ -1,6 +1,6 @@
-"""Replacements of verl's and TransferQueue's code; each function says why, its decorator names code and public way.
+"""Replacements of verl's and TransferQueue's code: each function's docstring gives the reason, its decorator the code.
 
-`apply` puts those in place that every one of verl's processes needs, `use_one_process` those of a run without Ray. To
+`apply` installs the replacements for every verl process, `use_one_process` those for a run without Ray. To
 raise verl, run tests/contract/test_verl_patches.py: it names the replacements whose code has changed, and the classes
 of this folder that override a method that has changed.
 """
@@ -67,20 +67,21 @@ TRAINER = "verl.trainer.ppo.v1.trainer_base"
 
 @functools.cache
 def apply() -> None:
-    """Put the replacements in place that every process of verl needs; a second call does nothing."""
+    """Install the replacements that every verl process needs; a second call does nothing."""
     keep_torch_local()
     load_as_data()
     check_saves()
     seed_adapters()
     send_merged_weights()
     count_real_rows()
+    compute_log_probs_in_blocks()
+    predict_own_tokens_only()
+    scale_logits_in_float32()
     if os.environ.get(SWITCH) == "1":
         reserve_port()
     if os.environ.get("VERL_PLATFORM") == "cpu":
         use_plain_gloo()
         leave_memory_unpinned()
-        compute_log_probs_in_blocks()
-        EngineRegistry.register("language_model", backend="fsdp2", device="cpu")(CPUEngine)
         name_cpu_adapter()
 
 
@@ -91,7 +92,7 @@ def apply() -> None:
 def load_as_data() -> None:
     """Load trainer states as data: a pickle that names anything but the parts of a tensor is refused.
 
-    A pickle can run code. torch's environment variable overrules every call of `torch.load` in this process.
+    A pickle can run code. torch's environment variable forces this for every call of `torch.load` in this process.
     """
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
@@ -108,7 +109,9 @@ def load_as_data() -> None:
     public_way="The engine creates this class by its name; no option names another one.",
 )
 def check_saves() -> None:
-    """Refuse to save weights that are not finite, keep the saves of earlier trainings, and save adapters for peft."""
+    """Make verl refuse to save weights that are not finite, keep earlier trainings' saves, and save adapters in peft's
+    format.
+    """
     save = FSDPCheckpointManager.save_checkpoint
 
     @functools.wraps(save)
@@ -152,7 +155,7 @@ def _whole(tensor: Any) -> torch.Tensor:
 
 @verl_patch(f"{ENGINE}:FSDPEngine._build_lora_module", public_way="No option of verl or peft seeds an adapter.")
 def seed_adapters() -> None:
-    """Build an adapter with seeded random numbers, which verl does not seed."""
+    """Make verl build an adapter from seeded random numbers; its own are not seeded."""
     build = FSDPEngine._build_lora_module
 
     def seeded(self: FSDPEngine, module: Any) -> Any:
@@ -168,9 +171,9 @@ def seed_adapters() -> None:
     public_way="`lora.merge` is set and chooses this function; no option keeps the precision.",
 )
 def send_merged_weights() -> None:
-    """Let verl send servers the weights with the adapter merged in, in their own precision.
+    """Make verl send servers the weights with the adapter merged in, in the weights' own precision.
 
-    verl's own function merges the adapter into the model itself meanwhile, and rounds all weights to bfloat16.
+    verl's own function temporarily merges the adapter into the model, and rounds all weights to bfloat16.
     """
 
     def pushed(self: FSDPEngine) -> Iterator[tuple[str, torch.Tensor]]:
@@ -202,10 +205,11 @@ def _merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 class RealRowsWorker(TrainingWorker):  # type: ignore[misc]
-    """Training worker that counts only rows with own tokens and reports the learning rate of the current update.
+    """Training worker that averages over rows with sampled tokens only, and reports the learning rate of the current
+    update.
 
-    verl divides a loss of the form `seq-mean-*` by all rows of an update, including padding rows without own tokens. It
-    reports the learning rate of the next update.
+    verl divides a loss of the form `seq-mean-*` by all rows of an update, including padding rows without sampled
+    tokens. It reports the learning rate of the next update.
     """
 
     def train_batch(self, data: Any) -> Any:
@@ -225,7 +229,7 @@ class RealRowsWorker(TrainingWorker):  # type: ignore[misc]
     public_way="Only a subclass can name the class, and online training uses verl's own worker.",
 )
 def count_real_rows() -> None:
-    """Let verl's workers, and ours, use `RealRowsWorker`."""
+    """Make verl's workers and ours use `RealRowsWorker`."""
     ActorRolloutRefWorker.actor_worker_cls = RealRowsWorker
 
 
@@ -234,7 +238,7 @@ def count_real_rows() -> None:
     public_way="A worker group takes an address and a port, but verl's trainer gives it none.",
 )
 def reserve_port() -> None:
-    """Reserve the port where the workers of one machine meet, until they have met.
+    """Reserve the rendezvous port of the workers on one machine until all have connected.
 
     verl picks a free port, and the first worker listens there only after all its imports. By then another process may
     have taken the port.
@@ -254,9 +258,9 @@ def reserve_port() -> None:
     public_way="verl's platform names the backend of a device, but verl itself adds that of the CPU.",
 )
 def use_plain_gloo() -> None:
-    """Let verl ask for the backend "gloo".
+    """Make verl request the backend "gloo".
 
-    verl asks for "cpu:gloo,<device>:<backend>", which names the CPU twice here, so that torch refuses it.
+    verl requests "cpu:gloo,<device>:<backend>", which names the CPU twice on a CPU, so torch refuses it.
     """
     initialize = engine_workers.initialize_global_process_group_ray
     engine_workers.initialize_global_process_group_ray = functools.partial(initialize, backend="gloo")
@@ -268,7 +272,7 @@ def use_plain_gloo() -> None:
     public_way="verl offloads every reference model, and has no option for the memory.",
 )
 def leave_memory_unpinned() -> None:
-    """Let verl offload the reference model without pinned memory, which would need an accelerator's driver."""
+    """Make verl offload the reference model without pinned memory, which needs an accelerator's driver."""
     transformer_impl.CPUOffloadPolicy = lambda pin_memory: CPUOffloadPolicy(pin_memory=False)
 
 
@@ -278,7 +282,7 @@ def leave_memory_unpinned() -> None:
     public_way="verl chooses this function itself where flash-attn is missing.",
 )
 def compute_log_probs_in_blocks() -> None:
-    """Let verl compute the log-probs of many tokens at a time, because its loop over tokens took a tenth of a step."""
+    """Make verl compute the log-probs of many tokens at a time; its loop over tokens took a tenth of a step."""
     torch_functional.logprobs_from_logits_v2 = log_probs_of
 
 
@@ -299,35 +303,80 @@ def log_probs_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return torch.cat([part.gather(-1, chosen.unsqueeze(-1)).squeeze(-1) - part.logsumexp(-1) for part, chosen in parts])
 
 
-class CPUEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]
-    """verl's engine without the logits of prompts: nothing reads them, and a large vocabulary makes them expensive."""
+@verl_patch(
+    "verl.workers.engine.base:EngineRegistry.register",
+    public_way="verl registers its own engine for GPUs, and refuses a second one.",
+)
+def predict_own_tokens_only() -> None:
+    """Make verl use `OwnTokensEngine` on all devices."""
+    engines = EngineRegistry._engines["language_model"]["fsdp2"]
+    engines |= {"cpu": OwnTokensEngine, "cuda": OwnTokensEngine}
+
+
+class OwnTokensEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]
+    """verl's engine without the logits of prompts, which are never used and are expensive with a large vocabulary.
+
+    In a packed batch, each row has logits from the last token of its own prompt on; in a padded batch, all rows have
+    logits from the last token of the shortest prompt on.
+    """
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         inputs, arguments = super().prepare_model_inputs(micro_batch)
-        first, labels = _first_predicted(micro_batch), arguments["input_ids_rmpad_rolled"]
-        rows = torch.nested.nested_tensor_from_jagged(labels, micro_batch["input_ids"].offsets()).unbind()
-        arguments |= {"first": first, "input_ids_rmpad_rolled": torch.cat([row[first:] for row in rows])}
-        return inputs | {"logits_to_keep": inputs["input_ids"].shape[1] - first}, arguments
+        if (
+            self.use_ulysses_sp
+            or arguments.get("pad_size")
+            or tu.get_non_tensor_data(micro_batch, "use_fused_kernels", default=False)
+        ):
+            return inputs, arguments
+        packed, offsets = "temperature_rmpad" in arguments, micro_batch["input_ids"].offsets()
+        firsts = (offsets.diff() - micro_batch["response_mask"].offsets().diff() - 1).tolist()
+        if not packed:
+            firsts = [min(firsts)] * len(firsts)
+
+        def own(values: torch.Tensor) -> torch.Tensor:
+            rows = torch.nested.nested_tensor_from_jagged(values, offsets).unbind()
+            return torch.cat([row[first:] for row, first in zip(rows, firsts, strict=True)])
+
+        names = ("input_ids_rmpad_rolled", "temperature_rmpad")
+        arguments |= {name: own(arguments[name]) for name in names if name in arguments} | {"firsts": firsts}
+        length = inputs["input_ids"].shape[1]
+        kept = own(torch.arange(length, device=offsets.device)) if packed else length - firsts[0]
+        return inputs | {"logits_to_keep": kept}, arguments
 
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, torch.Tensor]:
         """Compute verl's outputs for rows without their first tokens, and pad the results with zeros in their place."""
-        first, whole, short = output_args["first"], micro_batch["input_ids"], micro_batch.copy()
-        short["input_ids"] = torch.nested.as_nested_tensor([row[first:] for row in whole.unbind()], layout=torch.jagged)
+        if "firsts" not in output_args:
+            return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)  # type: ignore[no-any-return]
+        firsts, whole, short = output_args["firsts"], micro_batch["input_ids"], micro_batch.copy()
+        rows = [row[first:] for row, first in zip(whole.unbind(), firsts, strict=True)]
+        short["input_ids"] = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
         found = super().prepare_model_outputs(output, output_args, short, logits_processor_func)
         return {
             name: torch.nested.nested_tensor_from_jagged(
-                torch.cat([pad(row, (first, 0)) for row in values.unbind()]), whole.offsets()
+                torch.cat([pad(row, (first, 0)) for row, first in zip(values.unbind(), firsts, strict=True)]),
+                whole.offsets(),
             )
             for name, values in found.items()
         }
 
 
-def _first_predicted(micro_batch: Any) -> int:
-    """Returns the first position whose prediction is needed: the last token of the shortest prompt."""
-    whole = micro_batch["input_ids"].offsets().diff()
-    return int((whole - micro_batch["response_mask"].offsets().diff()).min()) - 1
+@verl_patch(
+    f"{ENGINE}:_scale_logits_by_temperature",
+    f"{ENGINE}:FSDPEngineWithLMHead.prepare_model_outputs",
+    public_way="verl divides logits in their own precision, and has no option for another one.",
+)
+def scale_logits_in_float32() -> None:
+    """Make verl divide logits by the temperature in float32, as SGLang does.
+
+    In bfloat16 the quotient is rounded, and log-probs differ from the sampler's by 0.03 nats on average.
+    """
+
+    def scaled(logits: torch.Tensor, temperature: torch.Tensor, *, is_unit_temperature: bool) -> torch.Tensor:
+        return logits if is_unit_temperature else logits.float() / temperature.clamp(min=1e-8)
+
+    transformer_impl._scale_logits_by_temperature = scaled
 
 
 @verl_patch(
@@ -336,7 +385,7 @@ def _first_predicted(micro_batch: Any) -> int:
     public_way="Replicas have a registry with a function `register`; the adapters in the trainer's ranks have none.",
 )
 def name_cpu_adapter() -> None:
-    """Name the class that sends weights to a server on a CPU; verl imports it if `rollout.name` is `sglang_cpu`."""
+    """Register the class that sends weights to a server on a CPU; verl imports it if `rollout.name` is `sglang_cpu`."""
     _ROLLOUT_REGISTRY[CPU_ROLLOUT, "async"] = f"{__package__}.cpu_rollout.CPUAdapter"
 
 
@@ -355,7 +404,7 @@ class OneWorker(RayWorkerGroup):  # type: ignore[misc]
         self._workers = [plain(ray_cls_with_init.cls)()]
 
     def _bind_worker_method(self, worker: type, generator: Callable[..., Any]) -> Any:
-        """Bind a method that is called without a wait: it returns the result itself, not one of Ray's references."""
+        """Bind a method so that it runs at once and returns its result, not one of Ray's references."""
 
         def at_once(*arguments: Any, **options: Any) -> Any:
             return generator(*arguments, **options | {"blocking": False})
@@ -368,7 +417,7 @@ class OneWorker(RayWorkerGroup):  # type: ignore[misc]
 
 
 class OnePool(ResourcePoolManager):  # type: ignore[misc]
-    """Resource pool that counts the worker and reserves nothing."""
+    """Resource pool for the one worker, which reserves none of Ray's resources."""
 
     def _check_resource_available(self) -> None:
         """Check nothing, since nothing is reserved."""
@@ -400,7 +449,7 @@ class OneReceiver(CheckpointEngineManager):  # type: ignore[misc]
 
 
 def is_enough(config: Any) -> bool:
-    """Whether one process can do all that this configuration asks for."""
+    """Whether a single process is enough for this configuration."""
     trainer = config.trainer
     here = config.ray_kwargs.ray_init.address == "local"
     return bool(here and trainer.device == "cpu" and trainer.n_gpus_per_node * trainer.nnodes == 1)
@@ -416,11 +465,11 @@ def is_enough(config: Any) -> bool:
     public_way="verl knows workers only as Ray's actors, and Ray no longer supports its `local_mode`.",
 )
 def use_one_process() -> None:
-    """Let verl's trainers of this process work without Ray from now on, with their one worker and data store.
+    """Make verl's trainers in this process work without Ray from now on, with one worker and a local data store.
 
-    Ray's services and the actors that verl creates are twelve processes. They take 2 GB and half a minute of CPU time
-    to start, and each step sends its data from one to the other. One worker on a CPU gains nothing from them. A thread
-    plays the episodes of online training, and their server is a child of this process.
+    Ray's services and verl's actors are twelve processes. They take 2 GB and half a minute of CPU time to start, and
+    each step sends data between them. A single worker on a CPU gains nothing from them. A thread plays the episodes of
+    online training, and their server is a child of this process.
     """
     trainer_base.RayWorkerGroup = OneWorker
     trainer_base.ResourcePoolManager = OnePool
@@ -441,7 +490,7 @@ def use_one_process() -> None:
     public_way="`init` always creates the controller and the store as Ray's actors.",
 )
 def keep_queue_here() -> None:
-    """Let TransferQueue run its controller and its store as threads of this process, with which they end."""
+    """Make TransferQueue run its controller and its store as threads of this process."""
     tq.init, tq.close = _init_queue, lambda: None
 
 
@@ -449,7 +498,7 @@ def _init_queue(config: Any = None) -> None:
     """Start TransferQueue as its `init` does.
 
     Args:
-        config: The section `transfer_queue`; None if a worker only wants the queue to exist.
+        config: Section `transfer_queue`; None if the queue must exist already.
     """
     if config is None:
         return

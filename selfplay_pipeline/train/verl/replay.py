@@ -20,8 +20,8 @@ class ReplayManager:
     """verl's agent-loop manager for stored trajectories.
 
     A trajectory's key is {uid}_{session}_{index}: the group's uid, the episode, and the player. verl compares sessions
-    within a uid and gives all trajectories of a session one advantage, so an episode counts once however many seats
-    spoke.
+    within a uid and gives all trajectories of a session one advantage. So an episode counts once, for any number of
+    seats.
     """
 
     def __init__(self, config: Any) -> None:
@@ -73,14 +73,14 @@ def store(dataset: GroupDataset, positions: dict[str, int], step: int, partition
 
 
 def row_key(uid: str, row: dict[str, Any]) -> str:
-    """Returns the key of a row of the group with this uid."""
+    """Returns the trajectory key of a row, given its group's uid."""
     return f"{uid}_{row['extra_info']['episode']}_{row['extra_info']['seat']}"
 
 
 def trajectory_fields(row: dict[str, Any]) -> dict[str, Any]:
     """Returns the fields of a parquet row as verl's V1 trainer stores a trajectory: 1-d tensors, unpadded.
 
-    The reward is on the last response token, which `convert` made the player's last own token.
+    The reward is on the last response token, which is the last token that the player sampled.
     """
     output = AgentLoopOutput(
         prompt_ids=row["prompt_ids"],

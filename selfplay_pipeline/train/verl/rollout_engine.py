@@ -10,11 +10,12 @@ from selfplay_pipeline.engines.types import NEUTRAL, Completion, EngineError, Sa
 
 
 class VerlEngine:
-    """Engine of one player over verl's `LLMServerClient`. All requests of a player go to one server, which caches its
-    prefix.
+    """Engine of one player over verl's `LLMServerClient`.
+
+    All requests of a player go to one server, which caches its prefix.
 
     Attributes:
-        versions: Weight versions (training steps) that answered so far.
+        versions: Weight versions (training steps) of the answers so far.
     """
 
     def __init__(self, client: Any, sampling_params: dict[str, Any]) -> None:
@@ -22,8 +23,8 @@ class VerlEngine:
 
         Args:
             client: verl's client of its servers.
-            sampling_params: The parameters of verl's agent-loop worker; temperature and limits come from the seat
-                instead.
+            sampling_params: The parameters of verl's agent-loop worker; its temperature and limits are ignored, because
+                the seat sets them.
         """
         self._client = client
         self._sampling_params = sampling_params

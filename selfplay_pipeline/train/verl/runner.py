@@ -1,4 +1,4 @@
-"""verl's task runner in a form that stays and runs its trainer again on other data."""
+"""verl's task runner, in a form that is kept and can run its trainer again on other data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Runner:
         self._trainer: OfflineTrainer | None = None
 
     def run(self, config: Any) -> None:
-        """Create the trainer unless it exists; then train unless there is no data yet.
+        """Create the trainer unless it exists, then train if the configuration names data.
 
         If a server shares the GPU, the trainer is on the GPU only while it trains.
 

@@ -40,14 +40,14 @@ PASS_FIELDS = [
     "input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask",
     "old_log_probs", "ref_log_prob", "advantages", "rollout_is_weights", WEIGHT,
 ]  # fmt: skip
-"""Fields of a row that a pass reads, if present.
+"""Fields of a row that a forward or backward pass reads, if present.
 
 The other fields are no tensors, and TensorDict would copy them one by one in each pass: a tenth of a step.
 """
 
 
 class NoReplica(RolloutReplica):  # type: ignore[misc]
-    """A rollout replica that serves nothing; verl asks for its class, never for an instance."""
+    """Placeholder rollout replica; verl needs its class but never creates an instance."""
 
 
 RolloutReplicaRegistry.register("offline", lambda: NoReplica)
@@ -71,15 +71,15 @@ class MetricsFile:
 class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
     """verl's synchronous trainer on stored trajectories, with steps of varying size.
 
-    verl takes equal batches and drops the remainder. Here the plan says which groups a step holds, and batch,
-    mini-batch and micro-batch sizes are set step by step, so that nothing is dropped and hardly anything padded.
+    verl takes equal batches and drops the remainder. Here a plan lists the groups of each step, and the batch,
+    mini-batch and micro-batch sizes are set for each step. So no row is dropped, and few are padded.
     """
 
     _enable_hybrid_replicas = False
     _held: Path | None = None
-    """The save whose weights and optimizer are in memory."""
+    """Save whose weights and optimizer are in memory."""
     _untouched: tuple[str, int] | None = None
-    """The model whose original weights are in memory, with a new optimizer, and the seed of its LoRA adapter."""
+    """Model whose original weights are in memory, with a new optimizer; and the seed of its LoRA adapter."""
 
     def _build_replay_buffer(self) -> Any:
         self.trainer_mode = "sync"
@@ -113,7 +113,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     @property
     def _fresh(self) -> tuple[str, int]:
-        """The value of `_untouched` right after the workers are created for this training."""
+        """Value of `_untouched` right after the workers are created for this training."""
         policy = self.config.actor_rollout_ref
         return str(policy.model.path), policy.actor.fsdp_config.seed if policy.model.lora_rank else 0
 
@@ -125,9 +125,9 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         self._made_with, self._untouched, self._held = made_with(self.config), self._fresh, None
 
     def _continue(self, earlier: str) -> None:
-        """Begin with an earlier training's weights, which this process may still hold.
+        """Begin with the weights of an earlier training, which may still be in memory.
 
-        Optimizer and scheduler go on too. Step number and data position belong to other data.
+        Optimizer and scheduler continue too. Step number and data position start anew, since the data are new.
         """
         save = Path(find_latest_ckpt_path(earlier))
         if save != self._held:
@@ -190,7 +190,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         return batch
 
     def _in_passes(self, batch: Any) -> Any:
-        """Set the size of a pass, which verl drops from every result, and the fields that a pass reads."""
+        """Set the fields that a pass reads, and the size of a pass, which verl drops from every result."""
         batch.extra_info["micro_batch_size_per_gpu"] = self._micro_batch_size
         batch.fields = PASS_FIELDS
         if tokens := self.config.selfplay.get("tokens_per_pass"):
@@ -204,9 +204,9 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         return super()._compute_old_log_prob(batch, metrics)
 
     def _compare_some(self, batch: Any, metrics: dict[str, Any]) -> None:
-        """Measure the gap between the stored log-probs, which are the old ones now, and ours.
+        """Measure the gap between stored log-probs and the trainer's, on one pass with rows of all lengths.
 
-        It is measured on one pass, with rows of all lengths.
+        A separate pass is needed, because the stored log-probs serve as the old ones.
         """
         count = self._micro_batch_size * self.config.trainer.n_gpus_per_node * self.config.trainer.nnodes
         some = batch.select_keys(batch.keys[:: len(batch.keys) // count][:count])
@@ -257,7 +257,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         )
 
     def _own_tokens(self, batch: Any) -> list[Values]:
-        """Returns the values of each row at its own (unmasked) tokens, 1-d."""
+        """Returns the values of each row at its sampled (unmasked) tokens, 1-d."""
         fields = ["old_log_probs", "rollout_log_probs", "advantages"]
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=["response_mask", *fields]
@@ -298,7 +298,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
 
 def made_with(config: Any) -> dict[str, Any]:
-    """Returns the settings that workers are created with, without those that each training sets again or loads over."""
+    """Returns the settings with which workers are created, except those that each training sets or overwrites."""
     policy: dict[str, Any] = OmegaConf.to_container(config.actor_rollout_ref)
     actor = policy["actor"]
     # Workers that generate nothing read no other rollout settings.

@@ -21,10 +21,9 @@ log = logging.getLogger(__name__)
 
 
 def begin_above_zero(schedule: LambdaLR) -> None:
-    """Let the first update of a warm-up have the rate of verl's second one, since verl begins at 0.
+    """Shift a warm-up by one update, since verl's first update has the learning rate 0.
 
-    Each update of a warm-up gets the next update's rate, because rates rise there; after it rates never rise and stay
-    as they are.
+    Each update of a warm-up gets the rate of verl's next update. Rates after the warm-up are unchanged.
     """
 
     def shifted(share: Any) -> Any:
@@ -54,7 +53,7 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def make_anew(self, config: Any) -> None:
-        """Load the model's own weights, under other settings, with a new optimizer.
+        """Load the model's original weights with other settings and a new optimizer.
 
         Args:
             config: The section `actor_rollout_ref`.
@@ -66,7 +65,7 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def set_learning_rate(self, rate: float) -> None:
-        """Continue the schedule at its current step with another rate; a saved optimizer brings its old rate."""
+        """Continue the schedule at its current step with another base rate; a loaded optimizer has its old one."""
         engine = self.actor.engine
         schedule = engine.lr_scheduler
         schedule.base_lrs = [rate] * len(schedule.base_lrs)
@@ -87,7 +86,7 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
         self._move("device")
 
     def _move(self, device: str) -> None:
-        """Move to `cpu` or `device` the tensors that verl and FSDP do not move themselves in each pass."""
+        """Move the tensors that verl and FSDP do not move themselves in each pass to `cpu` or `device`."""
         engine = self.actor.engine
         if not getattr(engine, "_uses_fsdp2_cpu_offload_policy", False):
             weights, optimizer = not engine.is_param_offload_enabled, not engine.is_optimizer_offload_enabled

@@ -28,9 +28,9 @@ class Losses:
 
     Attributes:
         telling: Best score minus the score of the best plan on the proposer's knowledge.
-        planning: Score of that plan minus the score of the proposal. It is below 0 if a plan that looked worse to its
-            proposer has the higher true score, by luck.
-        agreement: 1 if no proposal was accepted, and then the other losses are 0; otherwise 0.
+        planning: Score of that plan minus the score of the proposal. It is negative if the proposal looked worse to its
+            proposer but is, by luck, better.
+        agreement: 1 if no proposal was accepted (the other losses are then 0), else 0.
     """
 
     telling: float = 0.0
@@ -39,7 +39,7 @@ class Losses:
 
 
 def told_truly(state: MatchingState, message: Turn) -> set[Cell]:
-    """Returns the cells that a message names with the score that its seat sees in them."""
+    """Returns the cells that a message names with the correct score, as its author sees it."""
     view = state.view(message.seat)
     named = told_cells(untagged(message.text), state.papers, state.reviewers)
     return {(reviewer, paper) for (reviewer, paper), score in named.items() if view[reviewer][paper] == score}
@@ -48,7 +48,8 @@ def told_truly(state: MatchingState, message: Turn) -> set[Cell]:
 def known_cells(state: MatchingState, turns: Sequence[Turn], config: MatchingConfig) -> list[NDArray[np.bool_]]:
     """Returns the cells that each seat knows before each turn and after the last, each (seats, reviewers, papers).
 
-    A seat knows the cells that it sees and those that it was told truly, whatever its partner's scale.
+    A seat knows the cells that it sees and the cells that it was told truly, even if it does not know its partner's
+    scale.
     """
     known = [np.stack(state.masks)]
     for turn in turns:
@@ -61,8 +62,7 @@ def known_cells(state: MatchingState, turns: Sequence[Turn], config: MatchingCon
 
 
 def expected_scores(state: MatchingState, known: NDArray[np.bool_], config: MatchingConfig) -> NDArray[np.float64]:
-    """Returns the scores that a seat expects, shape (reviewers, papers): true scores in known cells, the mean
-    elsewhere.
+    """Returns the scores that a seat expects, shape (reviewers, papers): the true score if it is known, else the mean.
 
     Information from the hard filter about the other cells is ignored.
     """
@@ -76,8 +76,8 @@ def lost(state: MatchingState, turns: Sequence[Any], config: MatchingConfig, *, 
         turns: Turns of the episode, each with its `proposal`.
 
     Returns:
-        None if the state does not fit the rules, since a seat's expectation of unknown cells is then unknown. None also
-        if the players agreed but no turn has a proposal, as in files of other programs.
+        None if the rules do not admit the state, since the expected scores of unknown cells are then undefined, or if
+        the players agreed without a recorded proposal, as in files of other programs.
     """
     if not _is_of(config, state):
         return None
@@ -99,10 +99,10 @@ def matching_of(turn: Any) -> Matching:
 
 
 def possible_score(state: MatchingState, known: NDArray[np.bool_], config: MatchingConfig, near: Matching = ()) -> int:
-    """Returns the true score of the best plan on a seat's knowledge.
+    """Returns the true score of the best plan given a seat's knowledge.
 
     Args:
-        near: Plan that decides between several best plans: the one most like it counts.
+        near: Plan that breaks ties: among several best plans, the one most similar to it counts.
     """
     expected = expected_scores(state, known, config)
     for pair in near:
@@ -111,11 +111,11 @@ def possible_score(state: MatchingState, known: NDArray[np.bool_], config: Match
 
 
 def notes(state: MatchingState, turns: Sequence[Any], config: MatchingConfig) -> list[str]:
-    """Returns a remark on each turn: false claims, the value told by a message, the value used by a proposal; else "".
+    """Returns a remark on each turn: false claims, the value of a message, or the value of a proposal; "" without any.
 
-    Both values are points that a seat expects; they may exceed the best score, which the seat does not know. The value
-    told is the change in the receiver's expected score of its best plan. The value used is the proposer's expected
-    score of its proposal, next to that of its best plan.
+    Both values are expected points. They may exceed the best score, which the seat does not know. The value of a
+    message is the change in the expected score of its receiver's best plan. The value of a proposal is its expected
+    score for the proposer, shown next to that of the proposer's best plan.
     """
     values = _values(state, turns, config) if _is_of(config, state) else [""] * len(turns)
     said = ((false_claims(state, turn), value) for turn, value in zip(turns, values, strict=True))
@@ -123,8 +123,7 @@ def notes(state: MatchingState, turns: Sequence[Any], config: MatchingConfig) ->
 
 
 def false_claims(state: MatchingState, turn: Turn) -> str:
-    """Returns, in words, the cells of a message whose score differs from the one that its seat sees; "" if there are
-    none."""
+    """Returns the cells that a message names with a wrong score, as text; "" without any."""
     if turn.action != MESSAGE:
         return ""
     view, titles = state.view(turn.seat), short_titles(state.papers)
@@ -138,7 +137,7 @@ def false_claims(state: MatchingState, turn: Turn) -> str:
 
 
 def _values(state: MatchingState, turns: Sequence[Any], config: MatchingConfig) -> list[str]:
-    """Returns the value told of each message and the value used of each proposal, in words; "" for other turns."""
+    """Returns the value of each message and proposal, as text; "" for other turns."""
     known, found = known_cells(state, turns, config), []
     for number, turn in enumerate(turns):
         note = ""
