@@ -35,7 +35,7 @@ class Seating(StrEnum):
 
 @dataclass
 class Tally:
-    """Figures of many episodes, summed by game state. Engine failures are counted, but do not enter any figure.
+    """Figures of many episodes, summed by game state. Engine failures are only counted.
 
     Attributes:
         measures: Function that returns the figures of one episode.
