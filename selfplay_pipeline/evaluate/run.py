@@ -190,15 +190,13 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
 
 async def _worth(config: Config, job: EvaluationJob, mode: Mode, servers: Servers) -> Words:
     """Play the missing episodes with swapped messages and return what words are worth."""
-    game, swapped, lost = make_game(config.game), dict[Swap, Swapped](), 0
+    swapped, lost = dict[Swap, Swapped](), 0
     for swap in job.swaps:
         lost += await play_pairing(config, job.pairing(config, mode, swap), servers)
-        tally, count = Tally(game, len(job.states), job.seating), Counter[bool]()
-        for record in read_episodes(job.file(mode, swap)):
-            tally.add([record])
-            count.update(bool(text) for turn in record.turns for text in (turn.heard or {}).values())
-        swapped[swap] = Swapped(tally.totals(), count.total(), count[False])
-    return worth_of_words(game, totals_of(config, job, mode), swapped, lost)
+        turns = (turn for record in read_episodes(job.file(mode, swap)) for turn in record.turns)
+        count = Counter(bool(text) for turn in turns for text in (turn.heard or {}).values())
+        swapped[swap] = Swapped(totals_of(config, job, mode, swap), count.total(), count[False])
+    return worth_of_words(make_game(config.game), totals_of(config, job, mode), swapped, lost)
 
 
 def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> None:

@@ -204,7 +204,7 @@ class PolicyRecord(_Record):
     weights: str = ""
     """Content hash of the checkpoint when the engine loaded it.
 
-    It is empty if no checkpoint decides the turns, or if the hash was not recorded.
+    It is empty if no checkpoint decides the turns, or if an attached server played a hub model.
     """
     iteration: int
     engine: str
