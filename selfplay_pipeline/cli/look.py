@@ -11,6 +11,7 @@ import typer
 from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import DATA, RUNS, DryRun, planned
 from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.terminal.harmless import one_line
 
@@ -35,7 +36,7 @@ def report(
         str, typer.Option("--format", help="Either html, or one or more of png, svg, pdf joined by commas.")
     ] = "html",
     max_megabytes: Annotated[
-        float, typer.Option(min=0.5, help="Largest size of the HTML file; episodes beyond it are sampled.")
+        float, typer.Option(min=0.5, max=LARGEST, help="Largest size of the HTML file; episodes beyond it are sampled.")
     ] = 5.0,
     dry_run: DryRun = False,
 ) -> None:
@@ -45,6 +46,7 @@ def report(
     400 episodes, the page contains a sample of them to read, and says how it was drawn. `--format png,svg` writes the
     curves as image files instead.
     """
+    from selfplay_pipeline.core.files import check_is_folder
     from selfplay_pipeline.core.folders import check_file
     from selfplay_pipeline.report.draw import formats_in
     from selfplay_pipeline.report.sources import discover
@@ -53,21 +55,23 @@ def report(
     formats = [] if as_page else formats_in(form, also="html, or ")
     source = discover(path)
     folder = path.parent if path.is_file() else path
-    page = output or folder / "report.html"
-    if as_page:
-        check_file(page, "report")  # before the episodes are read, which is slow
+    page, plots = output or folder / "report.html", output or folder / "plots"
+    if as_page:  # before the episodes are read, which is slow
+        check_file(page, "report")
+    else:
+        check_is_folder(plots)
     from selfplay_pipeline.report.run import scan_all, write_page, write_plots
 
     scans = scan_all(source)
     if dry_run:
-        what = f"page {page}" if as_page else f"curves as {', '.join(formats)} in {output or folder / 'plots'}"
+        what = f"page {page}" if as_page else f"curves as {', '.join(formats)} in {plots}"
         planned(f"{path} ({source.kind}; files of episodes: {len(source.files)}) to {what}")
     if as_page:
         shown, total = write_page(source, scans, page, max_megabytes=max_megabytes)
         sampled = f" with {shown:,} of {total:,} episodes (--max-megabytes takes more)" if shown < total else ""
         terminal.result(one_line(f"{page}: {page.stat().st_size / 1e6:.1f} MB{sampled}; open it in a browser"))
         return
-    for plot in write_plots(source, scans, formats, output or folder / "plots"):
+    for plot in write_plots(source, scans, formats, plots):
         terminal.result(one_line(str(plot)))
 
 
@@ -98,6 +102,8 @@ def show(
     given = [name for name, on in exclusive.items() if on]
     if len(given) > 1:
         raise UserError(f"show: {' and '.join(given)} exclude each other; give one of them")
+    if seed is not None and not random:
+        raise UserError("show: --seed is the seed of --random; give both, or leave it out")
     from selfplay_pipeline.report import terminal as episode_view
     from selfplay_pipeline.report.reading import NO_TOKENS, find_decoder, nearby_checkpoints
     from selfplay_pipeline.report.sources import EpisodesFile

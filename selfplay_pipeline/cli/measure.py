@@ -175,9 +175,11 @@ def silence(
     from selfplay_pipeline.core.folders import check_file
     from selfplay_pipeline.evaluate.silence import compute_lines, store_lines
     from selfplay_pipeline.games.registry import make_game
+    from selfplay_pipeline.games.silence import LinesFile
 
     game = make_game(settings.game)
     check_file(output, "silence")
+    LinesFile.read(output)  # a damaged file is reported before the lines are computed, which is slow
     if dry_run:
         known = ", ".join(f"{name} {line}" for name, line in game.wordless.items())
         planned(

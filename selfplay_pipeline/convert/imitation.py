@@ -89,24 +89,43 @@ class Imitated:
         return "\n".join(lines)
 
 
-def write_rows(
+@dataclass(frozen=True)
+class ImitationRows:
+    """Rows to imitate, and their counts.
+
+    Attributes:
+        parts: Rows of each file by its name.
+    """
+
+    parts: dict[str, list[dict[str, Any]]]
+    schema: pa.Schema
+    counts: Imitated
+
+    def write(self, output: Path) -> None:
+        """Write train.parquet, and held_out.parquet if a share of the states is held out, into a folder."""
+        for name, part in self.parts.items():
+            (output / name).unlink(missing_ok=True)  # an earlier, interrupted call may have held out other states
+            if part:
+                with replacing(output / name) as new:
+                    pq.write_table(pa.Table.from_pylist(part, schema=self.schema), new)
+
+
+def make_rows(
     sources: Sequence[Source],
     game: Game,
     chat: ChatTokenizer,
     choice: ImitateConfig,
-    output: Path,
     *,
     context_length: int,
     seed: int,
-) -> Imitated:
-    """Write train.parquet, and held_out.parquet if a share of the states is held out.
+) -> ImitationRows:
+    """Returns the rows to imitate of the episodes in all files.
 
     Args:
         sources: Files of episodes of any players; all episodes of one state form one group, across files.
         game: Game with the configuration that the episodes were played with.
         chat: Tokenizer of the imitating model.
         choice: Section `imitate` of the configuration.
-        output: Folder of the written files.
         context_length: Largest number of tokens of a row; longer rows are skipped and counted.
         seed: Seed of the choice of held-out states.
 
@@ -142,17 +161,12 @@ def write_rows(
     )
     mean = _mean_weight(parts[TRAIN])
     group_rows = Counter(row["extra_info"]["index"] for row in rows)
-    for name, part in parts.items():
-        for row in part:
-            row["extra_info"] |= {"episodes_per_state": most, "group_rows": group_rows[row["extra_info"]["index"]]}
-            row[WEIGHT] /= mean
-        (output / name).unlink(missing_ok=True)  # an earlier, interrupted call may have held out other states
-        if part:
-            with replacing(output / name) as new:
-                pq.write_table(pa.Table.from_pylist(part, schema=schema), new)
+    for row in rows:
+        row["extra_info"] |= {"episodes_per_state": most, "group_rows": group_rows[row["extra_info"]["index"]]}
+        row[WEIGHT] /= mean
     done.train_rows, done.held_out_rows = len(parts[TRAIN]), len(parts[HELD_OUT])
     done.trained_tokens = sum(int(row["response_mask"].sum()) for row in parts[TRAIN])
-    return done
+    return ImitationRows(parts, schema, done)
 
 
 def _rows(

@@ -84,7 +84,7 @@ class Sampler(NamedTuple):
     checkpoint: str
     """Recorded folder or hub name of the checkpoint."""
     weights: str
-    """Content hash of the checkpoint."""
+    """Content hash of the checkpoint; empty if an attached server played a hub model."""
 
 
 def sampler_of(path: Path) -> Sampler | None:
@@ -95,7 +95,7 @@ def sampler_of(path: Path) -> Sampler | None:
     """
     facts = _facts(path, _open(path).schema_arrow.metadata or {})
     found = Sampler(facts.get("checkpoint") or "", facts.get("weights") or "")
-    return found if all(found) and all(isinstance(value, str) for value in found) else None
+    return found if found.checkpoint and all(isinstance(value, str) for value in found) else None
 
 
 def read_table(path: Path) -> pa.Table:

@@ -66,7 +66,9 @@ def plan_convert(config: Config, games: Path, out_dir: Path, *, skip_bad: bool =
 def decided_by(config: Config, games: Path, out_dir: Path) -> dict[str, Any]:
     """Returns all settings that decide the rows, with the path of the episodes relative to the output folder."""
     choice = config.convert
-    decided = deciding(choice, "convert", "convert.") | {"games": os.path.relpath(games.resolve(), out_dir.resolve())}
+    decided = deciding(choice, "convert", "convert.") | {
+        "games": os.path.relpath(os.path.realpath(games), os.path.realpath(out_dir))
+    }
     if choice.val_fraction or choice.placebo:
         decided["seed"] = config.seed
     if choice.credit == "turn":

@@ -281,6 +281,8 @@ def check_is_folder(path: Path) -> None:
         if place.exists():
             what = "a file" if place.is_file() else "a device or pipe"
             raise UserError(f"{place}: is {what}; give a folder")
+        if place.is_symlink():
+            raise UserError(f"{place}: is a link that leads nowhere; give a folder, or remove the link")
 
 
 @contextmanager

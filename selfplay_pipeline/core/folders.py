@@ -8,7 +8,7 @@ from pathlib import Path
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import check_is_folder
 from selfplay_pipeline.core.links import check_links
-from selfplay_pipeline.core.small_files import read_json
+from selfplay_pipeline.core.small_files import check_regular, read_json
 
 HOLDS = {
     "generate": "episodes of `selfplay generate`",
@@ -28,6 +28,10 @@ OWNERS = {"train", "imitate", "iterate", "train-online", "evaluate", "crossplay"
 """Commands that own everything in their folder; other commands write a few files next to the user's own."""
 IMITATED = "imitate.json"
 """File with the choices that made the rows of `imitate`."""
+TRAINING = Path("trainer_state/training.json")
+"""Record of a training, in its folder."""
+TRAININGS = {"train", "imitate", "train-online"}
+"""Commands that write a checkpoint, and the record of their training before it."""
 STAGES = {"generate", "convert", "train"}
 """Commands that may share a folder: the stages of one iteration."""
 
@@ -44,7 +48,8 @@ def check_folder(folder: Path, command: str) -> None:
     """Checks that a folder belongs to no command, to this one, or to stages that may share it.
 
     Raises:
-        UserError: Another command has written into the folder, or a link in the folder leads out of it.
+        UserError: Another command has written into the folder, a link in the folder leads out of it, or the folder of
+            a training holds another checkpoint.
     """
     check_is_folder(folder)
     if command in OWNERS:
@@ -53,17 +58,22 @@ def check_folder(folder: Path, command: str) -> None:
     if makers and not makers & (STAGES if command in STAGES else {command}):
         listed = " and ".join(HOLDS[maker] for maker in sorted(makers))
         raise UserError(f"{folder} holds {listed}; `selfplay {command}` needs its own: give another --output")
+    checkpoint = folder / "checkpoint"
+    if command in TRAININGS and checkpoint.exists() and not (folder / TRAINING).exists():
+        raise UserError(f"{checkpoint} exists but was not made by a training here; give another --output")
 
 
 def check_file(file: Path, command: str) -> None:
-    """Checks that a file is missing, empty, or made by this command.
+    """Checks that a file can be made at a path, or that the file there is empty or made by this command.
 
     Raises:
-        UserError: The file holds something else, such as the command's own input.
+        UserError: The file holds something else, such as the command's own input, or the path is no place for a file.
     """
     begins = FILES_BEGIN[command]
-    if not file.is_file():
-        return  # a folder or a pipe is reported when it is written
+    if not file.exists():
+        check_is_folder(file.parent)
+        return
+    check_regular(file, "give another --output")
     with file.open("rb") as opened:
         start = opened.read(len(begins))
     if start and start.lower() != begins:
@@ -81,7 +91,7 @@ def made_by(folder: Path) -> set[str]:
     for command, name, key in (("iterate", "manifest.json", "packages"), ("model", "config.json", "model_type")):
         if key in _keys(folder / name):
             makers.add(command)
-    training = _keys(folder / "trainer_state" / "training.json")
+    training = _keys(folder / TRAINING)
     if training:
         makers.add("train-online" if "online.steps" in training else "train")
     if "imitate.epochs" in _keys(folder / IMITATED):

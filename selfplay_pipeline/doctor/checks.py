@@ -13,6 +13,7 @@ from pathlib import Path
 
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import check_is_folder
 from selfplay_pipeline.core.gpus import gpu_driver
 from selfplay_pipeline.core.hub import HubUnreachableError
 from selfplay_pipeline.core.loopback import ADDRESS
@@ -108,7 +109,6 @@ def _versions(device: str) -> str:
 def _template(config: Config) -> str:
     model = str(config.model)
     chat = ChatTokenizer.load(model, thinking=config.generate.thinking)
-    chat.check_belongs_to(model)
     check_context(config, model)
     return f"a turn ends with {chat.tokenizer.convert_ids_to_tokens(chat.end_of_turn)} ({chat.end_of_turn})"
 
@@ -123,6 +123,7 @@ def _ports() -> str:
 
 
 def _folders(config: Config, output: Path) -> str:
+    check_is_folder(output)
     nearest = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
     if not os.access(nearest, os.W_OK):
         raise UserError(f"{nearest} cannot be written; give another --output")

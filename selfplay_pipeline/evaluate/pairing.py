@@ -10,7 +10,6 @@ from typing import Any
 
 from selfplay_pipeline.config.identity import differences, portable
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.states import StateSet
@@ -25,6 +24,7 @@ from selfplay_pipeline.generate.seats import (
     seat_players,
     seats_named,
     self_play,
+    weights_of,
 )
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record, record_of
@@ -57,7 +57,7 @@ class Pairing:
         """Returns the job, with all settings that determine the episodes."""
         checkpoints = checkpoints_among(config, (self.first, self.second))
         first = checkpoints[0] if checkpoints else "scripted"
-        policy = policy_record(config, first, content_hash(first) if checkpoints else "", self.temperature)
+        policy = policy_record(config, first, weights_of(config, first) if checkpoints else "", self.temperature)
         arguments = {
             **record_of(config, "evaluate", policy, seats_named(config, (self.first, self.second), policy)),
             "first": self.first,

@@ -194,14 +194,12 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
 
 def _worth(config: Config, job: EvaluationJob, mode: Mode, lost: int) -> Words:
     """Returns the worth of words in one mode; `lost` episodes with swapped messages failed."""
-    game, swapped = make_game(config.game), dict[Swap, Swapped]()
+    swapped = dict[Swap, Swapped]()
     for swap in job.swaps:
-        tally, count = Tally(game, len(job.states), job.seating, measure_reward), Counter[bool]()
-        for record in read_episodes(job.file(mode, swap)):
-            tally.add([record])
-            count.update(bool(text) for turn in record.turns for text in (turn.heard or {}).values())
-        swapped[swap] = Swapped(tally.totals(), count.total(), count[False])
-    return worth_of_words(game, rewards_of(config, job, mode), swapped, lost)
+        turns = (turn for record in read_episodes(job.file(mode, swap)) for turn in record.turns)
+        count = Counter(bool(text) for turn in turns for text in (turn.heard or {}).values())
+        swapped[swap] = Swapped(rewards_of(config, job, mode, swap), count.total(), count[False])
+    return worth_of_words(make_game(config.game), rewards_of(config, job, mode), swapped, lost)
 
 
 def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> None:

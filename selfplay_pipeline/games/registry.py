@@ -7,6 +7,7 @@ found. So a stored file never decides which code runs here.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -55,7 +56,7 @@ def find(name: str) -> type[Game]:
         return known(name)
     place, _, attribute = name.rpartition(":")
     if place.endswith(".py"):
-        place = str(Path(place).resolve())
+        place = os.path.realpath(place)
         name = f"{place}:{attribute}"
     offered = entry_points(group=ENTRY_POINTS, name=name) if not place else ()
     if place:

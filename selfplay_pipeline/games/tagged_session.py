@@ -115,6 +115,29 @@ def parse_tagged(text: str, parse_proposal: Callable[[str], Proposal]) -> Action
     return Action(kind)
 
 
+@dataclass(frozen=True)
+class SeatView:
+    """Knowledge of one player at the beginning of its turn, in any game of tagged turns.
+
+    Attributes:
+        seat: 0 or 1.
+        history: Legal turns so far as (seat, text), the oldest first.
+        due: Action that the protocol demands of this turn; None if the player chooses.
+    """
+
+    seat: int
+    history: tuple[tuple[int, str], ...] = field(default=(), kw_only=True)
+    due: ActionKind | None = field(default=None, kw_only=True)
+
+    def said(self, seat: int) -> list[str]:
+        """Returns the turns of one player."""
+        return [text for speaker, text in self.history if speaker == seat]
+
+    def says(self, wish: bool) -> bool:
+        """Whether the player sends a message in this turn: its wish, unless the protocol demands an action."""
+        return wish if self.due is None else self.due is ActionKind.MESSAGE
+
+
 @dataclass
 class TaggedSession(ABC, Generic[Proposal]):
     """One episode. Seat 0 speaks first.

@@ -96,13 +96,15 @@ def check_gpus(needed: int, what: str) -> None:
 
 
 def check_context(config: Config, model: str, states: Sequence[State] | None = None) -> None:
-    """Raises UserError unless the model's context holds the longest opening prompt and one turn.
+    """Raises UserError unless the tokenizer is the model's own, and its context holds the longest opening and one turn.
 
     Raises:
-        UserError: The context is too short, or the model or its tokenizer cannot be loaded.
+        UserError: The context is too short, the model or its tokenizer cannot be loaded, or the tokenizer belongs to
+            another model.
     """
     game: Game = make_game(config.game)
     chat = ChatTokenizer.load(model, thinking=config.generate.thinking)
+    chat.check_belongs_to(model)
     chat.tokenizer.model_max_length = sys.maxsize  # else transformers warns about long prompts, which are checked below
     if states is None:
         states = [game.sample_state(state_rng(config.seed, number)) for number in range(SAMPLED_STATES)]

@@ -205,8 +205,9 @@ class PolicyRecord(_Record):
 
     checkpoint: str
     weights: str = ""
-    """Content hash of the checkpoint when the engine loaded it; empty for a player without a checkpoint, or if it was
-    not recorded.
+    """Content hash of the checkpoint when the engine loaded it.
+
+    It is empty if no checkpoint decides the turns, or if an attached server played a hub model.
     """
     iteration: int
     engine: str

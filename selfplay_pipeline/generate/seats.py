@@ -29,9 +29,18 @@ def opposite(config: Config, first: str, others: str) -> tuple[str, ...]:
     return (first, *(others for _ in self_play(config)[1:]))
 
 
+def weights_of(config: Config, checkpoint: str) -> str:
+    """Returns the content hash of a checkpoint; "" for a hub model on attached servers, whose files nobody here knows.
+
+    Such a server has loaded the model itself, so a download here would not show which files play.
+    """
+    attached = config.engine.kind == "sglang" and config.engine.server_url
+    return "" if attached and not Path(checkpoint).is_dir() else content_hash(checkpoint)
+
+
 def seats_named(config: Config, names: Sequence[str], policy: PolicyRecord) -> list[SeatRecord]:
     """Returns the record of each seat, given the names of the players."""
-    weights = {name: content_hash(name) for name in checkpoints_among(config, names)}
+    weights = {name: weights_of(config, name) for name in checkpoints_among(config, names)}
     return [SeatRecord.named(name, policy, weights) for name in names]
 
 
@@ -108,7 +117,7 @@ async def _policy_player(
     chat = ChatTokenizer.load(policy.checkpoint, thinking=policy.thinking)
     chat.check_belongs_to(policy.checkpoint)
     engine = await servers.serving(policy.checkpoint, beside=beside)
-    if content_hash(policy.checkpoint) != policy.weights:
+    if weights_of(config, policy.checkpoint) != policy.weights:
         raise UserError(
             f"{policy.checkpoint}: its files changed while the engine loaded them; run the same command again, when "
             "nothing writes there"

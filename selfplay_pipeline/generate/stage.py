@@ -9,7 +9,6 @@ from typing import Any
 
 from selfplay_pipeline.config.identity import PLAYED, deciding, portable
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.games.base import TRAIN, State, state_rng
@@ -17,7 +16,14 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.chat_player import partner_arguments
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord, SeatRecord
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
-from selfplay_pipeline.generate.seats import check_seats, checkpoints_of, seat_players, seats_named, self_play
+from selfplay_pipeline.generate.seats import (
+    check_seats,
+    checkpoints_of,
+    seat_players,
+    seats_named,
+    self_play,
+    weights_of,
+)
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Summary
@@ -37,7 +43,7 @@ def make_job(
         seats: Name of the player of each seat; by default, the policy holds all.
     """
     seats = seats or self_play(config)
-    weights = content_hash(checkpoint) if POLICY in seats else ""
+    weights = weights_of(config, checkpoint) if POLICY in seats else ""
     policy = policy_record(config, checkpoint, weights, config.generate.temperature, iteration)
     arguments = {
         **record_of(config, "generate", policy, seats_named(config, seats, policy)),

@@ -12,7 +12,7 @@ from selfplay_pipeline.config.identity import check_same
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.links import open_itself
-from selfplay_pipeline.core.small_files import read_object
+from selfplay_pipeline.core.small_files import check_regular, read_object
 from selfplay_pipeline.generate.records import MAX_LINE, EpisodeRecord, parse_episode, read_lines
 
 
@@ -57,10 +57,10 @@ class EpisodeStore:
         """
         if self.path.exists():
             self._read(take)
-        if not self.arguments_path.exists():
-            write_json(self.arguments_path, self.arguments)
         repair(self.path)
         with appending(self.path) as append:
+            if not self.arguments_path.exists():
+                write_json(self.arguments_path, self.arguments)
             yield lambda record: append(record.model_dump_json().encode() + b"\n")
 
     def _read(self, take: Callable[[EpisodeRecord], None]) -> None:
@@ -79,6 +79,8 @@ class EpisodeStore:
 
     def check(self) -> None:
         """Raises UserError if the file was made with other or unknown arguments; writes nothing."""
+        if self.path.exists():
+            check_regular(self.path, "give another --output")
         if not self.arguments_path.exists():
             if self.path.exists() and self.path.stat().st_size:
                 raise UserError(

@@ -15,14 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from selfplay_pipeline.config.identity import check_same, deciding, flatten, portable
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.convert.result import Converted
-from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, read_model, write_json, write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.evaluate.run import SELF
 from selfplay_pipeline.generate.chat_player import partner_arguments
-from selfplay_pipeline.generate.seats import is_checkpoint
+from selfplay_pipeline.generate.seats import is_checkpoint, weights_of
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.results import Evaluated, Trained
 
@@ -207,7 +206,9 @@ def _partner(config: Config) -> dict[str, Any]:
 def _weights(config: Config) -> dict[str, str]:
     """Returns the content hashes of the initial model and of a checkpoint as partner."""
     players = {"model": str(config.model), "partner": config.iterate.partner}
-    return {key: content_hash(name) for key, name in players.items() if name != SELF and is_checkpoint(config, name)}
+    return {
+        key: weights_of(config, name) for key, name in players.items() if name != SELF and is_checkpoint(config, name)
+    }
 
 
 def _version(package: str) -> str | None:

@@ -61,7 +61,7 @@ def formats_in(option: str, also: str = "") -> list[Format]:
     names = [part.strip().lower() for part in option.split(",")]
     if not set(names) <= known.keys():
         raise UserError(f"--format {option}: give {also}any of png, svg, pdf joined by commas")
-    return [known[name] for name in names]
+    return [known[name] for name in dict.fromkeys(names)]
 
 
 def draw(chart: Chart, form: Format, theme: Theme = PRINT, *, title: bool = True) -> bytes:

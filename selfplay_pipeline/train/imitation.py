@@ -10,7 +10,7 @@ from typing import Any
 from selfplay_pipeline.config.identity import CONTENTS, check_same, deciding
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.training import TrainConfig
-from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Source, write_rows
+from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, ImitationRows, Source, make_rows
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
@@ -50,12 +50,15 @@ async def imitate_episodes(
         UserError: A model, file or option is unusable, or the folder holds another training.
         TrainError: verl failed.
     """
-    _check_folder_and_thoughts(config, output)
+    with computing():
+        _check(config, sources, output)
+        decided = _begun(config, sources, output)
+        rows = _rows_of(config, sources) if decided is not None else None
     with locked(output / ".imitate.lock", f"training folder {output}"):
         with computing():
-            check_checkpoint(str(config.model))
-            check_options(training_of(config, output))
-            _prepare(config, sources, output)
+            if rows is not None and _begun(config, sources, output) is not None:
+                rows.write(output)
+                write_json(output / IMITATED, decided)
         if config.imitate.learning_rate is None:
             weights = trained_weights(config)
             logger.info(f"learning rate {usual_rate(weights):.1e}, by the number of trained weights ({weights:,})")
@@ -68,12 +71,8 @@ def plan_imitate(config: Config, sources: Sequence[Source], output: Path) -> str
     Raises:
         UserError: A model, file or option is unusable, or the folder holds another training.
     """
-    _check_folder_and_thoughts(config, output)
-    check_checkpoint(str(config.model))
+    _check(config, sources, output)
     training = training_of(config, output)
-    check_options(training)
-    for source in sources:
-        check_regular(source.path, "`selfplay generate` and `selfplay humans` write episodes")
     if _begun(config, sources, output) is None:
         return plan_train(training)
     ChatTokenizer.load(str(config.model)).check_belongs_to(str(config.model))
@@ -84,12 +83,16 @@ def plan_imitate(config: Config, sources: Sequence[Source], output: Path) -> str
     )
 
 
-def _check_folder_and_thoughts(config: Config, output: Path) -> None:
+def _check(config: Config, sources: Sequence[Source], output: Path) -> None:
     check_folder(output, "imitate")
     if config.generate.thinking:
         raise UserError(
             "generate.thinking: episodes hold no thoughts, so that imitation would unlearn them; leave it out"
         )
+    check_checkpoint(str(config.model))
+    check_options(training_of(config, output))
+    for source in sources:
+        check_regular(source.path, "`selfplay generate` and `selfplay humans` write episodes")
 
 
 def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str, Any] | None:
@@ -115,24 +118,21 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
     return now
 
 
-def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
-    """Write the rows, then the record of the settings that determined them."""
-    decided, model = _begun(config, sources, output), str(config.model)
-    if decided is None:
-        return
+def _rows_of(config: Config, sources: Sequence[Source]) -> ImitationRows:
+    """Returns the rows to imitate of the episodes in all files."""
+    model = str(config.model)
     chat = ChatTokenizer.load(model)
     chat.check_belongs_to(model)
-    done = write_rows(
+    rows = make_rows(
         sources,
         make_game(config.game),
         chat,
         config.imitate,
-        output,
         context_length=model_context_length(model, config.engine.context_length),
         seed=config.seed,
     )
-    logger.info(done.to_text())
-    write_json(output / IMITATED, decided)
+    logger.info(rows.counts.to_text())
+    return rows
 
 
 def _digest(path: Path) -> str:

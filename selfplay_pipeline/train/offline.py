@@ -17,6 +17,7 @@ from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.core.content import content_hash, file_hash
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import locked, write_json
+from selfplay_pipeline.core.folders import TRAINING
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.core.stopping import computing
@@ -114,7 +115,7 @@ async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update)
     checkpoint = config.output.resolve() / "checkpoint"
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
         with computing():
-            claim(config, _record(config, data, groups), checkpoint)
+            claim(config, _record(config, data, groups))
         done = go_back_to_last_logged_save(state, metrics)
         keep_lines(metrics, done)
         keep_lines(config.output / "trained_rows.jsonl", done)
@@ -163,7 +164,7 @@ def plan_train(config: TrainConfig) -> str:
     """
     _check_training_of(config)
     data, groups, planned = _read_groups(config)
-    check_claim(config, _record(config, data, groups), config.output.resolve() / "checkpoint")
+    check_claim(config, _record(config, data, groups))
     rows, done = sum(len(group.rows) for group in groups), saved_step(state_dir(config))
     return (
         f"{config.model} is trained on {rows} rows in {len(groups)} groups of {config.data}, to {config.output}; steps "
@@ -300,7 +301,8 @@ def hashes_of(config: PolicyTraining) -> dict[str, str]:
 def check_sampler(config: TrainConfig) -> None:
     """Raises UserError unless the model sampled the rows or `any_model` is set.
 
-    The content hashes are compared, so the model may have been moved or copied.
+    The content hashes are compared, so the model may have been moved or copied. Rows of a hub model that an attached
+    server played have no hash; the names are compared.
     """
     if config.any_model:
         return
@@ -308,6 +310,13 @@ def check_sampler(config: TrainConfig) -> None:
     found = sampler_of(config.data)
     if found is None:
         raise UserError(f"{config.data}: does not say which model sampled its rows; play again, or {advice}")
+    if not found.weights:
+        if found.checkpoint != config.model:
+            raise UserError(
+                f"{config.data}: sampled by {found.checkpoint} on an attached server, not by {config.model}; give "
+                f"--model {found.checkpoint}, or {advice}"
+            )
+        return
     weights = content_hash(config.model)
     if weights != found.weights:
         raise UserError(
@@ -317,17 +326,17 @@ def check_sampler(config: TrainConfig) -> None:
         )
 
 
-def claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> None:
+def claim(config: PolicyTraining, training: dict[str, Any]) -> None:
     """Record in the folder that it belongs to this training; a later call for another training is rejected.
 
     Raises:
         UserError: The folder holds another training.
     """
-    if not check_claim(config, training, checkpoint):
-        write_json(_training_record(config), portable(training, config.output))
+    if not check_claim(config, training):
+        write_json(config.output / TRAINING, portable(training, config.output))
 
 
-def check_claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Path) -> bool:
+def check_claim(config: PolicyTraining, training: dict[str, Any]) -> bool:
     """Whether the folder already belongs to this training.
 
     An option that is missing in the record has its default value.
@@ -335,19 +344,13 @@ def check_claim(config: PolicyTraining, training: dict[str, Any], checkpoint: Pa
     Raises:
         UserError: The folder holds another training.
     """
-    record, training = _training_record(config), portable(training, config.output)
+    record, training = config.output / TRAINING, portable(training, config.output)
     if not record.exists():
-        if checkpoint.exists():
-            raise UserError(f"{checkpoint} exists but was not made by a training here; choose another output folder")
         return False
     fields = type(config).model_fields
     defaults = {name: fields[name].default for name in training if name in fields and not fields[name].is_required()}
     check_same(config.output, defaults | read_object(record, "selfplay train"), training)
     return True
-
-
-def _training_record(config: PolicyTraining) -> Path:
-    return state_dir(config) / "training.json"
 
 
 def check_options(config: PolicyTraining, *further_models: str | None) -> None:

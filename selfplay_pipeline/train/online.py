@@ -107,7 +107,7 @@ async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
 
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
         with computing():
-            claim(config, _identity(config), checkpoint)
+            claim(config, _identity(config))
         keep_lines(metrics_path(config), planned)  # removes an incomplete last line, left by a killed process
         _absorb(config, read_lines(verl_log(config)))
         done = go_back_to_last_logged_save(state, metrics_path(config))
@@ -207,7 +207,7 @@ def check_begun(config: OnlineConfig) -> None:
         UserError: The states are unusable, the processes cannot share an update, or the folder holds another training.
     """
     _look_at(config)
-    check_claim(config, _identity(config), config.output.resolve() / "checkpoint")
+    check_claim(config, _identity(config))
 
 
 def read_rows(config: GameSettings, path: Path) -> tuple[int, dict[str, Any]]:

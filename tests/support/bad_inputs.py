@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,16 @@ NEW_STATES = "games --num-train 2 --num-test 2 --output"
 PROMPTS = f"{NEW_STATES} out --config prompts.yaml"
 CHAT = "generate --config chat.yaml --player random --player chat --num-episodes 2 --output out.jsonl"
 QUESTIONS = "questions log --output out"
+IMITATE = "imitate games.jsonl --config tiny --output"
+SCRIPTED = "generate --player random --num-episodes 8 --output"
+TO_FILES = ("humans --output", "report games.jsonl --output", "silence --states 9 --output",
+            "slime data --num-states 5 --output")  # fmt: skip
+TO_TRAININGS = ("train train.parquet --config tiny --device cpu --output", IMITATE,
+                "train-online --config tiny --output", "train-online --config tiny --dry-run --output")  # fmt: skip
+TO_FOLDERS = (*TO_TRAININGS, "convert games.jsonl --output", NEW_STATES, "questions log --output",
+              "crossplay random sharing --num-states 2 --output", "evaluate random --num-states 2 --output",
+              "iterate --config tiny --dry-run --output", "listen sharing --num-states 2 --output",
+              "model tiny --dry-run --output")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -170,6 +181,15 @@ def gone(file: Path) -> None:
 def folder(file: Path) -> None:
     file.unlink(missing_ok=True)
     file.mkdir()
+
+
+def loop(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    file.symlink_to(file.name)
+
+
+def foreign(file: Path) -> None:
+    shutil.copytree(file.parents[1] / "data" / "tiny_model", file)
 
 
 def pipe(file: Path) -> None:
@@ -297,6 +317,14 @@ GAMES_FILES = [
     Bad("episodes: none", CONVERT, r"^games\.jsonl: holds no finished episode", {"games.jsonl": "\n\n"}),
     Bad("episodes: pipe", CONVERT, r"^games\.jsonl: a pipe", {"games.jsonl": pipe}),
     Bad("episodes: folder", "convert run", "^run: a folder, not a file"),
+    Bad("convert: link to itself", CONVERT, r"^games\.jsonl: Too many levels of symbolic links", {"games.jsonl": loop}),
+    Bad("imitate: link to itself", f"{IMITATE} out", r"^games\.jsonl: Too many levels", {"games.jsonl": loop}),
+    Bad("game: link to itself", "--game own.py:Game config", r"own\.py:Game: there is no such file", {"own.py": loop}),
+    Bad("imitate: another configuration", f"{IMITATE} out", r"^games\.jsonl:\d: .*\(--config\)"),
+    Bad("generate: folder", (f"{SCRIPTED} .", f"{SCRIPTED} ./"), r"^\.: a folder, not a file; give another --output"),
+    Bad("generate: link", f"{SCRIPTED} link.jsonl", r"^link\.jsonl: is a link, and nothing is", {"link.jsonl": loop}),
+    Bad("report: infinite size", "report games.jsonl --max-megabytes inf --output out.html", "--max-megabytes"),
+    Bad("show: seed of nothing", "show games.jsonl --seed 3", "--seed is the seed of --random"),
     Bad("show: folder", "show run", "^run: a folder; give a file of episodes, such as run/iter_1"),
     Bad("report: text", "report run/manifest.json --output out.html", r"manifest\.json:1: .*`selfplay generate`"),
     Bad("report: folder without episodes", "report data --output out.html", "^data: no episodes in it"),
@@ -385,7 +413,18 @@ SMALL_FILES = [
         "^evaluation: not comparable"),
     Bad("file for a folder", ("convert games.jsonl --output games.jsonl", f"{NEW_STATES} games.jsonl"),
         r"^games\.jsonl: is a file; give a folder"),
+    Bad("plots in a file", "report games.jsonl --format png --output games.jsonl", r"^games\.jsonl: is a file; give a"),
     Bad("output below a device", f"{NEW_STATES} /dev/null/x", "^/dev/null: is a device or pipe; give a folder"),
+    Bad("output below a file", tuple(f"{command} games.jsonl/x" for command in TO_FILES),
+        r"^games\.jsonl: is a file; give a folder"),
+    Bad("folder for a file", tuple(f"{command} run" for command in TO_FILES),
+        "^run: a folder, not a file; give another --output"),
+    Bad("link to itself for a folder", tuple(f"{command} link" for command in TO_FOLDERS),
+        "^link: is a link that leads nowhere; give a folder, or remove the link", {"link": loop}),
+    Bad("foreign checkpoint", tuple(f"{command} foreign" for command in TO_TRAININGS),
+        "^foreign/checkpoint exists but was not made by a training here", {"foreign/checkpoint": foreign}),
+    Bad("lines of silence", "silence --states 99999999 --output silence.json",
+        r"^silence\.json: field 'entries\.0'", {"silence.json": '{\n  "entries": [1]}'}),
 ]  # fmt: skip
 
 STATE: list[tuple[str, str, Any, str]] = [

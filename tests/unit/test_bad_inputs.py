@@ -75,7 +75,7 @@ def make_good(folder: Path) -> None:
     states = held_out_states(MatchingGame(config.game), 2).states
     write_lines(Path("states.jsonl"), [state.to_dict() for state in states])
     training = TrainConfig(model=TINY, output=Path("training"), data=Path("train.parquet"))
-    claim(training, {"learning_rate": 0.1}, Path("training/checkpoint"))
+    claim(training, {"learning_rate": 0.1})
     write_lines(Path("training/metrics.jsonl"), [{"step": 1}])
     run("generate --player random --player random --num-episodes 8 --output played/games.jsonl")
     run("evaluate random --num-states 2 --episodes 1 --output evaluation")

@@ -299,7 +299,7 @@ def test_told_values_are_read_back_exactly(seed, seat):
     state = state_of(seed)
     view = PlayerView(seat, state.counts, state.values[seat])
     assert told_values(tell(view)) == dict(enumerate(view.values))
-    hearer = PlayerView(1 - seat, state.counts, state.values[1 - seat], ((seat, tell(view)),))
+    hearer = PlayerView(1 - seat, state.counts, state.values[1 - seat], history=((seat, tell(view)),))
     assert tuple(partners_values(hearer)) == view.values
 
 
@@ -467,7 +467,7 @@ def test_players_know_no_more_than_their_own_values_and_what_they_heard(seed):
     changed = state.model_copy(update={"values": (state.values[0], possible_pairs(state.counts, 10)[0][1])})
     views = [GAME.view(GAME.start(each), 0) for each in (state, changed)]
     assert views[0] == views[1]
-    told = PlayerView(0, STATE.counts, STATE.values[0], ((1, "[message] book 1 hat 3 ball 1"),))
+    told = PlayerView(0, STATE.counts, STATE.values[0], history=((1, "[message] book 1 hat 3 ball 1"),))
     untold = PlayerView(0, STATE.counts, STATE.values[0])
     said = [SCRIPTED["fair"].act(view, np.random.default_rng(0)) for view in (told, untold)]
     assert said[0] == format_proposal((1, 0, 2)), "worth 8 and 7"

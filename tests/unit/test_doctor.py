@@ -258,6 +258,12 @@ class TestCommand:
         assert "ok  ports" in done.stdout and f"ok  folders: {tmp_path} can be written" in done.stdout
         assert not (tmp_path / "none").exists()
 
+    def test_a_folder_below_a_file_does_not_fit(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        done = doctor("--config", "tiny", "--device", "cpu", "--output", str(tmp_path / "file" / "run"))
+        assert done.returncode == 2
+        assert f"NO  folders: {tmp_path / 'file'}: is a file; give a folder" in " ".join(done.stdout.split("\n"))
+
     def test_a_folder_with_a_configuration_alone_is_enough(self, tmp_path: Path) -> None:
         from selfplay_pipeline.core.shapes import KNOWN
 

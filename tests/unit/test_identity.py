@@ -184,17 +184,17 @@ def test_so_do_trainings(tmp_path, monkeypatch):
     monkeypatch.setitem(command_line.options, "generate.max_new_tokens", "--max-new-tokens")
     monkeypatch.setitem(command_line.options, "train.learning_rate", "--learning-rate")
     made = OnlineConfig(model="m", output=tmp_path, context_length=1024, **PLAYING)
-    claim(made, deciding(made, "train-online"), tmp_path / "checkpoint")
+    claim(made, deciding(made, "train-online"))
     free = made.model_copy(update={"epochs": 7, "save_every": 3})
-    claim(free, deciding(free, "train-online"), tmp_path / "checkpoint")
+    claim(free, deciding(free, "train-online"))
     with pytest.raises(UserError, match=MESSAGE):
-        claim(made, deciding(made, "train-online") | {"max_new_tokens": 9}, tmp_path / "checkpoint")
+        claim(made, deciding(made, "train-online") | {"max_new_tokens": 9})
     offline = TrainConfig(model="m", output=tmp_path / "offline", data=tmp_path)
-    claim(offline, deciding(offline, "train"), tmp_path / "checkpoint")
+    claim(offline, deciding(offline, "train"))
     with pytest.raises(
         UserError, match=r"train\.learning_rate = 1e-06, now it is 1\.0 \(option --learning-rate\); give"
     ):
-        claim(offline, deciding(offline, "train") | {"learning_rate": 1.0}, tmp_path / "checkpoint")
+        claim(offline, deciding(offline, "train") | {"learning_rate": 1.0})
 
 
 def test_a_loop_goes_on_from_any_folder_with_what_comes_with_the_package_and_with_the_same_values(

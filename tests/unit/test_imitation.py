@@ -18,7 +18,7 @@ from selfplay_pipeline.cli import app
 from selfplay_pipeline.cli.show.training import barely_fell
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import ImitateConfig
-from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Imitated, Source, write_rows
+from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Imitated, Source, make_rows
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY
 from selfplay_pipeline.convert.selection import best_episodes, best_of_groups, held_out
@@ -40,15 +40,16 @@ def games(tmp_path_factory):
 
 
 def write(output, *sources, game=None, context_length=10_000, **choice) -> Imitated:
-    return write_rows(
+    made = make_rows(
         [Source.of(str(source)) for source in sources],
         game or MatchingGame(BOARD),
         byte_chat(),
         ImitateConfig(**{"held_out": 0.25} | choice),
-        output,
         context_length=context_length,
         seed=0,
     )
+    made.write(output)
+    return made.counts
 
 
 def rows(output, *names) -> list[dict]:

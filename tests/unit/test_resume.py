@@ -144,14 +144,14 @@ def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_b
 
 def test_a_training_begun_before_an_option_came_goes_on_with_its_default(tmp_path):
     config = TrainConfig(model="m", data=Path("train.parquet"), output=tmp_path)
-    options, checkpoint = config.model_dump(mode="json", exclude={"output"}), tmp_path / "checkpoint"
+    options = config.model_dump(mode="json", exclude={"output"})
     record = tmp_path / "trainer_state" / "training.json"
     record.parent.mkdir()
     since = {"old_log_probs", "method", "schedule", "warm_up"}
     record.write_text(json.dumps({key: value for key, value in options.items() if key not in since}))
-    claim(config, options, checkpoint)
+    claim(config, options)
     with pytest.raises(UserError, match=r"train\.old_log_probs = 'step', now it is 'games'"):
-        claim(config, options | {"old_log_probs": "games"}, checkpoint)
+        claim(config, options | {"old_log_probs": "games"})
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["copied", "moved"])
@@ -162,7 +162,7 @@ def test_a_run_in_another_place_goes_on_with_its_own_files(tmp_path, monkeypatch
 
     async def train(job, trainer):
         training = deciding(job, "train") | {"data": str(job.data.resolve())}
-        claim(job, training, job.output.resolve() / "checkpoint")
+        claim(job, training)
         identities.append((job.output / "trainer_state" / "training.json").read_text())
         began_with.append((job.model, str(job.initial_trainer_state)))
         if len(began_with) == 2:

@@ -47,11 +47,12 @@ from selfplay_pipeline.generate.episode import ContextFull
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import PolicyRecord, parse_episode
 from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.seats import seats_named
 from selfplay_pipeline.generate.stage import make_job
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.train import imitation, offline_stage
-from selfplay_pipeline.train.offline import run_train
+from selfplay_pipeline.train.offline import check_sampler, run_train
 from selfplay_pipeline.train.process import TrainError
 
 OTHER, HONEST = "data/tiny_shy_model", "data/tiny_honest_model"
@@ -123,6 +124,26 @@ def test_an_episode_names_the_weights_of_the_policy_and_of_another_checkpoint_in
     assert parse_episode(line) == record
     without = parse_episode(line.replace(b'"weights":"%s",' % POLICY.weights.encode(), b""))
     assert without.policy.weights == "", "unknown, so that nothing can be trained on it unasked"
+
+
+def test_a_hub_model_on_an_attached_server_is_not_downloaded_for_a_hash_that_the_server_may_not_have(tmp_path):
+    config = load_config("tiny", {"engine.server_url": ["http://127.0.0.1:9"]})
+    job = make_job(config, tmp_path / "games.jsonl", "some/model", 0, 0, ["policy", "another/model"])
+    partner = seats_named(config, ["another/model"], job.policy)[0].policy
+    states = held_out_states(make_game(config.game), 2)
+    paired = Pairing("some/model", "another/model", states, tmp_path / "paired.jsonl", 1, 0.0).task(config)
+    assert partner is not None
+    assert (job.policy.weights, partner.weights, paired.policy.weights) == ("", "", "")
+    assert make_job(config, tmp_path / "games.jsonl", TINY, 0, 0).policy.weights == content_hash(TINY)
+
+
+def test_rows_of_a_hub_model_on_an_attached_server_are_trained_on_by_the_model_of_this_name(tmp_path):
+    policy = POLICY.model_copy(update={"checkpoint": "some/model", "weights": ""})
+    run_convert(write_episodes(tmp_path / "games.jsonl", make_episodes(3, 4, policy=policy)), tmp_path)
+    config = TrainConfig(model="some/model", data=tmp_path / "train.parquet", output=tmp_path / "training")
+    check_sampler(config)
+    with pytest.raises(UserError, match=f"sampled by some/model on an attached server, not by {TINY}; give --model so"):
+        check_sampler(config.model_copy(update={"model": TINY}))
 
 
 def test_two_checkpoints_in_one_file_are_not_converted(tmp_path, model):

@@ -15,36 +15,23 @@ from selfplay_pipeline.games.bargaining.rules import BargainingConfig, Triple, d
 from selfplay_pipeline.games.bargaining.session import BargainingSession
 from selfplay_pipeline.games.bargaining.text import format_items, format_proposal, told_values
 from selfplay_pipeline.games.base import SAME_SCORE, ScriptedPlayer
-from selfplay_pipeline.games.tags import ActionKind
+from selfplay_pipeline.games.tagged_session import SeatView
 
 
 @dataclass(frozen=True)
-class PlayerView:
+class PlayerView(SeatView):
     """Knowledge of one player at the beginning of its turn.
 
     Attributes:
         values: Value of one item of each type to the player.
-        history: Legal turns so far as (seat, text), the oldest first.
         pending: The player's own share in the partner's proposal that waits for an answer; None without one.
-        due: Action that the protocol demands of this turn; None if the player chooses.
         rules: Rules of the game.
     """
 
-    seat: int
     counts: Triple
     values: Triple
-    history: tuple[tuple[int, str], ...] = ()
     pending: Triple | None = None
-    due: ActionKind | None = None
     rules: BargainingConfig = field(default_factory=BargainingConfig)
-
-    def said(self, seat: int) -> list[str]:
-        """Returns the turns of one player."""
-        return [text for speaker, text in self.history if speaker == seat]
-
-    def says(self, wish: bool) -> bool:
-        """Whether the player sends a message in this turn: its wish, unless the protocol demands an action."""
-        return wish if self.due is None else self.due is ActionKind.MESSAGE
 
 
 def player_view(session: BargainingSession, seat: int) -> PlayerView:

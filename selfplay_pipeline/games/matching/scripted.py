@@ -15,44 +15,30 @@ from numpy.typing import NDArray
 from selfplay_pipeline.games.matching.mentions import Cells, told_cells
 from selfplay_pipeline.games.matching.rules import Matching, MatchingConfig, best_matching
 from selfplay_pipeline.games.matching.session import MatchingSession
-from selfplay_pipeline.games.tags import ActionKind
+from selfplay_pipeline.games.tagged_session import SeatView
 
 
 @dataclass(frozen=True)
-class PlayerView:
+class PlayerView(SeatView):
     """Knowledge of one player at the beginning of its turn.
 
     Attributes:
-        seat: 0 or 1.
         table: Displayed scores of the player, reviewers × papers; None in cells that it does not see.
-        history: Legal turns so far as (seat, text), the oldest first.
         pending: Partner's proposal that waits for an answer; None without one.
-        due: Action that the protocol demands of this turn; None if the player chooses.
         max_score: Rule of the board: true scores lie in 0..max_score.
         mean_score: Rule of the board: score to assume for an unknown cell.
         scales: Rule of the board: range from which each player's secret scale was drawn.
         rules: All rules of the board.
     """
 
-    seat: int
     table: tuple[tuple[int | None, ...], ...]
     papers: tuple[str, ...]
     reviewers: tuple[str, ...]
-    history: tuple[tuple[int, str], ...] = ()
     pending: Matching | None = None
-    due: ActionKind | None = None
     max_score: int = 99
     mean_score: float = 50
     scales: tuple[float, float] = (1.0, 10.0)
     rules: MatchingConfig = field(default_factory=MatchingConfig)
-
-    def said(self, seat: int) -> list[str]:
-        """Returns the turns of one player."""
-        return [text for speaker, text in self.history if speaker == seat]
-
-    def says(self, wish: bool) -> bool:
-        """Whether the player sends a message in this turn: its wish, unless the protocol demands an action."""
-        return wish if self.due is None else self.due is ActionKind.MESSAGE
 
 
 def player_view(session: MatchingSession, seat: int) -> PlayerView:
