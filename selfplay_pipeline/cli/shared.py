@@ -31,7 +31,7 @@ TRAINING = (
 )  # fmt: skip
 """Configuration keys of the commands that train on stored episodes."""
 IMITATING = (
-    "model", "seed", "imitate", "train.micro_batch_size", "train.lora_rank", "train.save_every", "train.loggers",
+    "model", "seed", "imitate", "train.best_of_group", "train.epochs", "train.micro_batch_size", "train.lora_rank", "train.save_every", "train.loggers",
     *MACHINES,
 )  # fmt: skip
 """Configuration keys of `imitate`."""

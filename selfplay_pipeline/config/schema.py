@@ -45,18 +45,13 @@ class EngineConfig(Section):
     """Longest trajectory in tokens; by default the model's own limit."""
     startup_timeout: Annotated[float, Field(gt=0), FREE] = 900
     """Seconds to wait for a launched server to answer, or for an attached server that another command is using."""
-    request_timeout: Annotated[float, Field(gt=0), FREE] = 600
-    """Seconds to wait for the completion of one turn."""
     hang_timeout: Annotated[float, Field(gt=0), FREE] = 60
     """Seconds without a sign of life after which a server with open requests counts as hung.
 
     Signs of life are an answer, a passed health check, and work of the server's processes if these are visible. A
-    launched server that hangs is restarted.
-    """
-    reconnect_timeout: Annotated[float, Field(ge=0), FREE] = 120
-    """Seconds to wait for an attached server (`server_url`) that is gone, before its episodes are lost.
-
-    With several servers, its episodes go on at the others, and the server is used again if it is back within this time.
+    launched server that hangs is restarted. An attached server (`server_url`) that is gone is waited for twice as long,
+    before its episodes are lost. With several servers, its episodes go on at the others, and the server is used again
+    if it is back within this time.
     """
     extra_args: Annotated[list[str], FREE] = []
     """Further command-line arguments for the SGLang server."""
@@ -150,26 +145,20 @@ class ImitateConfig(Section):
     """Seats whose turns are imitated; all seats by default."""
     min_reward: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Smallest reward of a seat in an episode for its turns to be imitated."""
-    best_of_group: Annotated[int, Field(ge=0)] = 0
-    """Number of episodes per state to imitate, those with the highest reward; 0 imitates all."""
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Share of states to hold out; their loss is measured before training and after each epoch.
 
     No row of a held-out state is trained on. The loss is the mean negative log-probability of the seats' own tokens, in
     nats.
     """
-    epochs: Annotated[int, Field(ge=1)] = 1
-    """Number of passes over the data."""
     train_batch_size: Annotated[int, Field(ge=2)] = 64
     """Number of rows per optimizer step; a row is one seat's part of an episode."""
     learning_rate: Annotated[float | None, Field(gt=0)] = None
     """AdamW's peak learning rate; by default 1 / √(number of trained weights), at most 3e-3.
 
-    That is 1.0e-3 for a million weights, 8.6e-5 for 135 million and 1.1e-5 for 7.6 billion; with LoRA only the
+    The rate rises linearly to it over the first 5 % of the steps, and falls to 0 along a cosine. The default is 1.0e-3 for a million weights, 8.6e-5 for 135 million and 1.1e-5 for 7.6 billion; with LoRA only the
     adapter's weights count.
     """
-    schedule: Literal["constant", "cosine"] = "cosine"
-    """Learning-rate schedule: `constant`, or `cosine`, which lowers the rate to 0 along a cosine."""
 
 
 class EvaluateConfig(Section):

@@ -23,17 +23,13 @@ class TrainOptions(Section):
     `filtered-bc` is filtered behaviour cloning: supervised training on the policy's own turns, in the same loop. It
     does not use the options of PPO's loss, of advantages and of the reference policy.
     """
-    best_of_group: Annotated[
-        int, Field(ge=0), UsedBy("train", "iterate", instead={"imitate": "imitate.best_of_group"})
-    ] = 1
-    """Number of episodes of each group that `method: filtered-bc` imitates, those with the highest reward.
+    best_of_group: Annotated[int | None, Field(ge=0), UsedBy("train", "imitate", "iterate")] = None
+    """Number of episodes of each group to imitate, those with the highest reward; 0 imitates all.
 
-    With 0 it imitates all episodes of all groups, also of groups without a signal.
+    By default `method: filtered-bc` imitates 1, and `imitate` all. With 0, also groups without a signal are imitated.
     """
     epochs: Annotated[
-        int,
-        Field(ge=1),
-        UsedBy("train", "iterate", instead={"imitate": "imitate.epochs", "train-online": "online.steps"}),
+        int, Field(ge=1), UsedBy("train", "imitate", "iterate", instead={"train-online": "online.steps"})
     ] = 1
     """Number of passes over the data."""
     train_batch_size: Annotated[
@@ -112,24 +108,7 @@ class TrainOptions(Section):
     With `cpu`, layers are fetched when they are computed, and the optimizer runs on the CPU. `auto` is `cpu` if the
     GPUs' memory would be too small.
     """
-    any_model: Annotated[
-        bool,
-        UsedBy(
-            "train",
-            instead={
-                "imitate": "any model",
-                "iterate": "the model that played",
-                "train-online": "the model that plays",
-            },
-        ),
-        FREE,
-    ] = False
-    """Train a model that did not sample the rows.
-
-    The rows' log-probs then belong to another model, so that importance weights, and PPO's ratio with `old_log_probs:
-    games`, mean nothing. Without this option, `train` refuses such a model.
-    """
-    keep_zero_signal: Annotated[bool, UsedBy("train", "iterate", instead={"imitate": "imitate.best_of_group"})] = False
+    keep_zero_signal: Annotated[bool, UsedBy("train", "iterate", instead={"imitate": "train.best_of_group"})] = False
     """Train also on groups whose episodes all scored alike, which give GRPO no signal."""
     save_every: Annotated[int, Field(ge=0), FREE] = 0
     """Number of steps between saved states, from which a training can continue; 0 saves only at the end."""
@@ -165,7 +144,9 @@ class TrainOptions(Section):
     @property
     def imitated(self) -> int | None:
         """Number of episodes of each group that are imitated, 0 for all; None if episodes are compared instead."""
-        return self.best_of_group if self.method == "filtered-bc" else None
+        if self.method == "grpo":
+            return None
+        return 1 if self.best_of_group is None else self.best_of_group
 
     @property
     def has_reference(self) -> bool:
@@ -254,6 +235,12 @@ class TrainConfig(PolicyTraining):
     """Share of the steps over which the learning rate rises linearly to its full value.
 
     The first of W such steps has 1/W of that value.
+    """
+    any_model: Annotated[bool, FREE] = False
+    """Whether to train a model that did not sample the rows.
+
+    The rows' log-probs then belong to another model, so that importance weights, and PPO's ratio with `old_log_probs:
+    games`, mean nothing.
     """
     shares_gpu: Annotated[bool, FREE] = False
     """Whether a server needs the GPU's memory before and after the training. A trainer that stays then releases it."""

@@ -25,6 +25,8 @@ from selfplay_pipeline.engines.types import Completion, Engine, EngineError, Loa
 
 MAX_RESTARTS = 3
 """Number of restarts of a launched server that died or hung; a restart loads the weights that it served last."""
+HANGS_TO_RETURN = 2
+"""Seconds to wait for an attached server that is gone, in multiples of `engine.hang_timeout`."""
 
 
 def plan(config: EngineConfig, at_once: int) -> list[EngineConfig]:
@@ -273,20 +275,12 @@ async def open_engine(
     vocabulary = model_vocabulary(model)
 
     def engine_of(servers: Sequence[Server], locks: ServerLocks | None = None) -> SGLangEngine:
-        return SGLangEngine(
-            servers,
-            locks=locks,
-            request_timeout=config.request_timeout,
-            hang_timeout=config.hang_timeout,
-            vocabulary=vocabulary,
-            tell=tell,
-        )
+        return SGLangEngine(servers, locks=locks, hang_timeout=config.hang_timeout, vocabulary=vocabulary, tell=tell)
 
     if config.server_url:
         key = key_from_environment(SERVER_KEY)
-        attached = [
-            AttachedServer(url, key=key, patience=config.reconnect_timeout, tell=tell) for url in config.server_url
-        ]
+        patience = HANGS_TO_RETURN * config.hang_timeout
+        attached = [AttachedServer(url, key=key, patience=patience, tell=tell) for url in config.server_url]
         async with engine_of(attached, ServerLocks(config.server_url, config.startup_timeout, tell)) as engine:
             try:
                 await engine.serve(model, alone=alone)

@@ -79,7 +79,7 @@ def plan_imitate(config: Config, sources: Sequence[Source], output: Path) -> str
     ChatTokenizer.load(str(config.model)).check_belongs_to(str(config.model))
     files = ", ".join(str(source.path) for source in sources)
     return (
-        f"{config.model} imitates {files}: passes {config.imitate.epochs}, rows of a step "
+        f"{config.model} imitates {files}: passes {config.train.epochs}, rows of a step "
         f"{config.imitate.train_batch_size}, learning rate {training.learning_rate:g}, to {output}"
     )
 
@@ -104,6 +104,7 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
         "model": model,
         "weights": content_hash(model),
         "seed": config.seed,
+        "train.best_of_group": config.train.best_of_group,
         "games": [[str(path.resolve()), weight] for path, weight in sources],
     }
     now |= deciding(config.engine, "imitate", "engine.")
@@ -128,6 +129,7 @@ def _prepare(config: Config, sources: Sequence[Source], output: Path) -> None:
         chat,
         config.imitate,
         output,
+        best_of_group=config.train.best_of_group or 0,
         context_length=model_context_length(model, config.engine.context_length),
         seed=config.seed,
     )
@@ -164,12 +166,10 @@ def training_of(config: Config, output: Path) -> TrainConfig:
     options = config.train.model_dump() | {
         "method": "filtered-bc",
         "best_of_group": 0,  # the imitated episodes were chosen when the rows were made
-        "epochs": choice.epochs,
         "train_batch_size": choice.train_batch_size,
         "mini_batches": 1,
         "learning_rate": choice.learning_rate or usual_rate(trained_weights(config)),
         "offload": offload_here(config.train, model),
-        "any_model": True,  # no model has sampled these rows
     }
     return TrainConfig(
         **options,
@@ -178,6 +178,7 @@ def training_of(config: Config, output: Path) -> TrainConfig:
         output=output,
         seed=config.seed,
         held_out=held_out if held_out.exists() else None,
-        schedule=choice.schedule,
+        schedule="cosine",
         warm_up=WARM_UP,
+        any_model=True,  # no model has sampled these rows
     )

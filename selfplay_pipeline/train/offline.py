@@ -304,7 +304,7 @@ def check_sampler(config: TrainConfig) -> None:
     """
     if config.any_model:
         return
-    advice = "give --any-model (train.any_model) to train a model whose log-probs the rows do not hold"
+    advice = "give --any-model to train a model whose log-probs the rows do not hold"
     found = sampler_of(config.data)
     if found is None:
         raise UserError(f"{config.data}: does not say which model sampled its rows; play again, or {advice}")

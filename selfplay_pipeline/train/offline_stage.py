@@ -25,6 +25,7 @@ def training_of(
     initial_trainer_state: Path | None = None,
     base_model: str | None = None,
     reference_model: str | None = None,
+    any_model: bool = False,
     shares_gpu: bool = False,
     rate_share: float = 1.0,
 ) -> TrainConfig:
@@ -39,6 +40,7 @@ def training_of(
         initial_trainer_state: Folder trainer_state/ of an earlier iteration to continue from.
         base_model: Base model of a LoRA adapter; by default, `checkpoint`.
         reference_model: Reference policy of the KL loss; by default, `checkpoint`.
+        any_model: Whether to train a model that did not sample the rows.
         shares_gpu: Whether a server needs the GPU's memory before and after the training.
         rate_share: Factor of the configured learning rate.
     """
@@ -56,6 +58,7 @@ def training_of(
         initial_trainer_state=initial_trainer_state,
         base_model=base_model,
         reference_model=reference_model,
+        any_model=any_model,
         shares_gpu=shares_gpu,
     )
 

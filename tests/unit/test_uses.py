@@ -33,8 +33,7 @@ KEYS = {key.name: key for key in keys(Config)}
 REFUSED = {
     "imitate": {"convert.placebo", "train.dump_rows"},
     "train-online": {
-        "engine.kind", "engine.server_url", "engine.startup_timeout", "engine.request_timeout", "engine.hang_timeout",
-        "engine.reconnect_timeout", "engine.extra_args",
+        "engine.kind", "engine.server_url", "engine.startup_timeout", "engine.hang_timeout", "engine.extra_args",
         "convert.credit", "convert.placebo",
         "train.method", "train.best_of_group", "train.keep_zero_signal", "train.dump_rows",
         "iterate.partner", "iterate.keep_processes", "iterate.decay_iterations",
@@ -224,7 +223,7 @@ def told_offline(config: Config, command: str) -> list[Any]:
             job = imitation.training_of(other, Path("x"))
         else:
             job = training_of(other, Path("d"), Path("x"), checkpoint="data/tiny_model", seed=other.seed)
-        told += [job.device, job.any_model]
+        told += [job.device, job.imitated, config.train.best_of_group]  # `imitate` makes its rows by the last
         told += [verl_overrides(job, DATA, 13, device) for device in ("cpu", "cuda")]
     return told
 
