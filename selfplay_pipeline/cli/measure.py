@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 MEASURING = (
-    "engine.kind", "engine.device", "generate.temperature", "generate.max_new_tokens", "generate.thinking",
+    "device", "engine.kind", "generate.temperature", "generate.max_new_tokens", "generate.thinking",
     "generate.max_concurrency", "evaluate.num_states", "evaluate.state_seed",
 )  # fmt: skip
 """Configuration keys of evaluate, crossplay and listen."""

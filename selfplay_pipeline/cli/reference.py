@@ -120,7 +120,7 @@ def _default(key: Key, usual: Config | None, tiny: Config | None) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return "" if value is None or value == [] else ", ".join(value) if isinstance(value, list) else str(value)
+    return "" if value is None or value == [] else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from selfplay_pipeline.config.training import PolicyTraining, TrainOptions
 from selfplay_pipeline.core.sections import FREE, Section
 from selfplay_pipeline.games.registry import GameConfig
 
-TOKENS_PER_PASS = 16384
-"""Default number of tokens in one pass."""
+TOKENS_PER_PASS = {"cuda": 16384, "cpu": 4096}
+"""Default number of tokens in one forward and backward pass of online training, by device."""
 
 
 class OnlineOptions(Section):
@@ -31,23 +31,17 @@ class OnlineOptions(Section):
     """
     validate_every: Annotated[int, Field(ge=0)] = 0
     """Number of steps between validations; 0 validates only before the first step and after the last."""
-    tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
-    """Number of tokens in one forward and backward pass on one device; by default `train.max_tokens_per_pass`, else
-    16384.
-
-    The number is raised to the context length if it is smaller.
-    """
 
 
-def tokens_per_pass(online: OnlineOptions, train: TrainOptions, context: int) -> int:
-    """Returns the tokens of one forward and backward pass on one device.
+def tokens_per_pass(train: TrainOptions, device: str, context: int) -> int:
+    """Returns the tokens of one forward and backward pass of online training on one device.
 
     Args:
-        online: The options of online training.
         train: The options of training.
+        device: The device to train on, `cpu` or `cuda`.
         context: The context length; a pass holds at least this many tokens, since verl never splits a row.
     """
-    return max(online.tokens_per_pass or train.max_tokens_per_pass or TOKENS_PER_PASS, context)
+    return max(train.max_tokens_per_pass or TOKENS_PER_PASS[device], context)
 
 
 class OnlineConfig(PolicyTraining):

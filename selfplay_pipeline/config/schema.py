@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from selfplay_pipeline.config.online import OnlineOptions
 from selfplay_pipeline.config.partner import PartnerConfig
 from selfplay_pipeline.config.training import SUPERVISED, TrainOptions
-from selfplay_pipeline.config.uses import MEASURING, PLAYING
+from selfplay_pipeline.config.uses import MEASURING, PLAYING, TRAINING
 from selfplay_pipeline.core.addresses import checked_address
 from selfplay_pipeline.core.sections import FREE, Identity, Option, Section, UsedBy
 from selfplay_pipeline.core.server_keys import SERVER_KEY
@@ -24,10 +24,6 @@ class EngineConfig(Section):
 
     `transformers` is slow, and meant for machines where SGLang cannot run.
     """
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"], UsedBy(*PLAYING, instead={"train-online": "train.device"}), FREE
-    ] = "auto"
-    """Device that the model plays on; `auto` is cuda if a GPU is visible, else cpu."""
     server_url: Annotated[list[str], FREE] = []
     """Addresses of running SGLang servers to play with, instead of launching one."""
     tensor_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online"), FREE] = 1
@@ -156,8 +152,9 @@ class ImitateConfig(Section):
     learning_rate: Annotated[float | None, Field(gt=0)] = None
     """AdamW's peak learning rate; by default 1 / √(number of trained weights), at most 3e-3.
 
-    The rate rises linearly to it over the first 5 % of the steps, and falls to 0 along a cosine. The default is 1.0e-3 for a million weights, 8.6e-5 for 135 million and 1.1e-5 for 7.6 billion; with LoRA only the
-    adapter's weights count.
+    The rate rises linearly to it over the first 5 % of the steps, and falls to 0 along a cosine. The default is 1.0e-3
+    for a million weights, 8.6e-5 for 135 million and 1.1e-5 for 7.6 billion; with LoRA only the adapter's weights
+    count.
     """
 
 
@@ -271,12 +268,14 @@ class Config(Section):
     So two runs with one seed play the same states, but a policy's episodes differ. SGLang 0.5.12 uses the seed of a
     request only in its deterministic mode, which has no attention backend for CPUs.
     """
+    device: Annotated[Literal["auto", "cpu", "cuda"], UsedBy(*PLAYING, *TRAINING), Identity(*TRAINING)] = "auto"
+    """Device that the model plays and is trained on; `auto` is cuda if a GPU is visible, else cpu."""
     game: GameConfig = Field(default_factory=first_game_config)
     engine: Annotated[EngineConfig, UsedBy(*PLAYING)] = EngineConfig()
     generate: Annotated[GenerateConfig, UsedBy(*PLAYING, "train-online")] = GenerateConfig()
     convert: Annotated[ConvertConfig, UsedBy("convert", "iterate")] = ConvertConfig()
     imitate: Annotated[ImitateConfig, UsedBy("imitate")] = ImitateConfig()
-    train: Annotated[TrainOptions, UsedBy("train", "imitate", "iterate", "train-online")] = TrainOptions()
+    train: Annotated[TrainOptions, UsedBy(*TRAINING)] = TrainOptions()
     evaluate: Annotated[EvaluateConfig, UsedBy(*MEASURING, "iterate")] = EvaluateConfig()
     iterate: Annotated[IterateConfig, UsedBy("iterate")] = IterateConfig()
     online: Annotated[OnlineOptions, UsedBy("train-online")] = OnlineOptions()

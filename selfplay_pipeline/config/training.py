@@ -14,6 +14,9 @@ SUPERVISED = {"imitate": "a supervised loss"}
 """Loss of `imitate`, which needs none of GRPO's options."""
 
 
+Schedule = Literal["constant", "cosine"]
+
+
 class TrainOptions(Section):
     """Training of the policy. Settings of verl without a key here can be set through `overrides`."""
 
@@ -60,14 +63,15 @@ class TrainOptions(Section):
     micro_batch_size: Annotated[
         int,
         Field(ge=1),
-        UsedBy("train", "imitate", "iterate", instead={"train-online": "online.tokens_per_pass"}),
+        UsedBy("train", "imitate", "iterate", instead={"train-online": "train.max_tokens_per_pass"}),
         FREE,
     ] = 8
     """Number of rows in one forward and backward pass on one device."""
     max_tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
     """Largest number of tokens in one forward and backward pass on one device, instead of `micro_batch_size` rows.
 
-    The number is raised to the tokens of the longest row if it is smaller.
+    The number is raised to the tokens of the longest row if it is smaller. `train-online` always counts tokens: by
+    default 16384 on a GPU and 4096 on a CPU, raised to the context length if that is larger.
     """
     learning_rate: Annotated[
         float, Field(gt=0), UsedBy("train", "iterate", "train-online", instead={"imitate": "imitate.learning_rate"})
@@ -121,8 +125,6 @@ class TrainOptions(Section):
 
     `auto` joins the cluster that this machine belongs to, HOST:PORT the cluster whose head has this address.
     """
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device that the model is trained on; `auto` is cuda if a GPU is visible, else cpu."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the forward pass and the checkpoint; `auto` is bfloat16 on cuda and float32 on cpu.
 
@@ -208,6 +210,8 @@ class PolicyTraining(TrainOptions):
     """
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the order of the groups, and of the trainer."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device to train on; `auto` is cuda if a GPU is visible, else cpu."""
 
     @property
     def base(self) -> str:
@@ -229,7 +233,7 @@ class TrainConfig(PolicyTraining):
     """The reference policy of the KL loss; `model` by default."""
     held_out: Path | None = None
     """File of held-out rows; their loss is measured before the first step and after each epoch of imitation."""
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: Schedule = "constant"
     """Learning-rate schedule: constant, or falling to 0 along a cosine."""
     warm_up: float = 0.0
     """Share of the steps over which the learning rate rises linearly to its full value.

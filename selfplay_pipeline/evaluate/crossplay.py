@@ -48,7 +48,7 @@ async def run_crossplay(
         UserError: Fewer than two players are given, a player is given twice, or a checkpoint is unusable.
     """
     _check(config, names, states, output)
-    async with Servers(config.engine, output, at_once=_at_once(config, names)) as servers:
+    async with Servers(config, output, at_once=_at_once(config, names)) as servers:
         cells = [
             [await _cell(config, names, pair, states, episodes, output, servers) for pair in row]
             for row in _pairs(names)

@@ -159,7 +159,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     if servers is None:
         check_job(config, job)
         at_once = len(checkpoints_among(config, job.players))
-        async with Servers(config.engine, job.output, at_once=at_once) as own:
+        async with Servers(config, job.output, at_once=at_once) as own:
             return await run_evaluate(config, job, own)
     reports: dict[Mode, ModeReport] = {}
     for mode in job.modes(config):

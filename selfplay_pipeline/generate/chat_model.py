@@ -220,10 +220,10 @@ class ChatClient:
         return Reply(self._redacted(text), reason == "length", reason)
 
     def _priced(self, usage: _Usage) -> PartnerUsage:
-        price = usage.prompt_tokens * self.config.prompt_price + usage.completion_tokens * self.config.completion_price
-        return PartnerUsage(
-            prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, dollars=price / 1e6
-        )
+        asked, answered = usage.prompt_tokens, usage.completion_tokens
+        prices = self.config.prices
+        dollars = (asked * prices[0] + answered * prices[1]) / 1e6
+        return PartnerUsage(prompt_tokens=asked, completion_tokens=answered, dollars=dollars)
 
     def _said(self, text: str) -> str:
         """Returns the first 200 characters of a server's text on one line, without the key."""

@@ -159,7 +159,7 @@ async def generate_episodes(
         if servers is None:
             check_seats(config, checkpoint, seats)
             at_once = len(checkpoints_of(config, seats, checkpoint))
-            servers = await stack.enter_async_context(Servers(config.engine, output.parent, at_once=at_once))
+            servers = await stack.enter_async_context(Servers(config, output.parent, at_once=at_once))
         job = make_job(config, output, checkpoint, iteration, first_state, seats)
         job.store.check()  # before the slow start of a server
         by_name = await seat_players(config, seats_named(config, seats, job.policy), servers)

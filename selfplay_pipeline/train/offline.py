@@ -20,6 +20,7 @@ from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.core.stopping import computing
+from selfplay_pipeline.engines.open import Device, resolve_device
 from selfplay_pipeline.generate.preflight import check_gpus
 from selfplay_pipeline.train.adapter import check_targets
 from selfplay_pipeline.train.cluster import check_cluster
@@ -38,12 +39,10 @@ from selfplay_pipeline.train.saves import (
     saved_step,
 )
 from selfplay_pipeline.train.verl_overrides import (
-    Device,
     environment,
     metrics_path,
     plan_for,
     preparing_overrides,
-    resolve_device,
     resolve_dtype,
     state_dir,
     tokens_per_pass,
@@ -192,7 +191,14 @@ def _read_groups(config: TrainConfig) -> tuple[TrainData, list[Group], int]:
     data = read_data([config.data], vocabulary_of(config.model), alone=config.imitated == 0)
     longest = data.max_prompt_tokens + data.max_response_tokens
     tokens = tokens_per_pass(config, data) or longest  # counted rows may be shorter than the two maxima together
-    check_fits(config, config.model, tokens=tokens, longest=longest, shares_gpu=config.shares_gpu)
+    check_fits(
+        config,
+        resolve_device(config.device),
+        config.model,
+        tokens=tokens,
+        longest=longest,
+        shares_gpu=config.shares_gpu,
+    )
     groups = data.to_train(config.keep_zero_signal, config.imitated)
     return data, groups, len(plan_for(config, data, len(groups)))
 
@@ -214,7 +220,7 @@ def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
         trainer: Holder of the process.
         log: File for verl's output until the training begins.
     """
-    device = resolve_device(config)
+    device = resolve_device(config.device)
     making, overrides = making_of(config, device), preparing_overrides(config, device)
     trainer.prepare(making, Launch(log=log, overrides=overrides, joins_cluster=config.joins_cluster))
 
@@ -228,7 +234,7 @@ async def _run_verl(
     watch: Callable[[int, dict[str, Any]], None],
     trainer: Trainer,
 ) -> None:
-    state, device = state_dir(config), resolve_device(config)
+    state, device = state_dir(config), resolve_device(config.device)
     launch = Launch(
         log=log_path(config),
         overrides=verl_overrides(config, data, len(groups), device) if done < planned else [],
@@ -355,11 +361,11 @@ def check_options(config: PolicyTraining, *further_models: str | None) -> None:
     for name in (config.model, *further_models):
         if name is not None:
             check_checkpoint(name)
-    check_training(config)
+    check_training(config, resolve_device(config.device))
     check_adapter(config, config.base)
 
 
-def check_training(options: TrainOptions) -> None:
+def check_training(options: TrainOptions, device: Device) -> None:
     """Raises UserError unless the loggers are usable and this machine has the GPUs that the trainer needs.
 
     Several nodes without a cluster are rejected too; `check_cluster` checks the machines of a cluster.
@@ -374,7 +380,7 @@ def check_training(options: TrainOptions) -> None:
             f"train.nodes {options.nodes}: this machine is one node; start a Ray cluster, and give train.ray_address "
             "(auto, or HOST:PORT of its head)"
         )
-    if resolve_device(options) == "cuda":
+    if device == "cuda":
         check_gpus(options.gpus_per_node, f"train.gpus_per_node {options.gpus_per_node}")
 
 

@@ -10,6 +10,7 @@ from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.engines.open import resolve_device
 from selfplay_pipeline.train.fit import offload_here
 from selfplay_pipeline.train.offline import TrainResult, run_train
 from selfplay_pipeline.train.process import Trainer
@@ -47,7 +48,7 @@ def training_of(
     checkpoint = checkpoint or str(config.model)
     here = {
         "learning_rate": config.train.learning_rate * rate_share,
-        "offload": offload_here(config.train, checkpoint, shares_gpu=shares_gpu),
+        "offload": offload_here(config.train, resolve_device(config.device), checkpoint, shares_gpu=shares_gpu),
     }
     return TrainConfig(
         **config.train.model_dump() | here,
@@ -55,6 +56,7 @@ def training_of(
         data=data,
         output=output,
         seed=config.seed if seed is None else seed,
+        device=config.device,
         initial_trainer_state=initial_trainer_state,
         base_model=base_model,
         reference_model=reference_model,

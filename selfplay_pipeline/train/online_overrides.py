@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config.online import OnlineConfig, tokens_per_pass
+from selfplay_pipeline.engines.open import Device
 from selfplay_pipeline.games.registry import asked_by
 from selfplay_pipeline.train.verl_overrides import (
-    Device,
     everywhere,
     for_workers,
     logging_environment,
@@ -71,7 +71,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "actor_rollout_ref.model.path": everywhere(config.model),
         # verl multiplies by the episodes of a state; all rows of a step together are one update.
         "actor_rollout_ref.actor.ppo_mini_batch_size": games.rows_per_episode * online.states_per_step,
-        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": tokens_per_pass(online, config, config.context_length),
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": tokens_per_pass(config, device, config.context_length),
         "actor_rollout_ref.actor.data_loader_seed": config.seed,
         "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
         f"{rollout}.n": config.episodes_per_state,

@@ -13,24 +13,15 @@ from packaging.version import Version
 
 from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.core.loopback import loopback_environment
+from selfplay_pipeline.engines.open import Device
 from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
 
-Device = Literal["cpu", "cuda"]
 PARTS = "selfplay_pipeline.train.verl"
 EXTENSION = f"{PARTS}.load_offline"
 IMPORTANCE_THRESHOLD = 2.0
 """Largest importance weight (trainer over engine, for each token); larger ones are cut to it."""
 OBJECT_STORE_BYTES = 300_000_000
 """Size of Ray's shared memory. Trajectories do not pass through it but through TransferQueue's own sockets."""
-
-
-def resolve_device(config: TrainOptions) -> Device:
-    """Returns the device to train on; `auto` means a GPU if one is visible."""
-    if config.device != "auto":
-        return config.device
-    from selfplay_pipeline.config.load import gpu_visible
-
-    return "cuda" if gpu_visible() else "cpu"
 
 
 def resolve_dtype(config: TrainOptions, device: Device) -> Literal["float32", "bfloat16"]:

@@ -29,7 +29,7 @@ model: {TINY}
 game: {{size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, max_errors: 1, prompts: compact}}
 generate: {{episodes_per_state: {EPISODES}, temperature: 0.8, max_new_tokens: 64}}
 train: {{learning_rate: 3.0e-4, kl_coef: 0.05, save_every: 1}}
-online: {{steps: {STEPS}, states_per_step: {STATES}, held_out_states: {HELD_OUT}, tokens_per_pass: 4096}}
+online: {{steps: {STEPS}, states_per_step: {STATES}, held_out_states: {HELD_OUT}}}
 """
 
 

@@ -74,7 +74,7 @@ def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_pla
 
     async def play() -> tuple[list[EpisodeRecord], Completion, Completion]:
         params = SamplingParams(TEMPERATURE, 8, ())
-        async with Servers(config.engine, tmp_path, at_once=3) as servers:
+        async with Servers(config, tmp_path, at_once=3) as servers:
             by_name = await seat_players(config, seats_named(config, names, policy), servers)
             recorders.update({name: RecordingEngine(by_name[name].engine) for name in names})
             players = [replace(by_name[name], engine=recorders[name]) for name in names]

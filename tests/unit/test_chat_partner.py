@@ -229,7 +229,7 @@ class TestBounds:
         used = []
 
         async def script():
-            client = ChatClient(PartnerConfig(base_url=endpoint.url, prompt_price=2, completion_price=8), first_pause=0)
+            client = ChatClient(PartnerConfig(base_url=endpoint.url, prices=[2, 8]), first_pause=0)
             await client.reply(HELLO, (0,), used.append)
             await client.close()
             return client.total
@@ -527,7 +527,7 @@ class TestGenerate:
     def test_a_run_of_the_loop_may_ask_in_another_way_but_not_someone_else_who_plays(self, endpoint, tmp_path):
         run, apart = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "apart")
         run.open(settings(endpoint, CHAT, max_requests=5))
-        may = {"max_requests": 9, "max_concurrency": 2, "timeout": 9, "cache": "cache", "completion_price": 1}
+        may = {"max_requests": 9, "max_concurrency": 2, "timeout": 9, "cache": "cache", "prices": [2.0, 1.0]}
         run.open(settings(endpoint, CHAT, **may))
         with pytest.raises(UserError, match=r"partner\.model"):
             run.open(settings(endpoint, CHAT, model="other"))

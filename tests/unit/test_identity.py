@@ -115,7 +115,7 @@ def test_a_run_goes_on_only_with_the_same_values_of_what_decides(tmp_path):
     config = load_config("tiny", {})
     for command in COMMANDS:
         before = deciding(config, command)
-        check_same(tmp_path, before | {"engine.device": "elsewhere"}, before)  # is free to change
+        check_same(tmp_path, before | {"engine.memory_fraction": "elsewhere"}, before)  # is free to change
         for key in before:
             with pytest.raises(UserError, match=f"was begun with {re.escape(key)} = 'another', now it is "):
                 check_same(tmp_path, before | {key: "another"}, before)

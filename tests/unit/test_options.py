@@ -96,7 +96,10 @@ def test_a_new_field_is_an_option_a_help_and_a_comment(monkeypatch, tmp_path):
                                        r"`num_episodes`\?"),
         ("temperatur: 1", r":1: key 'temperatur': there is no such key; `selfplay config` prints all keys"),
         ("num_states: 9", r"there is no such key; did you mean `evaluate.num_states`\?"),
-        ("device: cpu", r"there is no such key; did you mean `engine.device` or `train.device`\?"),
+        (
+            "max_concurrency: 1",
+            r"there is no such key; did you mean `generate.max_concurrency` or `partner.max_concurrency`\?",
+        ),
         ("generat: {}", r"there is no such key; did you mean `generate`\?"),
         ("engine: {server_url: http://x}", r"server_url': expected a list, found the text .http://x.; write it"),
         ("train: {loggers: [console, stone]}", r"'train\.loggers': expected console, tensorboard or wandb, found the"),
