@@ -90,9 +90,7 @@ def _words(section: type[Section]) -> str:
 
 def _option(key: Key) -> str:
     taken = [
-        name
-        for name, command in commands().items()
-        if any(key.name == given.name for given_keys in command.keys.values() for given in given_keys)
+        name for name, command in commands().items() if any(key.name == given.name for given in command.keys.values())
     ]
     return f"`{key.option}`: {', '.join(taken)}" if taken else ""
 
