@@ -37,8 +37,6 @@ class PartnerConfig(Section):
     """
     timeout: Annotated[float, Field(gt=0), FREE] = 60
     """Seconds for one request, from sending it to the last byte of its answer."""
-    max_retries: Annotated[int, Field(ge=0), FREE] = 6
-    """Number of retries of a request after a failure that may pass; pauses double from about a second."""
     max_concurrency: Annotated[int, Field(ge=1), FREE] = 16
     """Number of requests under way at the same time."""
     max_requests: Annotated[Annotated[int, Field(ge=1)] | None, FREE] = None

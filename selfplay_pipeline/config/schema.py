@@ -78,7 +78,7 @@ class GenerateConfig(Section):
             "generate",
             "iterate",
             "train-online",
-            instead={"evaluate": "evaluate.episodes", "crossplay": "--episodes", "listen": "one episode a state"},
+            instead={"evaluate": "--episodes", "crossplay": "--episodes", "listen": "one episode a state"},
         ),
     ] = 8
     """Number of episodes per game state (GRPO's group size G); they form one group."""
@@ -168,21 +168,6 @@ class EvaluateConfig(Section):
         FREE,
     ] = 500
     """Number of held-out states to play."""
-    episodes: Annotated[
-        int,
-        Field(ge=1),
-        UsedBy(
-            "evaluate",
-            instead={
-                "crossplay": "--episodes",
-                "listen": "one episode a state",
-                "iterate": "one episode a state",
-                "train-online": "one episode a state",
-            },
-        ),
-        FREE,
-    ] = 2
-    """Number of sampled episodes per state; with another player as partner, per state and seating."""
     swap_messages: Annotated[
         bool,
         UsedBy(

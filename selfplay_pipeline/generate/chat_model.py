@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import httpx
     from openai import AsyncOpenAI
 
+MAX_RETRIES = 6
+"""Number of retries of a request after a failure that may pass; pauses double from about a second."""
 LONGEST_PAUSE = 120.0
 """Longest pause before a retry, in seconds. A request fails if the server asks for a longer one."""
 
@@ -138,7 +140,7 @@ class ChatClient:
     async def _ask(self, request: dict[str, Any], used: Callable[[PartnerUsage], None]) -> Reply:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(_Retriable),
-            stop=stop_after_attempt(self.config.max_retries + 1),
+            stop=stop_after_attempt(1 + MAX_RETRIES),
             wait=self._pause,
             reraise=True,
         )

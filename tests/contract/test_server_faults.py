@@ -15,7 +15,7 @@ from selfplay_pipeline.generate.records import read_episodes
 GAMES, EPISODES = 96, 8
 CONFIG = """\
 base: tiny
-game: {{size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, prompts: compact}}
+game: {{size: 3, max_score: 9, scale_max: 1, max_length: 20, prompts: compact}}
 generate: {{num_episodes: {games}, episodes_per_state: {episodes}, temperature: 1.0, max_new_tokens: 48,
 max_concurrency: 4}}
 engine: {engine}
