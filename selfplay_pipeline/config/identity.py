@@ -33,8 +33,7 @@ PLAYED = {
 }  # fmt: skip
 """Names of keys in records of played episodes; other keys have their own names there."""
 TRAINED = {
-    "temperature": "generate.temperature", "max_new_tokens": "generate.max_new_tokens",
-    "thinking": "generate.thinking", "tensor_parallel": "engine.tensor_parallel",
+    "tensor_parallel": "engine.tensor_parallel",
     **{key.removeprefix("train."): key for key in KNOWN if key.startswith("train.")},
 }  # fmt: skip
 """Keys of the configuration by their names in records of trainings."""

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from selfplay_pipeline.config.online import OnlineOptions
 from selfplay_pipeline.config.partner import PartnerConfig
 from selfplay_pipeline.config.training import SUPERVISED, TrainOptions
 from selfplay_pipeline.config.uses import MEASURING, PLAYING, TRAINING
@@ -232,6 +231,24 @@ class IterateConfig(Section):
     def rate_share(self, number: int) -> float:
         """Returns the share of `train.learning_rate` for iteration `number`, counted from 1."""
         return 1 - (number - 1) / self.decay_iterations if self.decay_iterations else 1.0
+
+
+class OnlineOptions(Section):
+    """Amount of play and training in online training. Sampling is in the section `generate`, the loss in `train`."""
+
+    steps: Annotated[int, Field(ge=1)] = 50
+    """Number of training steps; each plays new episodes with the newest weights and makes one update."""
+    states_per_step: Annotated[int, Field(ge=1)] = 8
+    """Number of states per step, each with `generate.episodes_per_state` episodes; an episode gives one row per player.
+    """
+    held_out_states: Annotated[int, Field(ge=1)] = 100
+    """Number of states in a validation, each played once.
+
+    These are the monitor states of `evaluate.state_seed`, on which `iterate` also compares its iterations. Neither
+    training nor `selfplay evaluate` plays them.
+    """
+    validate_every: Annotated[int, Field(ge=0)] = 0
+    """Number of steps between validations; 0 validates only before the first step and after the last."""
 
 
 class Config(Section):

@@ -104,9 +104,7 @@ async def _cell(
 ) -> tuple[Interval, int]:  # fmt: skip
     first, second = names[pair[0]], names[pair[1]]
     file = output / f"{pair[0]}-{pair[1]}.jsonl"
-    lost = await play_pairing(
-        config, Pairing(first, second, states, file, episodes, config.generate.temperature), servers
-    )
+    lost = await play_pairing(config, Pairing(first, second, states, file, episodes), servers)
     game = make_game(config.game)
     seating = Seating.BOTH if game.shared_reward or first == second else Seating.FIRST
     tally = Tally(game, len(states), seating).add(read_episodes(file))

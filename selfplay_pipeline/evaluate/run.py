@@ -104,7 +104,7 @@ class EvaluationJob:
             states=self.states,
             file=self.file(mode, swap),
             episodes=1 if mode == "greedy" else self.episodes,
-            temperature=0.0 if mode == "greedy" else config.generate.temperature,
+            greedy=mode == "greedy",
             both_seatings=self.seating is Seating.EITHER,
             swap=swap,
         )

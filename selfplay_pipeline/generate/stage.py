@@ -38,7 +38,7 @@ def make_job(
     """
     seats = seats or self_play(config)
     weights = content_hash(checkpoint) if POLICY in seats else ""
-    policy = policy_record(config, checkpoint, weights, config.generate.temperature, iteration)
+    policy = policy_record(config, checkpoint, weights, iteration=iteration)
     arguments = {
         **record_of(config, "generate", policy, seats_named(config, seats, policy)),
         "first_state": first_state,
@@ -71,7 +71,7 @@ def record_of(config: Config, command: str, policy: PolicyRecord, seats: Sequenc
 
 
 def policy_record(
-    config: Config, checkpoint: str, weights: str, temperature: float, iteration: int = 0
+    config: Config, checkpoint: str, weights: str, *, iteration: int = 0, greedy: bool = False
 ) -> PolicyRecord:
     """Returns the record of a checkpoint and its sampling parameters."""
     return PolicyRecord(
@@ -79,7 +79,7 @@ def policy_record(
         weights=weights,
         iteration=iteration,
         engine=config.engine.kind,
-        temperature=temperature,
+        temperature=0.0 if greedy else config.generate.temperature,
         max_new_tokens=config.generate.max_new_tokens,
         thinking=config.generate.thinking,
     )

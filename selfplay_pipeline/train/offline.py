@@ -289,7 +289,7 @@ def _record(config: TrainConfig, data: TrainData, groups: list[Group]) -> dict[s
         "rows": file_hash(config.data),
         **hashes_of(config),
         "groups": len(groups),
-        "temperature": data.temperature,
+        "generate.temperature": data.temperature,
     }
 
 

@@ -165,7 +165,7 @@ def _held_out(line: dict[str, Any]) -> dict[str, float]:
 
 def check_sizes(config: OnlineConfig, rows_per_episode: int) -> None:
     """Raises UserError unless the rows of a step are a multiple of the number of training processes."""
-    states, episodes = config.online.states_per_step, config.episodes_per_state
+    states, episodes = config.online.states_per_step, config.generate.episodes_per_state
     if states * episodes * rows_per_episode % config.workers:
         raise UserError(
             f"train.nodes × train.gpus_per_node: {config.workers} processes cannot share a step's "

@@ -99,14 +99,10 @@ def online_job(config: Config, output: Path, games: Path | None = None) -> Onlin
         seed=config.seed,
         device=config.device,
         online=config.online,
+        generate=config.generate,
         game=config.game,
         games=games or output / "games",
-        episodes_per_state=config.generate.episodes_per_state,
-        temperature=config.generate.temperature,
-        max_new_tokens=config.generate.max_new_tokens,
-        thinking=config.generate.thinking,
         context_length=model_context_length(model, config.engine.context_length),
-        max_failures=config.generate.max_failures,
         tensor_parallel=config.engine.tensor_parallel,
     )
 
@@ -125,7 +121,7 @@ def plan_online(config: Config, output: Path, games: Path | None = None) -> str:
     states = "new states" if samples else f"the states of {job.games}"
     return (
         f"{config.model} plays itself and is trained in {online.steps} steps of {online.states_per_step} states × "
-        f"{job.episodes_per_state} episodes on {states} ({make_game(config.game).describe()}), to {output}"
+        f"{job.generate.episodes_per_state} episodes on {states} ({make_game(config.game).describe()}), to {output}"
     )
 
 

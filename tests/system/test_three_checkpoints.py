@@ -66,8 +66,8 @@ def gap(prompt: list[int], completion: Completion, checkpoint: str) -> float:
 
 
 def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_place_of_one(tmp_path: Path) -> None:
-    config = load_config("tiny", {})
-    policy = policy_record(config, PLAYERS[0], content_hash(PLAYERS[0]), TEMPERATURE)
+    config = load_config("tiny", {"generate.temperature": TEMPERATURE})
+    policy = policy_record(config, PLAYERS[0], content_hash(PLAYERS[0]))
     names = [POLICY, *PLAYERS[1:]]
     recorders: dict[str, RecordingEngine] = {}
     fourth_model = other_model(tmp_path / "fourth")

@@ -250,7 +250,7 @@ def test_a_generation_goes_on_only_with_the_same_weights(tmp_path, model, seats,
 def test_episodes_of_an_evaluation_are_not_those_of_changed_weights(tmp_path, model):
     config = load_config("tiny", {})
     states = held_out_states(make_game(config.game), 2)
-    pairings = [Pairing(str(model), other, states, tmp_path / "e.jsonl", 1, 0.5) for other in (str(model), "sharing")]
+    pairings = [Pairing(str(model), other, states, tmp_path / "e.jsonl", 1) for other in (str(model), "sharing")]
     before = [pairing.task(config).arguments for pairing in pairings]
     change(model)
     assert all(pairing.task(config).arguments != earlier for pairing, earlier in zip(pairings, before, strict=True))
