@@ -207,7 +207,7 @@ class Study:
         Each is played with messages as they are said, swapped and muted, and tested on altered messages.
         """
         config = self.config(seed)
-        async with Servers(config.engine, self.work) as servers:
+        async with Servers(config, self.work) as servers:
             for player in (WARM, *arms):
                 for mute in (False, True):
                     await run_evaluate(*self._job(Played(player, mute), seed), servers)

@@ -63,11 +63,11 @@ STOP_SECONDS = 30
 ROOT = Path(__file__).parents[1]
 CONFIGS = {
     "muted": """
-game: {size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, max_errors: 1, prompts: compact, mute: true}
+game: {size: 3, max_score: 9, scale_max: 1, max_length: 20, max_errors: 1, prompts: compact, mute: true}
 generate: {temperature: 0.8, max_new_tokens: 64}
 """,
     "hot": """
-game: {size: 4, max_score: 99, scale_min: 1, scale_max: 10, max_length: 30, max_errors: 4, prompts: default}
+game: {size: 4, max_score: 99, scale_max: 10, max_length: 30, max_errors: 4, prompts: default}
 generate: {temperature: 2.0, max_new_tokens: 48}
 """,
     "training": """

@@ -60,7 +60,7 @@ class Recorded(Servers):
     """Servers of which the only engine is a recorder."""
 
     def __init__(self, config: Config, folder: Path, recorder: RecordingEngine) -> None:
-        super().__init__(config.engine, folder)
+        super().__init__(config, folder)
         self._recorder = recorder
 
     async def serving(self, checkpoint: str, *, beside: Collection[str] = ()) -> Engine:
@@ -75,7 +75,7 @@ def run() -> dict[str, Any]:
 
 async def _measure(config: Config, folder: Path) -> dict[str, Any]:
     selfplay, replay, recorded = [0.0, 0.0], [0.0, 0.0], []
-    async with open_engine(config.engine, str(config.model), folder / "server.log") as engine:
+    async with open_engine(config.engine, "cpu", str(config.model), folder / "server.log") as engine:
         assert isinstance(engine, SGLangEngine)
         await _selfplay(config, engine, folder / "warm_up.jsonl")
         for number in range(ROUNDS):

@@ -93,8 +93,7 @@ class Smoke:
     def configured(self, part: str, config: dict[str, Any]) -> str:
         """Write a configuration file for this device; returns its path."""
         file = self.folder / f"{part}.yaml".replace(" ", "_")
-        train = config["train"] | {"device": self.device}
-        file.write_text(json.dumps(config | {"engine": {"device": self.device}, "train": train}, indent=1))
+        file.write_text(json.dumps(config | {"device": self.device}, indent=1))
         return str(file)
 
     def offline(self, part: str, config: dict[str, Any]) -> None:

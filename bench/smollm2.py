@@ -120,7 +120,7 @@ class Study:
         found: dict[str, dict[Mode, Totals]] = {}
         config = self.config(seed)
         states = self.held_out(seed)
-        async with Servers(config.engine, self.work) as servers:
+        async with Servers(config, self.work) as servers:
             for name, checkpoint in checkpoints.items():
                 folder = self.folder(seed, name) / f"evaluation_after_{self.iterations}"
                 job = EvaluationJob(checkpoint, states, folder, episodes=self.episodes)

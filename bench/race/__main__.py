@@ -248,7 +248,7 @@ async def evaluate_all(
 ) -> dict[str, dict[str, Totals]]:
     """Returns the figures of each checkpoint by sampling mode."""
     totals: dict[str, dict[str, Totals]] = {}
-    async with Servers(config.engine, work) as servers:
+    async with Servers(config, work) as servers:
         for name, checkpoint in checkpoints.items():
             job = EvaluationJob(checkpoint, states, work / f"evaluation_{name}", episodes=episodes)
             await run_evaluate(config, job, servers)

@@ -18,7 +18,7 @@ from selfplay_pipeline.core.errors import UserError
 app = typer.Typer()
 
 
-@app.command(cls=taking("model", "train.device"))
+@app.command(cls=taking("model", "device"))
 def doctor(
     context: typer.Context,
     gpus: Annotated[
@@ -46,14 +46,14 @@ def doctor(
     """
     if gpus is None and (nodes > 1 or host_memory or disk is not None):
         raise UserError("doctor: --nodes, --host-memory and --disk describe a machine; say with --gpus how many it has")
-    described = {"train.device": "cuda" if gpus else "cpu"} if gpus is not None else {}
+    described = {"device": "cuda" if gpus else "cpu"} if gpus is not None else {}
     settings = load(context, described, gpus=gpus)
     from selfplay_pipeline.cli.show.doctor import as_object, show, verdict
     from selfplay_pipeline.core.shapes import shapes_of
     from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.doctor.checks import look
     from selfplay_pipeline.doctor.examine import Machine, examine, needs_gpu, this_machine
-    from selfplay_pipeline.train.verl_overrides import resolve_device
+    from selfplay_pipeline.engines.open import resolve_device
 
     shapes, here, not_here = shapes_of(str(settings.model)), settings, ""
     if gpus is None:
@@ -61,14 +61,14 @@ def doctor(
         not_here = needs_gpu(settings, shapes, machine)
         if not_here:
             announced.clear()
-            settings = load(context, {"train.device": "cuda"}, gpus=1)
+            settings = load(context, {"device": "cuda"}, gpus=1)
             machine = Machine(settings.train.gpus_per_node, int(gpu_memory * 1e9), None, None, here=False)
     else:
         memory, host, free = (None if size is None else int(size * 1e9) for size in (gpu_memory, host_memory, disk))
         machine = Machine(gpus, memory if gpus else None, host, free, nodes, here=False)
     say_announced()
     found = replace(examine(settings, shapes, machine, row_tokens), not_here=not_here)
-    checks = look(here, "cpu" if not_here else resolve_device(here.train), output) if gpus is None else []
+    checks = look(here, "cpu" if not_here else resolve_device(here.device), output) if gpus is None else []
     if as_json:
         terminal.result(json.dumps(as_object(found, checks), indent=2))
     else:

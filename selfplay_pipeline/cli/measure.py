@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 MEASURING = (
-    "engine.kind", "engine.device", "generate.temperature", "generate.max_new_tokens", "generate.thinking",
+    "device", "engine.kind", "generate.temperature", "generate.max_new_tokens", "generate.thinking",
     "generate.max_concurrency", "evaluate.num_states", "evaluate.state_seed",
 )  # fmt: skip
 """Configuration keys of evaluate, crossplay and listen."""
@@ -31,7 +31,7 @@ STORED = Path("data/silence.json")
 StatesFile = Annotated[Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line.")]
 
 
-@app.command(cls=taking(*MEASURING, "evaluate.episodes", "evaluate.swap_messages", "game.mute", "engine.server_url"))
+@app.command(cls=taking(*MEASURING, "evaluate.swap_messages", "game.mute", "engine.server_url"))
 def evaluate(
     context: typer.Context,
     checkpoint: Annotated[
@@ -43,6 +43,9 @@ def evaluate(
         typer.Option("--first-only", help="With --partner: hold seat 0 in all episodes, not each seat in turn."),
     ] = False,
     states: StatesFile = None,
+    episodes: Annotated[
+        int, typer.Option(min=1, max=LARGEST, help="Sampled episodes of each state, and of each seat with --partner.")
+    ] = 2,
     compare: Annotated[
         Path | None, typer.Option(help="Folder of an earlier evaluation on the same states: print the differences.")
     ] = None,
@@ -80,7 +83,7 @@ def evaluate(
         player=checkpoint,
         partner=partner,
         states=_states(settings, states),
-        episodes=settings.evaluate.episodes,
+        episodes=episodes,
         output=output or default_folder(checkpoint, partner, states, settings, first_only=first_only),
         first_only=first_only,
         swaps=swaps_of(game) if settings.evaluate.swap_messages else (),

@@ -42,8 +42,7 @@ def taking(*names: str) -> type[Configured]:
     """Returns a class of commands with the option --config and options for configuration keys.
 
     Args:
-        names: Names of keys, such as `generate.num_episodes`; the name of a section stands for all its keys. Keys whose
-            options have the same name (`engine.device`, `train.device`) get the same value.
+        names: Names of keys, such as `generate.num_episodes`; the name of a section stands for all its keys.
     """
     return type("Configured", (Configured,), {"names": names})
 
@@ -63,8 +62,8 @@ def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpus: int |
 
     command, given = context.command, context.meta[GIVEN]
     assert isinstance(command, Configured)
-    of_options = {key.name: given[name] for name, keys in command.keys.items() for key in keys}
-    options = {key.name: key.option for keys in command.keys.values() for key in keys}
+    of_options = {key.name: given[name] for name, key in command.keys.items()}
+    options = {key.name: key.option for key in command.keys.values()}
     own = (param for param in command.params if isinstance(param, typer.core.TyperOption) and not param.hidden)
     taken.update({str(param.name): param.opts[0] for param in own} | options)
     name = str(context.info_name)
@@ -102,16 +101,16 @@ class Configured(typer.core.TyperCommand):
     names: Sequence[str] = ()
 
     @cached_property
-    def keys(self) -> dict[str, list[Key]]:
-        """Configuration keys of each option, by the option's name in Python."""
+    def keys(self) -> dict[str, Key]:
+        """Configuration key of each option, by the option's name in Python."""
         from selfplay_pipeline.config.fields import keys
         from selfplay_pipeline.config.schema import Config
 
-        found: dict[str, list[Key]] = {}
-        for key in keys(Config):
-            if any(key.name == name or key.name.startswith(f"{name}.") for name in self.names):
-                found.setdefault(key.option.removeprefix("--").replace("-", "_"), []).append(key)
-        return found
+        return {
+            key.option.removeprefix("--").replace("-", "_"): key
+            for key in keys(Config)
+            if any(key.name == name or key.name.startswith(f"{name}.") for name in self.names)
+        }
 
     @cached_property
     def made(self) -> list[Any]:
@@ -119,7 +118,7 @@ class Configured(typer.core.TyperCommand):
         config = Annotated[
             str | None, typer.Option("--config", metavar="FILE", help=CONFIG.format(names=", ".join(built_in())))
         ]
-        options = {"config": config} | {name: _option(keys[0]) for name, keys in self.keys.items()}
+        options = {"config": config} | {name: _option(key) for name, key in self.keys.items()}
         return _as_typer_makes_them(options)
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -152,7 +151,7 @@ class Configured(typer.core.TyperCommand):
             usage, words = option.get_help_record(ctx)
             title = "Configuration"
             if option.name in self.keys:
-                key = self.keys[option.name][0]
+                key = self.keys[option.name]
                 title += f", section {key.section}" * bool(key.section)
                 further = "; ".join(filter(None, [key.limits, _default(value_of(usual, key.name))]))
                 words += f"  [{further}]" * bool(further)

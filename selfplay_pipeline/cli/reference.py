@@ -90,9 +90,7 @@ def _words(section: type[Section]) -> str:
 
 def _option(key: Key) -> str:
     taken = [
-        name
-        for name, command in commands().items()
-        if any(key.name == given.name for given_keys in command.keys.values() for given in given_keys)
+        name for name, command in commands().items() if any(key.name == given.name for given in command.keys.values())
     ]
     return f"`{key.option}`: {', '.join(taken)}" if taken else ""
 
@@ -120,7 +118,7 @@ def _default(key: Key, usual: Config | None, tiny: Config | None) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return "" if value is None or value == [] else ", ".join(value) if isinstance(value, list) else str(value)
+    return "" if value is None or value == [] else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def convert(
     suggest("train", folder / "train.parquet", options)
 
 
-@app.command(cls=taking("model", "seed", *TRAINING, "train.any_model"))
+@app.command(cls=taking("model", "seed", *TRAINING))
 def train(
     context: typer.Context,
     arguments: Annotated[
@@ -168,6 +168,10 @@ def train(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="The same as the argument.")] = None,
     output: Annotated[Path | None, typer.Option(help=f"{GETS} [default: training/ beside DATA].")] = None,
+    any_model: Annotated[
+        bool,
+        typer.Option("--any-model", help="Train a model that did not sample the rows and their log-probs."),
+    ] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Train the policy on converted episodes with verl; ends with a Hugging Face checkpoint.
@@ -190,10 +194,7 @@ def train(
     from selfplay_pipeline.train.offline import plan_train
     from selfplay_pipeline.train.offline_stage import model_of, train_policy, training_of
 
-    own = own_settings(given(context, "config"))
-    section = own.get("train")
-    any_model = given(context, "any_model") or (isinstance(section, dict) and section.get("any_model"))
-    chosen = given(context, "model") or (own.get("model") if any_model else None)
+    chosen = given(context, "model") or (own_settings(given(context, "config")).get("model") if any_model else None)
     sampler = model_of(data) if data.exists() and not chosen else None
     settings = load(context, {"train.overrides": overrides or None} | ({"model": sampler} if sampler else {}))
     if sampler:
@@ -201,7 +202,7 @@ def train(
     from selfplay_pipeline.cli.show.training import show_training
 
     output = output or data.parent / "training"
-    job = training_of(settings, data, output)
+    job = training_of(settings, data, output, any_model=any_model)
     if dry_run:
         check_folder(output, "train")
         planned(plan_train(job))

@@ -33,8 +33,7 @@ PLAYED = {
 }  # fmt: skip
 """Names under which records of played episodes store these keys; other keys keep their names."""
 TRAINED = {
-    "temperature": "generate.temperature", "max_new_tokens": "generate.max_new_tokens",
-    "thinking": "generate.thinking", "tensor_parallel": "engine.tensor_parallel",
+    "tensor_parallel": "engine.tensor_parallel",
     **{key.removeprefix("train."): key for key in KNOWN if key.startswith("train.")},
 }  # fmt: skip
 """Keys of the configuration by their names in records of trainings."""

@@ -111,15 +111,15 @@ def load_config(
 
 
 def _use_all(config: Config, gpus: int) -> None:
-    """Sets unset numbers of GPUs so that playing and training use all GPUs of the machine."""
-    train, engine = config.train, config.engine
-    if "gpus_per_node" not in train.model_fields_set and train.device != "cpu":
-        train.gpus_per_node = max(1, gpus)
-    launched = engine.kind == "sglang" and not engine.server_url and engine.device != "cpu"
-    if "data_parallel" not in engine.model_fields_set and launched:
-        engine.data_parallel = max(1, gpus // engine.tensor_parallel)
-    if "max_concurrency" not in config.generate.model_fields_set:
-        config.generate.max_concurrency *= len(engine.server_url) or engine.data_parallel
+    """Use all GPUs of the machine to play and to train, where the configuration does not say how many."""
+    train, engine, generate = config.train, config.engine, config.generate
+    if config.device != "cpu":
+        if "gpus_per_node" not in train.model_fields_set:
+            train.gpus_per_node = max(1, gpus)
+        if "data_parallel" not in engine.model_fields_set and engine.kind == "sglang" and not engine.server_url:
+            engine.data_parallel = max(1, gpus // engine.tensor_parallel)
+    if "max_concurrency" not in generate.model_fields_set:
+        generate.max_concurrency *= len(engine.server_url) or engine.data_parallel
 
 
 def _find_game(file: YamlFile) -> None:

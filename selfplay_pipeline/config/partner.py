@@ -37,8 +37,6 @@ class PartnerConfig(Section):
     """
     timeout: Annotated[float, Field(gt=0), FREE] = 60
     """Seconds for one request, from sending it to the last byte of its answer."""
-    max_retries: Annotated[int, Field(ge=0), FREE] = 6
-    """Number of retries of a request after a failure that may pass; pauses double from about a second."""
     max_concurrency: Annotated[int, Field(ge=1), FREE] = 16
     """Number of requests under way at the same time."""
     max_requests: Annotated[Annotated[int, Field(ge=1)] | None, FREE] = None
@@ -50,14 +48,12 @@ class PartnerConfig(Section):
     """File, or folder for one, that stores all answers, so that a repeated run does not pay for the same requests
     again.
     """
-    prompt_price: Annotated[float, Field(ge=0), FREE] = 2.0
-    """Price of a million prompt tokens in US dollars.
+    prices: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=2, max_length=2), FREE] = [2.0, 8.0]
+    """Prices of a million prompt tokens and of a million completion tokens in US dollars.
 
     The default is gpt-4.1's list price (openai.com/api/pricing, unchanged since April 2025), without the discount for
     cached input.
     """
-    completion_price: Annotated[float, Field(ge=0), FREE] = 8.0
-    """Price of a million completion tokens in US dollars; the default is from the same price list."""
 
     @field_validator("base_url")
     @classmethod

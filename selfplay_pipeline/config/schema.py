@@ -6,10 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from selfplay_pipeline.config.online import OnlineOptions
 from selfplay_pipeline.config.partner import PartnerConfig
 from selfplay_pipeline.config.training import SUPERVISED, TrainOptions
-from selfplay_pipeline.config.uses import MEASURING, PLAYING
+from selfplay_pipeline.config.uses import MEASURING, PLAYING, TRAINING
 from selfplay_pipeline.core.addresses import checked_address
 from selfplay_pipeline.core.sections import FREE, Identity, Option, Section, UsedBy
 from selfplay_pipeline.core.server_keys import SERVER_KEY
@@ -24,10 +23,6 @@ class EngineConfig(Section):
 
     `transformers` is slow, and meant for machines where SGLang cannot run.
     """
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"], UsedBy(*PLAYING, instead={"train-online": "train.device"}), FREE
-    ] = "auto"
-    """Device that the model plays on; `auto` is cuda if a GPU is visible, else cpu."""
     server_url: Annotated[list[str], FREE] = []
     """Addresses of running SGLang servers to play with, instead of launching one."""
     tensor_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online"), FREE] = 1
@@ -45,18 +40,13 @@ class EngineConfig(Section):
     """Longest trajectory in tokens; by default the model's own limit."""
     startup_timeout: Annotated[float, Field(gt=0), FREE] = 900
     """Seconds to wait for a launched server to answer, or for an attached server that another command is using."""
-    request_timeout: Annotated[float, Field(gt=0), FREE] = 600
-    """Seconds to wait for the completion of one turn."""
     hang_timeout: Annotated[float, Field(gt=0), FREE] = 60
     """Seconds without a sign of life after which a server with open requests counts as hung.
 
     Signs of life are an answer, a passed health check, and work of the server's processes if these are visible. A
-    launched server that hangs is restarted.
-    """
-    reconnect_timeout: Annotated[float, Field(ge=0), FREE] = 120
-    """Seconds to wait for an attached server (`server_url`) that is gone, before its episodes are lost.
-
-    With several servers, its episodes go on at the others, and the server is used again if it is back within this time.
+    launched server that hangs is restarted. An attached server (`server_url`) that is gone is waited for twice as long,
+    before its episodes are lost. With several servers, its episodes go on at the others, and the server is used again
+    if it is back within this time.
     """
     extra_args: Annotated[list[str], FREE] = []
     """Further command-line arguments for the SGLang server."""
@@ -87,7 +77,7 @@ class GenerateConfig(Section):
             "generate",
             "iterate",
             "train-online",
-            instead={"evaluate": "evaluate.episodes", "crossplay": "--episodes", "listen": "one episode a state"},
+            instead={"evaluate": "--episodes", "crossplay": "--episodes", "listen": "one episode a state"},
         ),
     ] = 8
     """Number of episodes per game state (GRPO's group size G); they form one group."""
@@ -153,26 +143,21 @@ class ImitateConfig(Section):
     """Seats whose turns are imitated; all seats by default."""
     min_reward: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Smallest reward of a seat in an episode for its turns to be imitated."""
-    best_of_group: Annotated[int, Field(ge=0)] = 0
-    """Number of episodes per state to imitate, those with the highest reward; 0 imitates all."""
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Share of states to hold out; their loss is measured before training and after each epoch.
 
     No row of a held-out state is trained on. The loss is the mean negative log-probability of the imitated tokens, in
     nats.
     """
-    epochs: Annotated[int, Field(ge=1)] = 1
-    """Number of passes over the data."""
     train_batch_size: Annotated[int, Field(ge=2)] = 64
     """Number of rows per optimizer step; a row is one seat's part of an episode."""
     learning_rate: Annotated[float | None, Field(gt=0)] = None
     """AdamW's peak learning rate; by default 1 / √(number of trained weights), at most 3e-3.
 
-    That is 1.0e-3 for a million weights, 8.6e-5 for 135 million and 1.1e-5 for 7.6 billion; with LoRA only the
-    adapter's weights count.
+    The rate rises linearly to it over the first 5 % of the steps, and falls to 0 along a cosine. The default is 1.0e-3
+    for a million weights, 8.6e-5 for 135 million and 1.1e-5 for 7.6 billion; with LoRA only the adapter's weights
+    count.
     """
-    schedule: Literal["constant", "cosine"] = "cosine"
-    """Learning-rate schedule: `constant`, or `cosine`, which lowers the rate to 0 along a cosine."""
 
 
 class EvaluateConfig(Section):
@@ -185,21 +170,6 @@ class EvaluateConfig(Section):
         FREE,
     ] = 500
     """Number of held-out states to play."""
-    episodes: Annotated[
-        int,
-        Field(ge=1),
-        UsedBy(
-            "evaluate",
-            instead={
-                "crossplay": "--episodes",
-                "listen": "one episode a state",
-                "iterate": "one episode a state",
-                "train-online": "one episode a state",
-            },
-        ),
-        FREE,
-    ] = 2
-    """Number of sampled episodes per state; with another player as partner, per state and seating."""
     swap_messages: Annotated[
         bool,
         UsedBy(
@@ -266,6 +236,24 @@ class IterateConfig(Section):
         return 1 - (number - 1) / self.decay_iterations if self.decay_iterations else 1.0
 
 
+class OnlineOptions(Section):
+    """Amount of play and training in online training. Sampling is in the section `generate`, the loss in `train`."""
+
+    steps: Annotated[int, Field(ge=1)] = 50
+    """Number of training steps; each plays new episodes with the newest weights and makes one update."""
+    states_per_step: Annotated[int, Field(ge=1)] = 8
+    """Number of states per step, each with `generate.episodes_per_state` episodes; an episode gives one row per player.
+    """
+    held_out_states: Annotated[int, Field(ge=1)] = 100
+    """Number of states in a validation, each played once.
+
+    These are the monitor states of `evaluate.state_seed`, on which `iterate` also compares its iterations. Neither
+    training nor `selfplay evaluate` plays them.
+    """
+    validate_every: Annotated[int, Field(ge=0)] = 0
+    """Number of steps between validations; 0 validates only before the first step and after the last."""
+
+
 class Config(Section):
     """The configuration of a whole run."""
 
@@ -285,12 +273,14 @@ class Config(Section):
     So two runs with one seed play the same states, but a policy's episodes differ. SGLang 0.5.12 uses the seed of a
     request only in its deterministic mode, which has no attention backend for CPUs.
     """
+    device: Annotated[Literal["auto", "cpu", "cuda"], UsedBy(*PLAYING, *TRAINING), Identity(*TRAINING)] = "auto"
+    """Device that the model plays and is trained on; `auto` is cuda if a GPU is visible, else cpu."""
     game: GameConfig = Field(default_factory=first_game_config)
     engine: Annotated[EngineConfig, UsedBy(*PLAYING)] = EngineConfig()
     generate: Annotated[GenerateConfig, UsedBy(*PLAYING, "train-online")] = GenerateConfig()
     convert: Annotated[ConvertConfig, UsedBy("convert", "iterate")] = ConvertConfig()
     imitate: Annotated[ImitateConfig, UsedBy("imitate")] = ImitateConfig()
-    train: Annotated[TrainOptions, UsedBy("train", "imitate", "iterate", "train-online")] = TrainOptions()
+    train: Annotated[TrainOptions, UsedBy(*TRAINING)] = TrainOptions()
     evaluate: Annotated[EvaluateConfig, UsedBy(*MEASURING, "iterate")] = EvaluateConfig()
     iterate: Annotated[IterateConfig, UsedBy("iterate")] = IterateConfig()
     online: Annotated[OnlineOptions, UsedBy("train-online")] = OnlineOptions()

@@ -14,6 +14,9 @@ SUPERVISED = {"imitate": "a supervised loss"}
 """Loss of `imitate`, which needs none of GRPO's options."""
 
 
+Schedule = Literal["constant", "cosine"]
+
+
 class TrainOptions(Section):
     """Training of the policy. Settings of verl without a key here can be set through `overrides`."""
 
@@ -23,17 +26,13 @@ class TrainOptions(Section):
     `filtered-bc` is filtered behaviour cloning: supervised training on the policy's own turns, in the same loop. It
     does not use the options of PPO's loss, of advantages and of the reference policy.
     """
-    best_of_group: Annotated[
-        int, Field(ge=0), UsedBy("train", "iterate", instead={"imitate": "imitate.best_of_group"})
-    ] = 1
-    """Number of episodes of each group that `method: filtered-bc` imitates, those with the highest reward.
+    best_of_group: Annotated[int | None, Field(ge=0), UsedBy("train", "imitate", "iterate")] = None
+    """Number of episodes of each group to imitate, those with the highest reward; 0 imitates all.
 
-    With 0 it imitates all episodes of all groups, including groups without a signal.
+    By default `method: filtered-bc` imitates 1, and `imitate` all. With 0, also groups without a signal are imitated.
     """
     epochs: Annotated[
-        int,
-        Field(ge=1),
-        UsedBy("train", "iterate", instead={"imitate": "imitate.epochs", "train-online": "online.steps"}),
+        int, Field(ge=1), UsedBy("train", "imitate", "iterate", instead={"train-online": "online.steps"})
     ] = 1
     """Number of passes over the data."""
     train_batch_size: Annotated[
@@ -64,14 +63,15 @@ class TrainOptions(Section):
     micro_batch_size: Annotated[
         int,
         Field(ge=1),
-        UsedBy("train", "imitate", "iterate", instead={"train-online": "online.tokens_per_pass"}),
+        UsedBy("train", "imitate", "iterate", instead={"train-online": "train.max_tokens_per_pass"}),
         FREE,
     ] = 8
     """Number of rows in one forward and backward pass on one device."""
     max_tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
     """Largest number of tokens in one forward and backward pass on one device, instead of `micro_batch_size` rows.
 
-    The number is raised to the tokens of the longest row if it is smaller.
+    The number is raised to the tokens of the longest row if it is smaller. `train-online` always counts tokens: by
+    default 16384 on a GPU and 4096 on a CPU, raised to the context length if that is larger.
     """
     learning_rate: Annotated[
         float, Field(gt=0), UsedBy("train", "iterate", "train-online", instead={"imitate": "imitate.learning_rate"})
@@ -112,24 +112,7 @@ class TrainOptions(Section):
     With `cpu`, layers are fetched when they are computed, and the optimizer runs on the CPU. `auto` is `cpu` if the
     GPUs' memory would be too small.
     """
-    any_model: Annotated[
-        bool,
-        UsedBy(
-            "train",
-            instead={
-                "imitate": "any model",
-                "iterate": "the model that played",
-                "train-online": "the model that plays",
-            },
-        ),
-        FREE,
-    ] = False
-    """Train a model that did not sample the rows.
-
-    The rows' log-probs then belong to another model, so that importance weights, and PPO's ratio with `old_log_probs:
-    games`, mean nothing. Without this option, `train` refuses such a model.
-    """
-    keep_zero_signal: Annotated[bool, UsedBy("train", "iterate", instead={"imitate": "imitate.best_of_group"})] = False
+    keep_zero_signal: Annotated[bool, UsedBy("train", "iterate", instead={"imitate": "train.best_of_group"})] = False
     """Train also on groups whose episodes all scored alike, which give GRPO no signal."""
     save_every: Annotated[int, Field(ge=0), FREE] = 0
     """Number of steps between saved states, from which a training can continue; 0 saves only at the end."""
@@ -142,8 +125,6 @@ class TrainOptions(Section):
 
     `auto` joins the cluster of this machine; HOST:PORT joins the cluster with this head address.
     """
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device that the model is trained on; `auto` is cuda if a GPU is visible, else cpu."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the forward pass and the checkpoint; `auto` is bfloat16 on cuda and float32 on cpu.
 
@@ -165,7 +146,9 @@ class TrainOptions(Section):
     @property
     def imitated(self) -> int | None:
         """Number of episodes of each group that are imitated, 0 for all; None if episodes are compared instead."""
-        return self.best_of_group if self.method == "filtered-bc" else None
+        if self.method == "grpo":
+            return None
+        return 1 if self.best_of_group is None else self.best_of_group
 
     @property
     def has_reference(self) -> bool:
@@ -227,6 +210,8 @@ class PolicyTraining(TrainOptions):
     """
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the order of the groups, and of the trainer."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device to train on; `auto` is cuda if a GPU is visible, else cpu."""
 
     @property
     def base(self) -> str:
@@ -248,12 +233,18 @@ class TrainConfig(PolicyTraining):
     """The reference policy of the KL loss; `model` by default."""
     held_out: Path | None = None
     """File of held-out rows; their loss is measured before the first step and after each epoch of imitation."""
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: Schedule = "constant"
     """Learning-rate schedule: constant, or falling to 0 along a cosine."""
     warm_up: float = 0.0
     """Share of the steps over which the learning rate rises linearly to its full value.
 
     The first of W such steps has 1/W of that value.
+    """
+    any_model: Annotated[bool, FREE] = False
+    """Whether to train a model that did not sample the rows.
+
+    The rows' log-probs then belong to another model, so that importance weights, and PPO's ratio with `old_log_probs:
+    games`, mean nothing.
     """
     shares_gpu: Annotated[bool, FREE] = False
     """Whether a server needs the GPU's memory before and after the training.

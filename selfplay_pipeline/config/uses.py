@@ -16,6 +16,8 @@ MEASURING = ("evaluate", "crossplay", "listen")
 """Commands that measure how well players play."""
 PLAYING = ("generate", "iterate", *MEASURING)
 """Commands that play with servers of their own."""
+TRAINING = ("train", "imitate", "iterate", "train-online")
+"""Commands that train."""
 WORK: dict[str, tuple[str, ...]] = {
     "generate": ("engine", "generate"),
     "convert": ("convert",),

@@ -116,6 +116,7 @@ def make_rows(
     chat: ChatTokenizer,
     choice: ImitateConfig,
     *,
+    best_of_group: int = 0,
     context_length: int,
     seed: int,
 ) -> ImitationRows:
@@ -126,6 +127,7 @@ def make_rows(
         game: Game with the configuration that the episodes were played with.
         chat: Tokenizer of the imitating model.
         choice: Section `imitate` of the configuration.
+        best_of_group: Number of episodes per state to imitate, those with the highest reward; 0 imitates all.
         context_length: Largest number of tokens of a row; longer rows are skipped and counted.
         seed: Seed of the choice of held-out states.
 
@@ -138,7 +140,7 @@ def make_rows(
     done = Imitated()
     with progress("replaying episodes", brief=True) as shown:
         rows = [*_rows(_episodes(sources, game, shown), game, chat, choice, context_length, done)]
-    best = best_of_groups([_scored(row, not game.shared_reward) for row in rows], choice.best_of_group)
+    best = best_of_groups([_scored(row, not game.shared_reward) for row in rows], best_of_group)
     done.left_out["not among the best of its state"] += best.count(False)
     done.left_out = +done.left_out
     rows = [row for row, chosen in zip(rows, best, strict=True) if chosen]

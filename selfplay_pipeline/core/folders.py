@@ -94,7 +94,7 @@ def made_by(folder: Path) -> set[str]:
     training = _keys(folder / TRAINING)
     if training:
         makers.add("train-online" if "online.steps" in training else "train")
-    if "imitate.epochs" in _keys(folder / IMITATED):
+    if "imitate.held_out" in _keys(folder / IMITATED):
         makers = {"imitate"}
     for arguments in folder.glob("*.args.json"):
         keys = _keys(arguments)

@@ -9,6 +9,7 @@ from pathlib import Path
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.gpus import visible_gpus
 from selfplay_pipeline.core.shapes import Shapes
+from selfplay_pipeline.engines.open import resolve_device
 from selfplay_pipeline.train.fit import meaning_of_offload, room_here, setup_of
 from selfplay_pipeline.train.memory import (
     SERVER_REST,
@@ -26,7 +27,6 @@ from selfplay_pipeline.train.memory import (
     remedy,
     surely_lacks,
 )
-from selfplay_pipeline.train.verl_overrides import resolve_device
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,10 @@ def needs_gpu(config: Config, shapes: Shapes, machine: Machine) -> str:
 
     The reason is "" if training may work, or if the configuration demands the CPU.
     """
-    if machine.gpus or config.train.device == "cpu":
+    if machine.gpus or config.device == "cpu":
         return ""
     missing = surely_lacks(shapes, setup_of(config.train, "cpu"), machine.room)
-    if config.train.device == "auto" and missing is None:
+    if config.device == "auto" and missing is None:
         return ""
     on_cpu = f", and training on its CPU needs at least {missing}" if missing else ""
     return f"no GPU is visible on this machine{on_cpu}"
@@ -137,7 +137,7 @@ def examine(config: Config, shapes: Shapes, machine: Machine, row_tokens: int | 
         machine: The machine.
         row_tokens: Tokens of the longest row; by default those of the context.
     """
-    device = resolve_device(config.train)
+    device = resolve_device(config.device)
     context = min(shapes.context, config.engine.context_length or shapes.context)
     row = min(row_tokens or context, context)
     per_pass = config.train.max_tokens_per_pass

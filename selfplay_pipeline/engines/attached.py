@@ -77,7 +77,7 @@ class AttachedServer:
                     return
         finally:
             await http.close()
-        raise EngineError(f"{reason}; it did not come back (engine.reconnect_timeout)")
+        raise EngineError(f"{reason}; it did not come back (engine.hang_timeout)")
 
     async def _lives(self, http: Http) -> bool:
         try:

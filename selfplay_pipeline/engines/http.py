@@ -81,7 +81,7 @@ class Http:
             ) as response:
                 return await _read(response, url, longest, self._key)
         except TimeoutError:
-            raise EngineError(f"{url} gave no answer within {limit.total:g} s (engine.request_timeout)") from None
+            raise EngineError(f"{url} gave no answer within {limit.total:g} s") from None
         except aiohttp.ClientConnectionError as error:
             raise ServerGoneError(f"{url}: no connection ({type(error).__name__} {error})".replace(" )", ")")) from None
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError):  # ValueError: a name is too long

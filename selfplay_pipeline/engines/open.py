@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.gpus import gpu_visible
 from selfplay_pipeline.core.hub import config_of
 
+Device = Literal["cpu", "cuda"]
 
-def resolve_device(device: str) -> str:
+
+def resolve_device(device: Literal["auto", "cpu", "cuda"]) -> Device:
     """Returns the device; for `auto`, cuda if a GPU is visible, else cpu."""
     return ("cuda" if gpu_visible() else "cpu") if device == "auto" else device
 

@@ -11,13 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
-from selfplay_pipeline.config.schema import EngineConfig
+from selfplay_pipeline.config.schema import Config, EngineConfig
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.reporting import logger, waiting
 from selfplay_pipeline.core.server_keys import SERVER_KEY, key_from_environment
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.client import Server, version_of
-from selfplay_pipeline.engines.open import model_vocabulary, resolve_device
+from selfplay_pipeline.engines.open import Device, model_vocabulary, resolve_device
 from selfplay_pipeline.engines.server_lock import ServerLocks, in_lock_order
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
@@ -25,6 +25,8 @@ from selfplay_pipeline.engines.types import Completion, Engine, EngineError, Loa
 
 MAX_RESTARTS = 3
 """Number of restarts of a launched server that died or hung; a restart loads the weights that it served last."""
+HANGS_TO_RETURN = 2
+"""Seconds to wait for an attached server that is gone, in multiples of `engine.hang_timeout`."""
 
 
 def plan(config: EngineConfig, at_once: int) -> list[EngineConfig]:
@@ -88,7 +90,7 @@ class EnginePool:
     """
 
     def __init__(
-        self, config: EngineConfig, folder: Path, *, at_once: int = 1, shares_gpu: bool = False, alone: bool = False
+        self, config: Config, folder: Path, *, at_once: int = 1, shares_gpu: bool = False, alone: bool = False
     ) -> None:
         """Args:
         folder: Folder for the logs of launched servers.
@@ -100,9 +102,9 @@ class EnginePool:
         Raises:
             UserError: Fewer servers are attached than checkpoints are served at the same time.
         """
-        configs = plan(config, at_once)
+        configs, device = plan(config.engine, at_once), resolve_device(config.device)
         self._slots = [
-            _Slot(one, folder / log_name(number), shares_gpu=shares_gpu, alone=alone or len(configs) > 1)
+            _Slot(one, device, folder / log_name(number), shares_gpu=shares_gpu, alone=alone or len(configs) > 1)
             for number, one in enumerate(configs)
         ]
         self._choosing = asyncio.Lock()
@@ -163,8 +165,9 @@ _NOTHING = _Weights("", "")
 class _Slot:
     """Holder of one engine, which is reloaded for other weights and restarted for another architecture."""
 
-    def __init__(self, config: EngineConfig, log_path: Path, *, shares_gpu: bool, alone: bool) -> None:
-        self._config, self._log_path, self._shares_gpu, self._alone = config, log_path, shares_gpu, alone
+    def __init__(self, config: EngineConfig, device: Device, log_path: Path, *, shares_gpu: bool, alone: bool) -> None:
+        self._config, self._device, self._log_path = config, device, log_path
+        self._shares_gpu, self._alone = shares_gpu, alone
         self._context: AbstractAsyncContextManager[LoadingEngine] | None = None
         self._released = False
         self.engine: LoadingEngine | None = None
@@ -180,8 +183,8 @@ class _Slot:
         if self.engine is None:
             with waiting(f"starting the {self._config.kind} engine for {checkpoint}") as notify:
                 self._context = open_engine(
-                    self._config, checkpoint, self._log_path, notify, logger.info, shares_gpu=self._shares_gpu,
-                    alone=self._alone,
+                    self._config, self._device, checkpoint, self._log_path, notify, logger.info,
+                    shares_gpu=self._shares_gpu, alone=self._alone,
                 )  # fmt: skip
                 self.engine = await self._context.__aenter__()
         elif other:
@@ -242,6 +245,7 @@ def _shape(model: str) -> dict[str, Any]:
 @asynccontextmanager
 async def open_engine(
     config: EngineConfig,
+    device: Device,
     model: str,
     log_path: Path,
     notify: Callable[[str], None] = lambda text: None,
@@ -263,7 +267,6 @@ async def open_engine(
         EngineError: The server did not start.
         UserError: An attached server does not answer, refuses the key, serves another hub model, or is in use.
     """
-    device = resolve_device(config.device)
     if config.kind == "transformers":
         from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 
@@ -273,20 +276,12 @@ async def open_engine(
     vocabulary = model_vocabulary(model)
 
     def engine_of(servers: Sequence[Server], locks: ServerLocks | None = None) -> SGLangEngine:
-        return SGLangEngine(
-            servers,
-            locks=locks,
-            request_timeout=config.request_timeout,
-            hang_timeout=config.hang_timeout,
-            vocabulary=vocabulary,
-            tell=tell,
-        )
+        return SGLangEngine(servers, locks=locks, hang_timeout=config.hang_timeout, vocabulary=vocabulary, tell=tell)
 
     if config.server_url:
         key = key_from_environment(SERVER_KEY)
-        attached = [
-            AttachedServer(url, key=key, patience=config.reconnect_timeout, tell=tell) for url in config.server_url
-        ]
+        patience = HANGS_TO_RETURN * config.hang_timeout
+        attached = [AttachedServer(url, key=key, patience=patience, tell=tell) for url in config.server_url]
         async with engine_of(attached, ServerLocks(config.server_url, config.startup_timeout, tell)) as engine:
             try:
                 await engine.serve(model, alone=alone)

@@ -37,10 +37,5 @@ fills in missing ones from its `--preferred-sampling-params`.
 
 def request_of(prompt_ids: Sequence[int], params: SamplingParams) -> dict[str, Any]:
     """Returns the body of a `/generate` request."""
-    sampling = UNGUIDED | {
-        "temperature": params.temperature,
-        "max_new_tokens": params.max_new_tokens,
-        "stop_token_ids": list(params.stop_token_ids),
-        "sampling_seed": params.seed,
-    }
+    sampling = UNGUIDED | params.request
     return {"input_ids": list(prompt_ids), "sampling_params": sampling, "return_logprob": True}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class FinishReason(StrEnum):
@@ -47,6 +47,21 @@ class SamplingParams:
     max_new_tokens: int
     stop_token_ids: tuple[int, ...]
     seed: int | None = None
+
+    @classmethod
+    def of(cls, request: Mapping[str, Any]) -> SamplingParams:
+        """Returns the settings in the `sampling_params` of a request, by SGLang's names."""
+        return cls(request["temperature"], request["max_new_tokens"], tuple(request.get("stop_token_ids", ())))
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The settings as `sampling_params` of a request, by SGLang's names; without the seed if there is none."""
+        named = {
+            "temperature": self.temperature,
+            "max_new_tokens": self.max_new_tokens,
+            "stop_token_ids": list(self.stop_token_ids),
+        }
+        return named if self.seed is None else named | {"sampling_seed": self.seed}
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ async def run_crossplay(
         UserError: Fewer than two players are given, a player is given twice, or a checkpoint is unusable.
     """
     _check(config, names, states, output)
-    async with Servers(config.engine, output, at_once=_at_once(config, names)) as servers:
+    async with Servers(config, output, at_once=_at_once(config, names)) as servers:
         cells = [
             [await _cell(config, names, pair, states, episodes, output, servers) for pair in row]
             for row in _pairs(names)
@@ -105,9 +105,7 @@ async def _cell(
 ) -> tuple[Interval, int]:  # fmt: skip
     first, second = names[pair[0]], names[pair[1]]
     file = output / f"{pair[0]}-{pair[1]}.jsonl"
-    lost = await play_pairing(
-        config, Pairing(first, second, states, file, episodes, config.generate.temperature), servers
-    )
+    lost = await play_pairing(config, Pairing(first, second, states, file, episodes), servers)
     game = make_game(config.game)
     seating = Seating.BOTH if game.shared_reward or first == second else Seating.FIRST
     tally = Tally(game, len(states), seating).add(read_episodes(file))

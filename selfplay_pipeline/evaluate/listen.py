@@ -109,7 +109,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
     check_folder(job.output, "listen")
     if servers is None:
         check_listen(config, job)
-        async with Servers(config.engine, job.output) as own:
+        async with Servers(config, job.output) as own:
             return await run_listen(config, job, own)
     game, pairing = make_game(config.game), replace(job.pairing(config, "greedy"), file=job.output / "heard.jsonl")
     lost = await play_pairing(config, pairing, servers)

@@ -40,6 +40,7 @@ class Pairing:
         second: Player of all other seats; equal to `first` in self-play.
         file: JSONL file of the episodes.
         episodes: Number of episodes of each state, or, with `both_seatings`, of each state and seat of `first`.
+        greedy: Whether checkpoints play greedily.
         both_seatings: Whether `first` holds each seat in turn.
         swap: Rule by which heard messages are replaced; None if seats hear what is said.
     """
@@ -49,7 +50,7 @@ class Pairing:
     states: StateSet
     file: Path
     episodes: int
-    temperature: float
+    greedy: bool = False
     both_seatings: bool = False
     swap: Swap | None = None
 
@@ -57,7 +58,7 @@ class Pairing:
         """Returns the job, with all settings that determine the episodes."""
         checkpoints = checkpoints_among(config, (self.first, self.second))
         first = checkpoints[0] if checkpoints else "scripted"
-        policy = policy_record(config, first, weights_of(config, first) if checkpoints else "", self.temperature)
+        policy = policy_record(config, first, weights_of(config, first) if checkpoints else "", greedy=self.greedy)
         arguments = {
             **record_of(config, "evaluate", policy, seats_named(config, (self.first, self.second), policy)),
             "first": self.first,

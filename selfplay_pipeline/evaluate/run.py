@@ -106,7 +106,7 @@ class EvaluationJob:
             states=self.states,
             file=self.file(mode, swap),
             episodes=1 if mode == "greedy" else self.episodes,
-            temperature=0.0 if mode == "greedy" else config.generate.temperature,
+            greedy=mode == "greedy",
             both_seatings=self.seating is Seating.EITHER,
             swap=swap,
         )
@@ -161,7 +161,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     if servers is None:
         check_job(config, job)
         at_once = len(checkpoints_among(config, job.players))
-        async with Servers(config.engine, job.output, at_once=at_once) as own:
+        async with Servers(config, job.output, at_once=at_once) as own:
             return await run_evaluate(config, job, own)
     reports: dict[Mode, ModeReport] = {}
     played = [*product(job.modes(config), (None, *job.swaps))]

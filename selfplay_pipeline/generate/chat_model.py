@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import httpx
     from openai import AsyncOpenAI
 
+MAX_RETRIES = 6
+"""Number of retries of a request after a failure that may pass; pauses double from about a second."""
 LONGEST_PAUSE = 120.0
 """Longest pause before a retry, in seconds. A request fails if the server asks for a longer one."""
 
@@ -138,7 +140,7 @@ class ChatClient:
     async def _ask(self, request: dict[str, Any], used: Callable[[PartnerUsage], None]) -> Reply:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(_Retriable),
-            stop=stop_after_attempt(self.config.max_retries + 1),
+            stop=stop_after_attempt(1 + MAX_RETRIES),
             wait=self._pause,
             reraise=True,
         )
@@ -220,10 +222,10 @@ class ChatClient:
         return Reply(self._redacted(text), reason == "length", reason)
 
     def _priced(self, usage: _Usage) -> PartnerUsage:
-        price = usage.prompt_tokens * self.config.prompt_price + usage.completion_tokens * self.config.completion_price
-        return PartnerUsage(
-            prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, dollars=price / 1e6
-        )
+        asked, answered = usage.prompt_tokens, usage.completion_tokens
+        prices = self.config.prices
+        dollars = (asked * prices[0] + answered * prices[1]) / 1e6
+        return PartnerUsage(prompt_tokens=asked, completion_tokens=answered, dollars=dollars)
 
     def _said(self, text: str) -> str:
         """Returns the first 200 characters of a server's text on one line, without the key."""

@@ -43,18 +43,18 @@ def check_play(
         return
     engines = plan(config.engine, len(models) if at_once is None else at_once)
     if config.engine.kind == "sglang" and not config.engine.server_url:
-        if len(engines) > 1 and resolve_device(config.engine.device) == "cuda":
+        if len(engines) > 1 and resolve_device(config.device) == "cuda":
             for model in models:
                 check_room(engines, model)
-        check_engine(config.engine)
+        check_engine(config)
     for model in models:
         check_context(config, model, states)
 
 
-def check_engine(engine: EngineConfig) -> None:
+def check_engine(config: Config) -> None:
     """Raises UserError unless SGLang can be launched with the configured number of GPUs."""
-    shared, copies = engine.tensor_parallel, engine.data_parallel
-    if resolve_device(engine.device) == "cpu":
+    shared, copies = config.engine.tensor_parallel, config.engine.data_parallel
+    if resolve_device(config.device) == "cpu":
         check_not_shared(shared)
     else:
         check_gpus(shared * copies, f"engine.tensor_parallel {shared} × engine.data_parallel {copies}")

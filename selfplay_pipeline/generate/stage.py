@@ -44,7 +44,7 @@ def make_job(
     """
     seats = seats or self_play(config)
     weights = weights_of(config, checkpoint) if POLICY in seats else ""
-    policy = policy_record(config, checkpoint, weights, config.generate.temperature, iteration)
+    policy = policy_record(config, checkpoint, weights, iteration=iteration)
     arguments = {
         **record_of(config, "generate", policy, seats_named(config, seats, policy)),
         "first_state": first_state,
@@ -77,7 +77,7 @@ def record_of(config: Config, command: str, policy: PolicyRecord, seats: Sequenc
 
 
 def policy_record(
-    config: Config, checkpoint: str, weights: str, temperature: float, iteration: int = 0
+    config: Config, checkpoint: str, weights: str, *, iteration: int = 0, greedy: bool = False
 ) -> PolicyRecord:
     """Returns the record of a checkpoint and its sampling parameters."""
     return PolicyRecord(
@@ -85,7 +85,7 @@ def policy_record(
         weights=weights,
         iteration=iteration,
         engine=config.engine.kind,
-        temperature=temperature,
+        temperature=0.0 if greedy else config.generate.temperature,
         max_new_tokens=config.generate.max_new_tokens,
         thinking=config.generate.thinking,
     )
@@ -165,7 +165,7 @@ async def generate_episodes(
         if servers is None:
             check_seats(config, checkpoint, seats)
             at_once = len(checkpoints_of(config, seats, checkpoint))
-            servers = await stack.enter_async_context(Servers(config.engine, output.parent, at_once=at_once))
+            servers = await stack.enter_async_context(Servers(config, output.parent, at_once=at_once))
         job = make_job(config, output, checkpoint, iteration, first_state, seats)
         job.store.check()  # before the slow start of a server
         by_name = await seat_players(config, seats_named(config, seats, job.policy), servers)

@@ -76,9 +76,7 @@ async def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | Non
             run.open(config)
         reporting.begin()
         with PipelineLog(config, run_dir) as log:
-            servers = Servers(
-                config.engine, run_dir, at_once=at_once(config), shares_gpu=shares_gpu(config), alone=True
-            )
+            servers = Servers(config, run_dir, at_once=at_once(config), shares_gpu=shares_gpu(config), alone=True)
             trainer = Trainer()
             loop = (loop_type or Loop)(config, run, servers, trainer, log)
             try:
@@ -357,9 +355,9 @@ def check_run(config: Config) -> None:
     check_credit(config)
     check_seats(config, str(config.model), seats_of(config))
     plan(config.engine, at_once(config))
-    check_training(config.train)
+    check_training(config.train, resolve_device(config.device))
     check_adapter(config.train, str(config.model))
-    check_fits(config.train, str(config.model), shares_gpu=shares_gpu(config))
+    check_fits(config.train, resolve_device(config.device), str(config.model), shares_gpu=shares_gpu(config))
     if config.evaluate.swap_messages:
         check_swap(make_game(config.game), sample_held_out(config, 2, MONITOR).states)
 
@@ -378,5 +376,5 @@ def shares_gpu(config: Config) -> bool:
     Servers and trainers that are launched here use GPUs from the first one on. An attached server keeps its memory,
     because its GPUs are unknown.
     """
-    devices = {resolve_device(config.engine.device), resolve_device(config.train.device)}
-    return config.iterate.keep_processes and not config.engine.server_url and devices == {"cuda"}
+    on_gpu = resolve_device(config.device) == "cuda"
+    return on_gpu and config.iterate.keep_processes and not config.engine.server_url

@@ -152,8 +152,7 @@ class EpisodeRollout:
 
     def request(self, turn: SamplingParams) -> dict[str, Any]:
         """Returns the request to the router: continue the sample by one turn."""
-        limits = {"max_new_tokens": turn.max_new_tokens, "stop_token_ids": list(turn.stop_token_ids)}
-        sampling = UNGUIDED | self.sampling | limits
+        sampling = UNGUIDED | self.sampling | turn.request
         request = {"input_ids": self.sample.tokens, "sampling_params": sampling, "return_logprob": True}
         if getattr(self.args, "use_rollout_routing_replay", False):
             request["return_routed_experts"] = True

@@ -11,8 +11,9 @@ from selfplay_pipeline.config.training import TrainOptions
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import gpu_memory
 from selfplay_pipeline.core.shapes import Shapes, shapes_of
+from selfplay_pipeline.engines.open import Device
 from selfplay_pipeline.train.memory import Room, Setup, lacks, remedy, surely_lacks
-from selfplay_pipeline.train.verl_overrides import Device, resolve_device, resolve_dtype
+from selfplay_pipeline.train.verl_overrides import resolve_dtype
 
 
 def setup_of(options: TrainOptions, device: Device, *, tokens: int | None = None, shares_gpu: bool = False) -> Setup:
@@ -51,12 +52,13 @@ def meaning_of_offload(options: TrainOptions, shapes: Shapes, setup: Setup, room
     return "cpu" if setup.cuda and lacks(shapes, replace(setup, offload=False), replace(room, host=None)) else "none"
 
 
-def offload_here(options: TrainOptions, model: str, *, shares_gpu: bool = False) -> Literal["none", "cpu"]:
+def offload_here(
+    options: TrainOptions, device: Device, model: str, *, shares_gpu: bool = False
+) -> Literal["none", "cpu"]:
     """Returns `train.offload` for this machine; resolves `auto` by the GPUs' memory.
 
     A model whose weights cannot be counted is assumed to fit.
     """
-    device = resolve_device(options)
     if options.offload != "auto" or device == "cpu":
         return "cpu" if options.offload == "cpu" else "none"
     try:
@@ -67,12 +69,19 @@ def offload_here(options: TrainOptions, model: str, *, shares_gpu: bool = False)
 
 
 def check_fits(
-    options: TrainOptions, model: str, *, tokens: int | None = None, longest: int = 1, shares_gpu: bool = False
+    options: TrainOptions,
+    device: Device,
+    model: str,
+    *,
+    tokens: int | None = None,
+    longest: int = 1,
+    shares_gpu: bool = False,
 ) -> None:
     """Raises UserError if this machine's memory certainly cannot hold the training; doubtful cases pass.
 
     Args:
         options: The options of the training.
+        device: The device to train on.
         model: Folder or hub name of the model.
         tokens: Tokens of one pass, if known.
         longest: Tokens of the longest row, if known.
@@ -87,8 +96,7 @@ def check_fits(
         shapes = shapes_of(model)
     except UserError:
         return
-    device = resolve_device(options)
-    own = options.model_copy(update={"offload": offload_here(options, model, shares_gpu=shares_gpu)})
+    own = options.model_copy(update={"offload": offload_here(options, device, model, shares_gpu=shares_gpu)})
     setup, room = setup_of(own, device, tokens=tokens, shares_gpu=shares_gpu), room_here(device)
     missing = surely_lacks(shapes, setup, room)
     if missing:

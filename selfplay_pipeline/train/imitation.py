@@ -9,7 +9,7 @@ from typing import Any
 
 from selfplay_pipeline.config.identity import CONTENTS, check_same, deciding
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.config.training import TrainConfig
+from selfplay_pipeline.config.training import Schedule, TrainConfig
 from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, ImitationRows, Source, make_rows
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.content import content_hash
@@ -20,7 +20,7 @@ from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.shapes import shapes_of
 from selfplay_pipeline.core.small_files import check_regular, read_object
 from selfplay_pipeline.core.stopping import computing
-from selfplay_pipeline.engines.open import model_context_length
+from selfplay_pipeline.engines.open import model_context_length, resolve_device
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -36,7 +36,12 @@ WARM_UP = 0.05
 
 
 async def imitate_episodes(
-    config: Config, sources: Sequence[Source], output: Path, trainer: Trainer | None = None
+    config: Config,
+    sources: Sequence[Source],
+    output: Path,
+    trainer: Trainer | None = None,
+    *,
+    schedule: Schedule = "cosine",
 ) -> TrainResult:
     """Convert the episodes to rows, unless an earlier call has, and train on them; an interrupted training continues.
 
@@ -45,6 +50,7 @@ async def imitate_episodes(
         sources: Files of episodes.
         output: Folder for the rows and for the files that `train` writes.
         trainer: verl's process, as for `run_train`.
+        schedule: Learning-rate schedule.
 
     Raises:
         UserError: A model, file or option is unusable, or the folder holds another training.
@@ -62,7 +68,7 @@ async def imitate_episodes(
         if config.imitate.learning_rate is None:
             weights = trained_weights(config)
             logger.info(f"learning rate {usual_rate(weights):.1e}, by the number of trained weights ({weights:,})")
-        return await train_policy(training_of(config, output), trainer, "imitate")
+        return await train_policy(training_of(config, output, schedule), trainer, "imitate")
 
 
 def plan_imitate(config: Config, sources: Sequence[Source], output: Path) -> str:
@@ -78,7 +84,7 @@ def plan_imitate(config: Config, sources: Sequence[Source], output: Path) -> str
     ChatTokenizer.load(str(config.model)).check_belongs_to(str(config.model))
     files = ", ".join(str(source.path) for source in sources)
     return (
-        f"{config.model} imitates {files}: passes {config.imitate.epochs}, rows of a step "
+        f"{config.model} imitates {files}: passes {config.train.epochs}, rows of a step "
         f"{config.imitate.train_batch_size}, learning rate {training.learning_rate:g}, to {output}"
     )
 
@@ -107,6 +113,7 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
         "model": model,
         "weights": content_hash(model),
         "seed": config.seed,
+        "train.best_of_group": config.train.best_of_group,
         "games": [[str(path.resolve()), weight] for path, weight in sources],
     }
     now |= deciding(config.engine, "imitate", "engine.")
@@ -128,6 +135,7 @@ def _rows_of(config: Config, sources: Sequence[Source]) -> ImitationRows:
         make_game(config.game),
         chat,
         config.imitate,
+        best_of_group=config.train.best_of_group or 0,
         context_length=model_context_length(model, config.engine.context_length),
         seed=config.seed,
     )
@@ -157,19 +165,17 @@ def usual_rate(weights: int) -> float:
     return float(f"{min(HIGHEST_RATE, weights**-0.5):.1e}")
 
 
-def training_of(config: Config, output: Path) -> TrainConfig:
+def training_of(config: Config, output: Path, schedule: Schedule = "cosine") -> TrainConfig:
     """Returns the configuration of the training on the rows in `output`."""
     model, choice = str(config.model), config.imitate
     held_out = output / HELD_OUT
     options = config.train.model_dump() | {
         "method": "filtered-bc",
         "best_of_group": 0,  # the imitated episodes were chosen when the rows were made
-        "epochs": choice.epochs,
         "train_batch_size": choice.train_batch_size,
         "mini_batches": 1,
         "learning_rate": choice.learning_rate or usual_rate(trained_weights(config)),
-        "offload": offload_here(config.train, model),
-        "any_model": True,  # no model has sampled these rows
+        "offload": offload_here(config.train, resolve_device(config.device), model),
     }
     return TrainConfig(
         **options,
@@ -177,7 +183,9 @@ def training_of(config: Config, output: Path) -> TrainConfig:
         data=output / TRAIN,
         output=output,
         seed=config.seed,
+        device=config.device,
         held_out=held_out if held_out.exists() else None,
-        schedule=choice.schedule,
+        schedule=schedule,
         warm_up=WARM_UP,
+        any_model=True,  # no model has sampled these rows
     )

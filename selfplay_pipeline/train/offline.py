@@ -21,6 +21,7 @@ from selfplay_pipeline.core.folders import TRAINING
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.core.stopping import computing
+from selfplay_pipeline.engines.open import Device, resolve_device
 from selfplay_pipeline.generate.preflight import check_gpus
 from selfplay_pipeline.train.adapter import check_targets
 from selfplay_pipeline.train.cluster import check_cluster
@@ -39,12 +40,10 @@ from selfplay_pipeline.train.saves import (
     saved_step,
 )
 from selfplay_pipeline.train.verl_overrides import (
-    Device,
     environment,
     metrics_path,
     plan_for,
     preparing_overrides,
-    resolve_device,
     resolve_dtype,
     state_dir,
     tokens_per_pass,
@@ -194,7 +193,14 @@ def _read_groups(config: TrainConfig) -> tuple[TrainData, list[Group], int]:
     data = read_data([config.data], vocabulary_of(config.model), alone=config.imitated == 0)
     longest = data.max_prompt_tokens + data.max_response_tokens
     tokens = tokens_per_pass(config, data) or longest  # counted rows may be shorter than the two maxima together
-    check_fits(config, config.model, tokens=tokens, longest=longest, shares_gpu=config.shares_gpu)
+    check_fits(
+        config,
+        resolve_device(config.device),
+        config.model,
+        tokens=tokens,
+        longest=longest,
+        shares_gpu=config.shares_gpu,
+    )
     groups = data.to_train(config.keep_zero_signal, config.imitated)
     return data, groups, len(plan_for(config, data, len(groups)))
 
@@ -216,7 +222,7 @@ def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
         trainer: Holder of the process.
         log: File for verl's output until the training begins.
     """
-    device = resolve_device(config)
+    device = resolve_device(config.device)
     start, overrides = start_settings(config, device), preparing_overrides(config, device)
     trainer.prepare(start, Launch(log=log, overrides=overrides, joins_cluster=config.joins_cluster))
 
@@ -230,7 +236,7 @@ async def _run_verl(
     watch: Callable[[int, dict[str, Any]], None],
     trainer: Trainer,
 ) -> None:
-    state, device = state_dir(config), resolve_device(config)
+    state, device = state_dir(config), resolve_device(config.device)
     launch = Launch(
         log=log_path(config),
         overrides=verl_overrides(config, data, len(groups), device) if done < planned else [],
@@ -285,7 +291,7 @@ def _record(config: TrainConfig, data: TrainData, groups: list[Group]) -> dict[s
         "rows": file_hash(config.data),
         **hashes_of(config),
         "groups": len(groups),
-        "temperature": data.temperature,
+        "generate.temperature": data.temperature,
     }
 
 
@@ -306,7 +312,7 @@ def check_sampler(config: TrainConfig) -> None:
     """
     if config.any_model:
         return
-    advice = "give --any-model (train.any_model) to train a model whose log-probs the rows do not hold"
+    advice = "give --any-model to train a model whose log-probs the rows do not hold"
     found = sampler_of(config.data)
     if found is None:
         raise UserError(f"{config.data}: does not say which model sampled its rows; play again, or {advice}")
@@ -358,11 +364,11 @@ def check_options(config: PolicyTraining, *further_models: str | None) -> None:
     for name in (config.model, *further_models):
         if name is not None:
             check_checkpoint(name)
-    check_training(config)
+    check_training(config, resolve_device(config.device))
     check_adapter(config, config.base)
 
 
-def check_training(options: TrainOptions) -> None:
+def check_training(options: TrainOptions, device: Device) -> None:
     """Raises UserError unless the loggers are usable and this machine has the GPUs that the trainer needs.
 
     Several nodes without a cluster are rejected too; `check_cluster` checks the machines of a cluster.
@@ -377,7 +383,7 @@ def check_training(options: TrainOptions) -> None:
             f"train.nodes {options.nodes}: this machine is one node; start a Ray cluster, and give train.ray_address "
             "(auto, or HOST:PORT of its head)"
         )
-    if resolve_device(options) == "cuda":
+    if device == "cuda":
         check_gpus(options.gpus_per_node, f"train.gpus_per_node {options.gpus_per_node}")
 
 

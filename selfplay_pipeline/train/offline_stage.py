@@ -10,6 +10,7 @@ from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.engines.open import resolve_device
 from selfplay_pipeline.train.fit import offload_here
 from selfplay_pipeline.train.offline import TrainResult, run_train
 from selfplay_pipeline.train.process import Trainer
@@ -25,6 +26,7 @@ def training_of(
     initial_trainer_state: Path | None = None,
     base_model: str | None = None,
     reference_model: str | None = None,
+    any_model: bool = False,
     shares_gpu: bool = False,
     rate_share: float = 1.0,
 ) -> TrainConfig:
@@ -39,13 +41,14 @@ def training_of(
         initial_trainer_state: Folder trainer_state/ of an earlier iteration to continue from.
         base_model: Base model of a LoRA adapter; by default, `checkpoint`.
         reference_model: Reference policy of the KL loss; by default, `checkpoint`.
+        any_model: Whether to train a model that did not sample the rows.
         shares_gpu: Whether a server needs the GPU's memory before and after the training.
         rate_share: Factor of the configured learning rate.
     """
     checkpoint = checkpoint or str(config.model)
     here = {
         "learning_rate": config.train.learning_rate * rate_share,
-        "offload": offload_here(config.train, checkpoint, shares_gpu=shares_gpu),
+        "offload": offload_here(config.train, resolve_device(config.device), checkpoint, shares_gpu=shares_gpu),
     }
     return TrainConfig(
         **config.train.model_dump() | here,
@@ -53,9 +56,11 @@ def training_of(
         data=data,
         output=output,
         seed=config.seed if seed is None else seed,
+        device=config.device,
         initial_trainer_state=initial_trainer_state,
         base_model=base_model,
         reference_model=reference_model,
+        any_model=any_model,
         shares_gpu=shares_gpu,
     )
 

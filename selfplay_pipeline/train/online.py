@@ -20,6 +20,7 @@ from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import check_regular, parse_json
 from selfplay_pipeline.core.stopping import computing
+from selfplay_pipeline.engines.open import resolve_device
 from selfplay_pipeline.games.base import Game, GameSettings, read_state
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.train.cluster import check_cluster
@@ -48,7 +49,7 @@ from selfplay_pipeline.train.online_overrides import (
 from selfplay_pipeline.train.online_states import MONITOR_SPLIT, SCHEMA, Perspectives
 from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
 from selfplay_pipeline.train.saves import NewLines, go_back_to_last_logged_save, keep_lines, prune, read_lines
-from selfplay_pipeline.train.verl_overrides import environment, metrics_path, resolve_device, state_dir
+from selfplay_pipeline.train.verl_overrides import environment, metrics_path, state_dir
 
 WRITER = "`selfplay games` writes it"
 """Advice in messages about files of states that cannot be read."""
@@ -87,7 +88,7 @@ async def run_online(config: OnlineConfig) -> OnlineResult:
 
 async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
     began = time.time()
-    planned, state, device = config.online.steps, state_dir(config), resolve_device(config)
+    planned, state, device = config.online.steps, state_dir(config), resolve_device(config.device)
     checkpoint = config.output.resolve() / "checkpoint"
     with computing():
         check_options(config)
@@ -164,7 +165,7 @@ def _held_out(line: dict[str, Any]) -> dict[str, float]:
 
 def check_sizes(config: OnlineConfig, rows_per_episode: int) -> None:
     """Raises UserError unless the rows of a step are a multiple of the number of training processes."""
-    states, episodes = config.online.states_per_step, config.episodes_per_state
+    states, episodes = config.online.states_per_step, config.generate.episodes_per_state
     if states * episodes * rows_per_episode % config.workers:
         raise UserError(
             f"train.nodes × train.gpus_per_node: {config.workers} processes cannot share a step's "

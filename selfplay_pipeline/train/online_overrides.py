@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config.online import OnlineConfig, tokens_per_pass
+from selfplay_pipeline.engines.open import Device
 from selfplay_pipeline.games.registry import asked_by
 from selfplay_pipeline.train.verl_overrides import (
-    Device,
     everywhere,
     for_workers,
     logging_environment,
@@ -59,8 +59,8 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
     online, rollout, state = config.online, "actor_rollout_ref.rollout", state_dir(config)
     settings: dict[str, Any] = {
         "selfplay.game": asked_by(config.game),
-        "selfplay.max_new_tokens": config.max_new_tokens,
-        "selfplay.thinking": config.thinking,
+        "selfplay.max_new_tokens": config.generate.max_new_tokens,
+        "selfplay.thinking": config.generate.thinking,
         "data.train_files": str((config.games / "train.parquet").resolve()),
         "data.val_files": str((config.games / "test.parquet").resolve()),
         "data.train_batch_size": online.states_per_step,
@@ -71,17 +71,17 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "actor_rollout_ref.model.path": everywhere(config.model),
         # verl multiplies by the episodes of a state; all rows of a step together are one update.
         "actor_rollout_ref.actor.ppo_mini_batch_size": games.rows_per_episode * online.states_per_step,
-        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": tokens_per_pass(online, config, config.context_length),
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": tokens_per_pass(config, device, config.context_length),
         "actor_rollout_ref.actor.data_loader_seed": config.seed,
         "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
-        f"{rollout}.n": config.episodes_per_state,
+        f"{rollout}.n": config.generate.episodes_per_state,
         f"{rollout}.max_model_len": config.context_length,
-        f"{rollout}.temperature": config.temperature,
-        f"{rollout}.val_kwargs.temperature": config.temperature,
+        f"{rollout}.temperature": config.generate.temperature,
+        f"{rollout}.val_kwargs.temperature": config.generate.temperature,
         f"{rollout}.tensor_model_parallel_size": config.tensor_parallel,
         f"{rollout}.dtype": resolve_dtype(config, device),
         f"{rollout}.agent.agent_loop_config_path": str(config_folder() / "agent_loops.yaml"),
-        "trainer.v1.sampler.sampler_kwargs.max_failures": config.max_failures,
+        "trainer.v1.sampler.sampler_kwargs.max_failures": config.generate.max_failures,
         "trainer.v1.sampler.sampler_kwargs.held_out_path": str(held_out_path(config)),
         "trainer.total_training_steps": online.steps,
         "trainer.total_epochs": -(-online.steps // (games.rows // online.states_per_step)),

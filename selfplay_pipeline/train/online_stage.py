@@ -55,11 +55,12 @@ def check_online(config: Config) -> None:
     Raises:
         UserError: verl cannot train and play with the configured GPUs, or the context cannot hold a turn.
     """
-    check_training(config.train)
+    device = resolve_device(config.device)
+    check_training(config.train, device)
     context = model_context_length(str(config.model), config.engine.context_length)
-    check_fits(config.train, str(config.model), tokens=tokens_per_pass(config.online, config.train, context))
+    check_fits(config.train, device, str(config.model), tokens=tokens_per_pass(config.train, device, context))
     shared, gpus = config.engine.tensor_parallel, config.train.gpus_per_node
-    if resolve_device(config.train.device) == "cpu":
+    if device == "cpu":
         check_not_shared(shared)
     elif gpus % shared:
         raise UserError(
@@ -92,19 +93,16 @@ def online_job(config: Config, output: Path, games: Path | None = None) -> Onlin
     check_online(config)
     check_adapter(config.train, model)
     return OnlineConfig(
-        **config.train.model_dump() | {"offload": offload_here(config.train, model)},
+        **config.train.model_dump() | {"offload": offload_here(config.train, resolve_device(config.device), model)},
         model=model,
         output=output,
         seed=config.seed,
+        device=config.device,
         online=config.online,
+        generate=config.generate,
         game=config.game,
         games=games or output / "games",
-        episodes_per_state=config.generate.episodes_per_state,
-        temperature=config.generate.temperature,
-        max_new_tokens=config.generate.max_new_tokens,
-        thinking=config.generate.thinking,
         context_length=model_context_length(model, config.engine.context_length),
-        max_failures=config.generate.max_failures,
         tensor_parallel=config.engine.tensor_parallel,
     )
 
@@ -123,7 +121,7 @@ def plan_online(config: Config, output: Path, games: Path | None = None) -> str:
     states = "new states" if samples else f"the states of {job.games}"
     return (
         f"{config.model} plays itself and is trained in {online.steps} steps of {online.states_per_step} states × "
-        f"{job.episodes_per_state} episodes on {states} ({make_game(config.game).describe()}), to {output}"
+        f"{job.generate.episodes_per_state} episodes on {states} ({make_game(config.game).describe()}), to {output}"
     )
 
 

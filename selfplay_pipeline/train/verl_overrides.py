@@ -12,24 +12,16 @@ from typing import Any, Literal
 from packaging.version import Version
 
 from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
-from selfplay_pipeline.core.gpus import gpu_visible
 from selfplay_pipeline.core.loopback import loopback_environment
+from selfplay_pipeline.engines.open import Device
 from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
 
-Device = Literal["cpu", "cuda"]
 PARTS = "selfplay_pipeline.train.verl"
 EXTENSION = f"{PARTS}.load_offline"
 IMPORTANCE_THRESHOLD = 2.0
 """Upper bound of the importance weights (trainer over engine, per token); larger weights are truncated."""
 OBJECT_STORE_BYTES = 300_000_000
 """Size of Ray's shared memory; small, because trajectories pass through TransferQueue's own sockets."""
-
-
-def resolve_device(config: TrainOptions) -> Device:
-    """Returns the device to train on; `auto` means a GPU if one is visible."""
-    if config.device != "auto":
-        return config.device
-    return "cuda" if gpu_visible() else "cpu"
 
 
 def resolve_dtype(config: TrainOptions, device: Device) -> Literal["float32", "bfloat16"]:

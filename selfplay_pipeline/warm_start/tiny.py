@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from selfplay_pipeline.config.schema import Config, ImitateConfig
+from selfplay_pipeline.config.training import Schedule
 from selfplay_pipeline.convert.imitation import Source
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import filling
@@ -55,7 +56,8 @@ async def build_tiny_model(config: Config, lesson: str, out: Path | None = None)
         model, results = _untrained(taught, config.seed, making / "untrained"), list[TrainResult]()
     with Trainer() as trainer:
         for number, stage in enumerate(taught.stages, start=1):
-            results.append(await _imitate(_settings(config, model, stage, taught), stage, number, making, trainer))
+            own, last = _settings(config, model, stage, taught), stage is taught.stages[-1]
+            results.append(await _imitate(own, stage, number, making, trainer, last=last))
             model = results[-1].checkpoint
     made = {
         "lesson": lesson,
@@ -115,17 +117,17 @@ def _untrained(lesson: Lesson, seed: int, folder: Path) -> Path:
 
 
 def _settings(config: Config, model: Path, stage: Stage, lesson: Lesson) -> Config:
-    """Returns the configuration of a stage of the lesson. The learning rate falls only in the last stage."""
+    """Returns the configuration of a stage of the lesson."""
     played = config.generate.model_copy(update={"num_episodes": stage.episodes, "episodes_per_state": 1})
     imitated = ImitateConfig(
         seats=list(lesson.seats),
-        epochs=stage.epochs,
         learning_rate=LEARNING_RATE,
-        schedule="cosine" if stage is lesson.stages[-1] else "constant",
         held_out=HELD_OUT,
     )
     trained = config.train.model_copy(
         update={
+            "best_of_group": 0,
+            "epochs": stage.epochs,
             "save_every": SAVE_EVERY,
             "overrides": [*OPTIMIZER, *config.train.overrides],
         }
@@ -133,9 +135,12 @@ def _settings(config: Config, model: Path, stage: Stage, lesson: Lesson) -> Conf
     return config.model_copy(update={"model": str(model), "generate": played, "imitate": imitated, "train": trained})
 
 
-async def _imitate(config: Config, stage: Stage, number: int, making: Path, trainer: Trainer) -> TrainResult:
-    """Play the episodes of a stage, and train the model on them."""
+async def _imitate(
+    config: Config, stage: Stage, number: int, making: Path, trainer: Trainer, *, last: bool
+) -> TrainResult:
+    """Play the episodes of a stage, and train the model on them. The learning rate falls only in the last stage."""
     games = making / f"stage_{number}" / "games.jsonl"
     first = number * FIRST_STATE
     await generate_episodes(config, games, first_state=first, seats=stage.players)
-    return await imitate_episodes(config, [Source(games)], games.with_name("training"), trainer)
+    schedule: Schedule = "cosine" if last else "constant"
+    return await imitate_episodes(config, [Source(games)], games.with_name("training"), trainer, schedule=schedule)

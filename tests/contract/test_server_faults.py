@@ -15,7 +15,7 @@ from selfplay_pipeline.generate.records import read_episodes
 GAMES, EPISODES = 96, 8
 CONFIG = """\
 base: tiny
-game: {{size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, prompts: compact}}
+game: {{size: 3, max_score: 9, scale_max: 1, max_length: 20, prompts: compact}}
 generate: {{num_episodes: {games}, episodes_per_state: {episodes}, temperature: 1.0, max_new_tokens: 48,
 max_concurrency: 4}}
 engine: {engine}
@@ -82,7 +82,7 @@ def test_a_launched_server_is_started_again_and_every_game_is_there_once(tmp_pat
 
 
 def test_what_an_attached_server_lost_is_played_by_the_same_command_when_it_is_back(tmp_path, sglang_server):
-    run = Run(tmp_path, "{reconnect_timeout: 2}")
+    run = Run(tmp_path, "{hang_timeout: 5}")
     with RecordingProxy(sglang_server.url) as proxy:
         driver = run.begin("--server-url", proxy.url)
         run.wait_until(lambda: run.played() >= 5, driver)
@@ -98,7 +98,7 @@ def test_what_an_attached_server_lost_is_played_by_the_same_command_when_it_is_b
 
 
 def test_an_attached_server_that_is_back_in_time_loses_nothing(tmp_path, sglang_server):
-    run = Run(tmp_path, "{reconnect_timeout: 100}")
+    run = Run(tmp_path, "{hang_timeout: 50}")
     with RecordingProxy(sglang_server.url) as proxy:
         driver = run.begin("--server-url", proxy.url)
         run.wait_until(lambda: run.played() >= 5, driver)

@@ -210,12 +210,12 @@ def test_slime_does_not_wait_for_a_partner_that_hangs(args, source):
     assert (sample.status, sample.remove_sample) == (RealSample.Status.ABORTED, True)
 
 
-def test_a_lost_sample_is_left_out_of_slimes_loss(args, source):
+def test_a_lost_sample_is_left_out_of_slimes_loss(args, source, monkeypatch):
     from slime.utils.async_utils import run
 
     samples = [run(generate(args, sample, GREEDY)) for sample in source.get_samples(1)[0]]
-    unreachable = {"base_url": "http://127.0.0.1:9/v1", "max_retries": 0}
-    args.selfplay |= {"partner": "chat", "chat": unreachable}
+    monkeypatch.setattr("selfplay_pipeline.generate.chat_model.MAX_RETRIES", 0)
+    args.selfplay |= {"partner": "chat", "chat": {"base_url": "http://127.0.0.1:9/v1"}}
     run(generate(args, samples[1], GREEDY))
     data = train_data(args, samples)
     assert samples[1].status is RealSample.Status.FAILED

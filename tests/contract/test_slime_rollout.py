@@ -198,8 +198,13 @@ def test_an_aborted_sample_comes_again_and_starts_afresh(router, kind):
     assert replayed(sample).outcome().rewards[0] == sample.reward
 
 
+@pytest.fixture(autouse=True)
+def _no_retries(monkeypatch) -> None:
+    monkeypatch.setattr("selfplay_pipeline.generate.chat_model.MAX_RETRIES", 0)
+
+
 def with_chat(proxy: RecordingProxy, endpoint: ChatEndpoint, **chat: Any) -> Any:
-    section = {"base_url": endpoint.url, "timeout": 60, "max_retries": 0, **chat}
+    section = {"base_url": endpoint.url, "timeout": 60, **chat}
     return with_router(proxy, selfplay={"partner": "chat", "max_new_tokens": 64, "chat": section})
 
 

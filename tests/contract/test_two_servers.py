@@ -144,7 +144,7 @@ def test_a_loop_goes_on_with_the_other_server_where_one_is_dead_at_a_reload(
 
 
 def test_all_episodes_of_two_servers_are_there_when_one_is_killed(tmp_path, sglang_server, copies):
-    run = Run(tmp_path, "{reconnect_timeout: 2}")
+    run = Run(tmp_path, "{hang_timeout: 5}")
     with RecordingProxy(sglang_server.url) as proxy:
         driver = run.begin("--server-url", proxy.url, "--server-url", copies.url, "--max-concurrency", "16")
         run.wait_until(lambda: run.played() >= 20, driver)
@@ -155,9 +155,9 @@ def test_all_episodes_of_two_servers_are_there_when_one_is_killed(tmp_path, sgla
     assert killed < GAMES, "it was killed after the last game"
     assert run.ids() == IDS
     gone, *lost = (line for line in run.said().splitlines() if f"{copies.url}/" in line)
-    assert "its episodes go on at the other servers; waiting up to 2 s for it" in gone
+    assert "its episodes go on at the other servers; waiting up to 10 s for it" in gone
     # The other one may have played all before the time is over.
-    assert all("it did not come back (engine.reconnect_timeout)" in line for line in lost)
+    assert all("it did not come back (engine.hang_timeout)" in line for line in lost)
     answered = [exchange["request"]["input_ids"] + exchange["response"]["output_ids"] for exchange in proxy.exchanges]
     here = {tuple(ids) for ids in answered}
     played = (own_turns(trajectory) for record in read_episodes(run.games) for trajectory in record.trajectories)

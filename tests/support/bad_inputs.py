@@ -225,7 +225,7 @@ TEXTS: list[tuple[str, str | bytes, str]] = [
     ("fraction", "generate: {num_episodes: 8.0}", r":1: key 'generate.num_episodes': expected a whole number"),
     ("huge number", "engine: {startup_timeout: 1.0e+300}", r":1: key 'engine.startup_timeout': the largest number"),
     ("not a number", "train: {kl_coef: .nan}", r":1: key 'train.kl_coef': .*finite"),
-    ("ends of a scale", "game: {scale_min: 3, scale_max: 2}", r":1: key 'game': scale_min 3.0 is above"),
+    ("scale below 1", "game: {scale_max: 0.5}", r":1: key 'game.scale_max': expected at least 1"),
     ("no address", "engine: {server_url: [nowhere]}", r":1: key 'engine.server_url': not an address such as"),
     ("override without a key", "train: {overrides: ['=3']}", r":1: key 'train.overrides.*names no key"),
 ]  # fmt: skip

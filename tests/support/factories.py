@@ -26,7 +26,7 @@ from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
 from selfplay_pipeline.generate.run import Sitting
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
-BOARD = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, max_length=12, max_errors=3)
+BOARD = MatchingConfig(size=3, max_score=9, scale_max=1, hard_factor=0, max_length=12, max_errors=3)
 TINY = "data/tiny_model"
 POLICY = PolicyRecord(
     checkpoint=TINY, weights=content_hash(TINY), iteration=0, engine="sglang", temperature=1.0, max_new_tokens=48

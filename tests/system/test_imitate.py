@@ -186,8 +186,8 @@ def test_people_are_imitated_and_what_others_of_them_said_becomes_likelier(
         "default",
         {
             "model": str(tmp_path / "model"), "engine.context_length": 1500, "imitate.held_out": 0.25,
-            "imitate.train_batch_size": 4, "imitate.epochs": 2, "imitate.learning_rate": 3e-3,
-            "train.gradient_checkpointing": False, "train.device": "cpu",
+            "imitate.train_batch_size": 4, "train.epochs": 2, "imitate.learning_rate": 3e-3,
+            "train.gradient_checkpointing": False, "device": "cpu",
         },
     )  # fmt: skip
     everyone, some = tmp_path / "everyone.jsonl", tmp_path / "some.jsonl"

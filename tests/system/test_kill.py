@@ -23,7 +23,7 @@ from selfplay_pipeline.train.groups import read_data
 EPOCHS = 2
 CONFIG = f"""\
 base: tiny
-game: {{size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, prompts: compact}}
+game: {{size: 3, max_score: 9, scale_max: 1, max_length: 20, prompts: compact}}
 generate: {{num_episodes: 24, episodes_per_state: 4, temperature: 1.0, max_new_tokens: 48, max_concurrency: 4}}
 convert: {{val_fraction: 0.2}}
 train: {{epochs: {EPOCHS}, train_batch_size: 16, micro_batch_size: 16, learning_rate: 1.0e-4, save_every: 1,

@@ -291,7 +291,7 @@ ONLINE = """\
 base: tiny
 generate: {episodes_per_state: 4}
 train: {learning_rate: 3.0e-3, kl_coef: 0.05, lora_rank: 4, save_every: 1}
-online: {steps: 2, states_per_step: 4, held_out_states: 1, tokens_per_pass: 4096}
+online: {steps: 2, states_per_step: 4, held_out_states: 1}
 """
 
 

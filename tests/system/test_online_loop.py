@@ -29,6 +29,7 @@ from factories import BOARD, POLICY, Habits, make_episode
 from training_rows import write_training_rows
 
 from selfplay_pipeline.config.online import OnlineConfig
+from selfplay_pipeline.config.schema import GenerateConfig
 from selfplay_pipeline.convert.rows import episode_to_rows
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.engines.types import Completion, FinishReason
@@ -198,8 +199,8 @@ def online_verl_config(folder: Path, device: Any, rows_per_episode: int = 2, gpu
     from hydra import compose, initialize_config_dir
 
     config = OnlineConfig(
-        model="data/tiny_model", output=folder, games=folder, episodes_per_state=EPISODES, temperature=0.8,
-        max_new_tokens=64, thinking=True, context_length=1024, game=BOARD, gpus_per_node=gpus,
+        model="data/tiny_model", output=folder, games=folder, context_length=1024, game=BOARD, gpus_per_node=gpus,
+        generate=GenerateConfig(episodes_per_state=EPISODES, temperature=0.8, max_new_tokens=64, thinking=True),
     )  # fmt: skip
     overrides = online_overrides(config, StatesFile(160, rows_per_episode), device)
     with initialize_config_dir(str(config_folder()), version_base=None):

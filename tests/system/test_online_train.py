@@ -26,10 +26,10 @@ STEPS, STATES, EPISODES, HELD_OUT = 4, 2, 4, 20
 CONFIG = f"""\
 base: tiny
 model: {TINY}
-game: {{size: 3, max_score: 9, scale_min: 1, scale_max: 1, max_length: 20, max_errors: 1, prompts: compact}}
+game: {{size: 3, max_score: 9, scale_max: 1, max_length: 20, max_errors: 1, prompts: compact}}
 generate: {{episodes_per_state: {EPISODES}, temperature: 0.8, max_new_tokens: 64}}
 train: {{learning_rate: 3.0e-4, kl_coef: 0.05, save_every: 1}}
-online: {{steps: {STEPS}, states_per_step: {STATES}, held_out_states: {HELD_OUT}, tokens_per_pass: 4096}}
+online: {{steps: {STEPS}, states_per_step: {STATES}, held_out_states: {HELD_OUT}}}
 """
 
 
@@ -176,9 +176,7 @@ def test_a_step_is_one_update_and_the_checkpoint_a_trained_model(run):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_validation_gives_the_figures_of_selfplay_evaluate(run, when, sglang_server: Server, tmp_path):
-    config = load_config(
-        str(run.folder.parent / "config.yaml"), {"engine.server_url": [sglang_server.url], "evaluate.episodes": 1}
-    )
+    config = load_config(str(run.folder.parent / "config.yaml"), {"engine.server_url": [sglang_server.url]})
     states = held_out_states(MatchingGame(config.game), HELD_OUT, space=MONITOR)
     player = str(TINY.resolve() if when == "before" else run.folder / "checkpoint")
     job = EvaluationJob(player=player, states=states, output=tmp_path, episodes=1)

@@ -66,15 +66,15 @@ def gap(prompt: list[int], completion: Completion, checkpoint: str) -> float:
 
 
 def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_place_of_one(tmp_path: Path) -> None:
-    config = load_config("tiny", {})
-    policy = policy_record(config, PLAYERS[0], content_hash(PLAYERS[0]), TEMPERATURE)
+    config = load_config("tiny", {"generate.temperature": TEMPERATURE})
+    policy = policy_record(config, PLAYERS[0], content_hash(PLAYERS[0]))
     names = [POLICY, *PLAYERS[1:]]
     recorders: dict[str, RecordingEngine] = {}
     fourth_model = other_model(tmp_path / "fourth")
 
     async def play() -> tuple[list[EpisodeRecord], Completion, Completion]:
         params = SamplingParams(TEMPERATURE, 8, ())
-        async with Servers(config.engine, tmp_path, at_once=3) as servers:
+        async with Servers(config, tmp_path, at_once=3) as servers:
             by_name = await seat_players(config, seats_named(config, names, policy), servers)
             recorders.update({name: RecordingEngine(by_name[name].engine) for name in names})
             players = [replace(by_name[name], engine=recorders[name]) for name in names]

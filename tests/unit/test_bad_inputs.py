@@ -84,7 +84,7 @@ def make_good(folder: Path) -> None:
     log_step(Path("log"), 0, [row for episode in episodes for row in records_of(episode, 0)])
     shutil.copytree(PROMPTS, "prompts")
     Path("prompts.yaml").write_text("game: {prompts: prompts}\n")
-    Path("chat.yaml").write_text(f"partner: {{base_url: '{CLOSED}', max_retries: 0, cache: answers.sqlite3}}\n")
+    Path("chat.yaml").write_text(f"partner: {{base_url: '{CLOSED}', cache: answers.sqlite3}}\n")
     AnswerCache(Path("answers.sqlite3"))
 
 

@@ -13,6 +13,7 @@ import sys
 import time
 from email.utils import formatdate
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from aiohttp import web
@@ -24,6 +25,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.generate import chat_model
 from selfplay_pipeline.generate.chat_cache import AnswerCache
 from selfplay_pipeline.generate.chat_model import ChatClient, PartnerError, RequestCapError, retry_after
 from selfplay_pipeline.generate.chat_player import ChatPartner
@@ -53,7 +55,7 @@ def endpoint():
         yield server
 
 
-def ask(endpoint, count=1, *, first_pause=0.001, messages=HELLO, **options):
+def ask(endpoint, count=1, *, first_pause=0.001, messages=HELLO, retries=chat_model.MAX_RETRIES, **options):
     """Ask one client `count` times at once; returns the answers or errors, and what was used."""
 
     async def script():
@@ -63,7 +65,8 @@ def ask(endpoint, count=1, *, first_pause=0.001, messages=HELLO, **options):
         await client.close()
         return answers, client.total
 
-    return asyncio.run(script())
+    with patch.object(chat_model, "MAX_RETRIES", retries):
+        return asyncio.run(script())
 
 
 class TestRetries:
@@ -93,15 +96,15 @@ class TestRetries:
     )
     def test_useless_answers_are_tried_again_and_then_fail(self, endpoint, garbage):
         endpoint.script = [garbage, FINE, garbage, garbage]
-        assert ask(endpoint, max_retries=1)[0] == [Reply("[message] fine", False, "stop")]
-        (error,), total = ask(endpoint, max_retries=1)
+        assert ask(endpoint, retries=1)[0] == [Reply("[message] fine", False, "stop")]
+        (error,), total = ask(endpoint, retries=1)
         assert isinstance(error, PartnerError)
         assert "the answer" in str(error)
         assert (total.requests, total.retries, len(endpoint.requests)) == (2, 1, 4)
 
     def test_answers_that_take_too_long_are_tried_again(self, endpoint):
         endpoint.delay = 60
-        (error,), total = ask(endpoint, max_retries=1, timeout=0.2)
+        (error,), total = ask(endpoint, retries=1, timeout=0.2)
         assert isinstance(error, PartnerError) and "no answer within 0.2 s" in str(error)
         assert total.requests == 2
 
@@ -122,7 +125,7 @@ class TestRetries:
             return response
 
         endpoint.script = [endless]
-        (error,), total = ask(endpoint, max_retries=0)
+        (error,), total = ask(endpoint, retries=0)
         assert isinstance(error, PartnerError) and "answered with more than 16 MiB" in str(error)
         assert sent < 64, "it was read on"
         assert total.requests == 1
@@ -137,7 +140,7 @@ class TestRetries:
             return web.Response(body=packed, status=status, headers={"Content-Encoding": "gzip"})
 
         endpoint.script = [bomb]
-        (error,), _ = ask(endpoint, max_retries=0)
+        (error,), _ = ask(endpoint, retries=0)
         assert isinstance(error, PartnerError) and "answered compressed (gzip)" in str(error)
         assert asked_for == ["identity"]
 
@@ -166,7 +169,7 @@ class TestRetries:
     def test_nobody_there_is_a_failure_after_all_retries(self):
         with ChatEndpoint() as gone:
             pass
-        (error,), total = ask(gone, max_retries=2)
+        (error,), total = ask(gone, retries=2)
         assert isinstance(error, PartnerError) and "no connection" in str(error)
         assert total == PartnerUsage(requests=3, retries=2)
 
@@ -229,7 +232,7 @@ class TestBounds:
         used = []
 
         async def script():
-            client = ChatClient(PartnerConfig(base_url=endpoint.url, prompt_price=2, completion_price=8), first_pause=0)
+            client = ChatClient(PartnerConfig(base_url=endpoint.url, prices=[2, 8]), first_pause=0)
             await client.reply(HELLO, (0,), used.append)
             await client.close()
             return client.total
@@ -277,7 +280,7 @@ class TestCache:
 
     def test_failures_are_not_kept(self, endpoint, tmp_path):
         endpoint.script = [says(None)]
-        assert isinstance(ask(endpoint, cache=tmp_path, max_retries=0)[0][0], PartnerError)
+        assert isinstance(ask(endpoint, cache=tmp_path, retries=0)[0][0], PartnerError)
         assert isinstance(ask(endpoint, cache=tmp_path)[0][0], Reply)
 
     @pytest.mark.long
@@ -391,7 +394,7 @@ class TestKeyAndAddress:
     def test_a_server_that_sends_the_key_back_does_not_make_it_known(self, endpoint, status, caplog):
         caplog.set_level(logging.DEBUG)
         endpoint.script = [echoes_its_key(status)] * 2
-        (error,), _ = ask(endpoint, max_retries=1)
+        (error,), _ = ask(endpoint, retries=1)
         assert isinstance(error, PartnerError | UserError)
         assert KEY not in f"{error} {error!r} {caplog.text}"
 
@@ -457,14 +460,15 @@ class TestSeat:
 
 def settings(endpoint, trained_with=POLICY, **partner):
     """A run without a policy, so that nothing but the partner needs a server."""
-    options = {"base_url": endpoint.url, "max_retries": 0, **partner}
+    options = {"base_url": endpoint.url, **partner}
     played = {"generate.num_episodes": 6, "generate.episodes_per_state": 3, "game.prompts": "default"}
     keys = {f"partner.{key}": value for key, value in options.items()}
     return load_config("tiny", played | {"iterate.partner": trained_with} | keys)
 
 
 def generate(config, output):
-    return asyncio.run(generate_episodes(config, output, seats=("sharing", "chat")))
+    with patch.object(chat_model, "MAX_RETRIES", 0):
+        return asyncio.run(generate_episodes(config, output, seats=("sharing", "chat")))
 
 
 class TestGenerate:
@@ -527,7 +531,7 @@ class TestGenerate:
     def test_a_run_of_the_loop_may_ask_in_another_way_but_not_someone_else_who_plays(self, endpoint, tmp_path):
         run, apart = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "apart")
         run.open(settings(endpoint, CHAT, max_requests=5))
-        may = {"max_requests": 9, "max_concurrency": 2, "timeout": 9, "cache": "cache", "completion_price": 1}
+        may = {"max_requests": 9, "max_concurrency": 2, "timeout": 9, "cache": "cache", "prices": [2.0, 1.0]}
         run.open(settings(endpoint, CHAT, **may))
         with pytest.raises(UserError, match=r"partner\.model"):
             run.open(settings(endpoint, CHAT, model="other"))
@@ -548,7 +552,7 @@ class TestGenerate:
         config = tmp_path / "run.yaml"
         config.write_text(
             "game: {size: 3, prompts: default}\ngenerate: {num_episodes: 6, max_concurrency: 1}\n"
-            f"partner: {{base_url: '{endpoint.url}', max_retries: 0, cache: {tmp_path / 'cache'}}}\n"
+            f"partner: {{base_url: '{endpoint.url}', cache: {tmp_path / 'cache'}}}\n"
         )
         command = (
             "import logging, sys; logging.basicConfig(level=logging.DEBUG); sys.argv[0] = 'selfplay'; "

@@ -119,7 +119,7 @@ def test_a_run_that_collapsed_says_so(tmp_path, caplog):
     for stage, figures in {"generate": episode, "train": FINISHED["train"], "evaluate": held_out(0.8)}.items():
         run.finish(1, stage, StageRecord(seconds=1, figures=figures))
     config = load_config("tiny", {})
-    log, servers = PipelineLog(config, tmp_path), Servers(config.engine, tmp_path)
+    log, servers = PipelineLog(config, tmp_path), Servers(config, tmp_path)
     loop = Loop(config, run, servers, Trainer(), log)
     loop._watch(1)
     assert "iteration 1: collapse? 90% of the messages repeat" in caplog.text

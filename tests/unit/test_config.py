@@ -130,7 +130,7 @@ def test_a_byte_order_mark_an_empty_file_and_numbers_as_people_write_them_are_un
         ({"engine.tensor_parallel": 2}, (8, 4, 1024)),
         ({"train.gpus_per_node": 4, "engine.data_parallel": 2, "generate.max_concurrency": 96}, (4, 2, 96)),
         ({"engine.server_url": ["http://one:1", "http://two:1"]}, (8, 1, 512)),
-        ({"train.device": "cpu", "engine.device": "cpu"}, (1, 1, 256)),
+        ({"device": "cpu"}, (1, 1, 256)),
     ],
 )
 def test_all_gpus_are_used_unless_the_configuration_says_how_many(given, used):

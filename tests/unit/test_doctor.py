@@ -152,7 +152,7 @@ def test_a_layer_keeps_for_its_backward_pass_what_is_counted(kind: str) -> None:
 
 class TestDecisions:
     def options(self, **changes: Any) -> TrainOptions:
-        return load_config("default", {"train.device": "cuda", **changes}, gpus=1).train
+        return load_config("default", {"device": "cuda", **changes}, gpus=1).train
 
     def offload(self, qwen: Shapes, room: Room, **changes: Any) -> str:
         options = self.options(**changes)
@@ -177,7 +177,7 @@ class TestDecisions:
         assert (config.model, config.train.epochs) == (GPU_MODEL, 2)
         assert (config.train.gradient_checkpointing, config.train.max_tokens_per_pass) == (True, 8192)
         context = config.engine.context_length
-        assert context == tokens_per_pass(config.online, config.train, context) == 8192
+        assert context == tokens_per_pass(config.train, "cuda", context) == 8192
 
     def test_the_remedy_is_the_cheapest_that_fits(self, qwen: Shapes) -> None:
         eight = Setup(processes=8, processes_per_node=8, tokens=8192)
@@ -301,7 +301,7 @@ def small_gpu(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 def test_a_loop_whose_training_cannot_fit_is_refused_before_it_plays(tmp_path: Path, small_gpu: None) -> None:
-    (tmp_path / "my.yaml").write_text("{engine: {device: cpu}, train: {device: cuda}}")
+    (tmp_path / "my.yaml").write_text("{device: cuda, engine: {server_url: ['http://127.0.0.1:1']}}")
     output = tmp_path / "run"
     done = selfplay("iterate", "--dry-run", "--config", str(tmp_path / "my.yaml"), "--output", str(output))
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
@@ -312,5 +312,5 @@ def test_a_loop_whose_training_cannot_fit_is_refused_before_it_plays(tmp_path: P
 
 def test_a_described_cpu_is_counted_too() -> None:
     tiny = shapes_of(load_config("tiny", {}).model or "")
-    setup = setup_of(TrainOptions(device="cpu"), "cpu", tokens=1000)
+    setup = setup_of(TrainOptions(), "cpu", tokens=1000)
     assert in_host(needs(tiny, setup), setup) < 3 * GB

@@ -48,7 +48,7 @@ WRITERS = {
 MADE = {
     **{name: WRITERS[name] for name in ("generate", "convert", "games", "evaluate", "crossplay")},
     "train": lambda folder: write_json(folder / "trainer_state" / "training.json", {"model": "m"}),
-    "imitate": lambda folder: write_json(folder / "imitate.json", {"imitate.epochs": 1}),
+    "imitate": lambda folder: write_json(folder / "imitate.json", {"imitate.held_out": 0.05}),
     "train-online": lambda folder: write_json(folder / "trainer_state" / "training.json", {"online.steps": 5}),
     "iterate": lambda folder: RunDirectory(folder).open(load_config("tiny", {})),
     "a model": lambda folder: write_json(folder / "config.json", {"model_type": "qwen2"}),

@@ -74,7 +74,7 @@ def test_a_new_field_decides_unless_it_is_marked(section, commands):
         assert (f"{above}own" in found) == (command == "iterate" and section != "online")
 
 
-PLAYING = {"games": "g", "game": {}, "episodes_per_state": 4, "temperature": 0.8, "max_new_tokens": 64}
+PLAYING = {"games": "g", "game": {}, "generate": {"temperature": 0.8, "max_new_tokens": 64}}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_new_option_of_training_decides_both_kinds_of_training(kind, further):
 def runs(config: Config, folder: Path) -> dict:
     """What the runs of one configuration store, by command."""
     states = held_out_states(make_game(config.game), 2)
-    pairing = Pairing("random", "sharing", states, folder / "pair.jsonl", 1, 0.5)
+    pairing = Pairing("random", "sharing", states, folder / "pair.jsonl", 1)
     return {
         "generate": make_job(config, folder / "games.jsonl", "data/tiny_model", 0, 0).store,
         "evaluate": pairing.task(config).store,
@@ -115,7 +115,7 @@ def test_a_run_goes_on_only_with_the_same_values_of_what_decides(tmp_path):
     config = load_config("tiny", {})
     for command in COMMANDS:
         before = deciding(config, command)
-        check_same(tmp_path, before | {"engine.device": "elsewhere"}, before)  # is free to change
+        check_same(tmp_path, before | {"engine.memory_fraction": "elsewhere"}, before)  # is free to change
         for key in before:
             with pytest.raises(UserError, match=f"was begun with {re.escape(key)} = 'another', now it is "):
                 check_same(tmp_path, before | {key: "another"}, before)
@@ -188,7 +188,7 @@ def test_so_do_trainings(tmp_path, monkeypatch):
     free = made.model_copy(update={"epochs": 7, "save_every": 3})
     claim(free, deciding(free, "train-online"))
     with pytest.raises(UserError, match=MESSAGE):
-        claim(made, deciding(made, "train-online") | {"max_new_tokens": 9})
+        claim(made, deciding(made, "train-online") | {"generate.max_new_tokens": 9})
     offline = TrainConfig(model="m", output=tmp_path / "offline", data=tmp_path)
     claim(offline, deciding(offline, "train"))
     with pytest.raises(

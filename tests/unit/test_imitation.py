@@ -39,12 +39,13 @@ def games(tmp_path_factory):
     return write_episodes(tmp_path_factory.mktemp("games") / "games.jsonl", make_episodes(GROUPS, EPISODES))
 
 
-def write(output, *sources, game=None, context_length=10_000, **choice) -> Imitated:
+def write(output, *sources, game=None, best_of_group=0, context_length=10_000, **choice) -> Imitated:
     made = make_rows(
         [Source.of(str(source)) for source in sources],
         game or MatchingGame(BOARD),
         byte_chat(),
         ImitateConfig(**{"held_out": 0.25} | choice),
+        best_of_group=best_of_group,
         context_length=context_length,
         seed=0,
     )
@@ -162,7 +163,7 @@ async def only_told(job, *rest):
 def begun(games, tmp_path, monkeypatch):
     """A copy of the episodes, the configuration by which their rows were made, and the folder of the training."""
     monkeypatch.setattr("selfplay_pipeline.train.imitation.train_policy", only_told)
-    settings = load_config("tiny", {"imitate.epochs": 3, "imitate.held_out": 0.2}).model_copy(update={"game": COMPACT})
+    settings = load_config("tiny", {"train.epochs": 3, "imitate.held_out": 0.2}).model_copy(update={"game": COMPACT})
     copied = Path(shutil.copy(games, tmp_path / "copied.jsonl"))
     job = imitate(settings, copied, output=tmp_path / "out")
     assert (job.held_out, job.epochs, job.imitated) == (tmp_path / "out" / HELD_OUT, 3, 0)
@@ -186,6 +187,7 @@ def test_rows_are_made_once_and_other_episodes_in_the_same_file_are_refused(begu
     [
         ("engine", "context_length", 900, "engine.context_length = None, now it is 900"),
         ("imitate", "min_reward", 0.5, "imitate.min_reward = 0.0, now it is 0.5"),
+        ("train", "best_of_group", 2, "train.best_of_group = None, now it is 2"),
     ],
 )
 def test_what_decides_which_rows_are_left_out_cannot_change(begun, section, key, value, words):

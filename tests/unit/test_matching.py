@@ -27,11 +27,9 @@ PINNED = ([31, 81, 77, 19, 25, 50, 8, 50], 6.078063, 622)
 """First row, first scale and best score of state 0 of seed 0: a change here changes every user's states."""
 SAMPLED_BEFORE = ["a7ef9f05ef97", "049ea688b475"]
 """Digests of the states that revision 671181a sampled."""
-SMALL = MatchingGame(MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0))
+SMALL = MatchingGame(MatchingConfig(size=3, max_score=9, scale_max=1, hard_factor=0))
 FULL = MatchingGame()
-HONEST = MatchingConfig(
-    size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, visibility="complementary", score_power=3
-)
+HONEST = MatchingConfig(size=3, max_score=9, scale_max=1, hard_factor=0, visibility="complementary", score_power=3)
 
 
 def small_state(index: int = 0) -> MatchingState:
@@ -88,7 +86,7 @@ def test_cells_that_nobody_sees_hold_the_mean_and_scales_stay_in_range():
 
 @pytest.mark.long
 def test_a_configuration_without_hard_states_is_refused():
-    game = MatchingGame(MatchingConfig(size=2, p_visible=1.0))
+    game = MatchingGame(MatchingConfig(size=2, hard_factor=1e9))
     with pytest.raises(UserError, match="hard filter"):
         game.sample_state(state_rng(0, 0))
 
@@ -114,7 +112,7 @@ def test_the_fallback_keeps_the_state_after_so_many_that_failed():
 
 
 def test_the_fallback_gives_a_state_where_none_is_hard():
-    assert MatchingGame(MatchingConfig(size=2, p_visible=1.0, unfiltered_after=10)).sample_state(state_rng(0, 0)).best
+    assert MatchingGame(MatchingConfig(size=2, hard_factor=1e9, unfiltered_after=10)).sample_state(state_rng(0, 0)).best
 
 
 def test_a_large_fallback_changes_no_state_that_passes_sooner():
@@ -388,8 +386,6 @@ def test_unknown_prompt_set_is_refused():
         {
             "size": st.sampled_from([2, 3, 8, 16]),
             "max_score": st.sampled_from([1, 9, 99, 2**31 - 1]),
-            "p_visible": st.sampled_from([1e-300, 0.01, 0.4, 1.0]),
-            "scale_min": st.sampled_from([1e-300, 1.0]),
             "scale_max": st.sampled_from([1.0, 2.0**31 - 1]),
             "hard_factor": st.sampled_from([0.0, 1e-300, 1.0, 1.25, 1e9]),
             "unfiltered_after": st.sampled_from([0, 1, 500, 2**31 - 1]),

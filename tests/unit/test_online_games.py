@@ -26,9 +26,7 @@ from selfplay_pipeline.train.online import read_rows
 from selfplay_pipeline.train.online_figures import to_line
 from selfplay_pipeline.train.online_states import SCHEMA, write_games
 
-SPOKEN = MatchingConfig(
-    size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, max_length=12, max_errors=3, prompts="default"
-)
+SPOKEN = MatchingConfig(size=3, max_score=9, scale_max=1, hard_factor=0, max_length=12, max_errors=3, prompts="default")
 """The small board in the wording for language models."""
 
 

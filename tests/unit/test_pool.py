@@ -12,7 +12,7 @@ from tenacity import wait_none
 from test_client import PARAMS
 from test_shared_gpu import SGLang
 
-from selfplay_pipeline.config.schema import EngineConfig
+from selfplay_pipeline.config.schema import Config, EngineConfig
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines import client, server_lock
@@ -38,7 +38,6 @@ def _fast_and_alone(monkeypatch, tmp_path):
         ({}, 0, []),  # scripted players alone
         ({}, 1, [0.8]),
         ({}, 2, [0.4, 0.4]),
-        ({"device": "cpu"}, 3, [0.8 / 3] * 3),
         ({"kind": "transformers"}, 3, [0.8 / 3] * 3),
         ({"data_parallel": 4, "memory_fraction": 0.6}, 2, [0.3, 0.3]),
     ],
@@ -75,7 +74,7 @@ def test_attached_servers_are_divided_among_checkpoints_in_the_order_of_their_lo
 )
 def test_attached_servers_that_are_fewer_than_the_checkpoints_are_refused(urls, at_once, number):
     with pytest.raises(UserError) as caught:
-        EnginePool(EngineConfig(server_url=urls), Path("logs"), at_once=at_once)
+        EnginePool(Config(engine=EngineConfig(server_url=urls)), Path("logs"), at_once=at_once)
     for words in (f"--server-url: each of the {at_once} checkpoints", "needs a server of its own", number, "leave out"):
         assert words in str(caught.value)
 
@@ -116,7 +115,7 @@ def test_more_checkpoints_at_the_same_time_than_there_are_engines_are_refused():
 
 async def begun(servers: Sequence[SGLang], at_once: int) -> EnginePool:
     urls = [await server.start() for server in servers]
-    return EnginePool(EngineConfig(server_url=urls, startup_timeout=20), Path("logs"), at_once=at_once)
+    return EnginePool(Config(engine=EngineConfig(server_url=urls, startup_timeout=20)), Path("logs"), at_once=at_once)
 
 
 async def ask(engine: Engine) -> None:
@@ -154,7 +153,9 @@ async def test_two_commands_that_divide_the_same_servers_play_one_after_the_othe
     servers = [SGLang() for _ in range(2)]
 
     async def command(urls: list[str], checkpoints: Sequence[str]) -> None:
-        async with EnginePool(EngineConfig(server_url=urls, startup_timeout=20), Path("logs"), at_once=2) as pool:
+        async with EnginePool(
+            Config(engine=EngineConfig(server_url=urls, startup_timeout=20)), Path("logs"), at_once=2
+        ) as pool:
             engines = [await pool.serving(checkpoint, beside=checkpoints) for checkpoint in checkpoints]
             await asyncio.sleep(0.05)
             await asyncio.gather(*map(ask, engines))

@@ -60,7 +60,7 @@ NO_ROOM = "data/tiny_model: its context of {} tokens cannot hold an opening prom
         (PLAY, CUDA, {"engine": {"tensor_parallel": 2, "data_parallel": 4}}, TOO_FEW),
         (["train", "train-online"], CUDA, {"train": {"gpus_per_node": 3}}, FOR_TRAINER),
         # for its trainer, before it plays
-        (["iterate"], (), {"engine": {"device": "cpu"}, "train": {"device": "cuda", "gpus_per_node": 3}}, FOR_TRAINER),
+        (["iterate"], (*CUDA, "--server-url", "http://127.0.0.1:1"), {"train": {"gpus_per_node": 3}}, FOR_TRAINER),
         (
             ["train-online"], CUDA, {"train": {"gpus_per_node": 2}, "engine": {"tensor_parallel": 4}},
             "engine.tensor_parallel 4: does not divide train.gpus_per_node 2",

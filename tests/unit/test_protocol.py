@@ -132,7 +132,7 @@ def best_joint_policy(protocol: str, mask: Any, *, mute: bool) -> float:
     """
     game = MatchingGame(
         MatchingConfig(
-            size=2, max_score=1, scale_min=1, scale_max=1, hard_factor=0, visibility="complementary",
+            size=2, max_score=1, scale_max=1, hard_factor=0, visibility="complementary",
             protocol=protocol, mute=mute, prompts="compact",
         )
     )  # fmt: skip

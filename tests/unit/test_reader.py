@@ -62,7 +62,7 @@ def read(text: str, board: Board = BOARDS["3"]) -> tuple[str, object]:
 
 
 def start(**options: object) -> MatchingSession:
-    game = MatchingGame(MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, **options))
+    game = MatchingGame(MatchingConfig(size=3, max_score=9, scale_max=1, hard_factor=0, **options))
     return game.start(game.sample_state(state_rng(0, 0)))
 
 

@@ -285,7 +285,7 @@ def test_human_pairs_are_drawn_on_the_board_that_they_played_and_on_no_other(tmp
 
 @pytest.mark.parametrize("protocol", ["free", "fixed"])
 def test_the_lines_of_play_without_words_are_drawn_and_the_talk_score_where_silence_is_a_bound(tmp_path, protocol):
-    board = {"size": 3, "max_score": 9, "scale_min": 1.0, "scale_max": 1.0, "hard_factor": 0.0}
+    board = {"size": 3, "max_score": 9, "scale_max": 1.0, "hard_factor": 0.0}
     honest = {"visibility": "complementary", "score_power": 3}
     for name, changes, known in (("honest", honest, True), ("other", {}, False)):
         config = MatchingConfig(**board, **changes, protocol=protocol)

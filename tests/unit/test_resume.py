@@ -203,7 +203,9 @@ def test_the_identity_of_episodes_does_not_hold_where_a_run_is(tmp_path):
         run.open(config)
         checkpoint = str(shutil.copytree("data/tiny_model", run.iteration(1) / "checkpoint"))
         played = make_job(config, run.games(2), checkpoint, 2, 0).arguments
-        evaluated = Pairing(checkpoint, checkpoint, states, run.iteration(2) / "evaluation" / "greedy.jsonl", 1, 0.0)
+        evaluated = Pairing(
+            checkpoint, checkpoint, states, run.iteration(2) / "evaluation" / "greedy.jsonl", 1, greedy=True
+        )
         arguments.append([played, evaluated.task(config).arguments])
     assert arguments[0] == arguments[1]
     assert {arguments[0][0]["policy.checkpoint"], arguments[0][1]["first"]} == {"iter_1/checkpoint"}

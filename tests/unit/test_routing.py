@@ -166,7 +166,7 @@ async def test_where_all_were_waited_for_in_vain_it_is_an_error():
     async with await attached(*servers, patience=0.2) as engine:
         for server in servers:
             await server.die()
-        with pytest.raises(EngineError, match=r"no connection .* did not come back \(engine.reconnect_timeout\)"):
+        with pytest.raises(EngineError, match=r"no connection .* did not come back \(engine.hang_timeout\)"):
             await play(engine)
 
 

@@ -21,11 +21,11 @@ from selfplay_pipeline.games.matching.scripted import (
 )
 
 BOARDS = {
-    "tiny": MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, prompts="compact"),
-    "fixed scale": MatchingConfig(size=4, max_score=99, scale_min=2, scale_max=2),
+    "tiny": MatchingConfig(size=3, max_score=9, scale_max=1, prompts="compact"),
+    "fixed scale": MatchingConfig(size=4, max_score=99, scale_max=1),
     "DialOp's": MatchingConfig(hard_factor=0),
     "largest": MatchingConfig(size=16, hard_factor=0),
-    "small scales": MatchingConfig(size=2, max_score=3, scale_min=0.5, scale_max=2, hard_factor=0),
+    "small scales": MatchingConfig(size=2, max_score=3, scale_max=2, hard_factor=0),
 }
 
 

@@ -25,9 +25,7 @@ from selfplay_pipeline.generate.outside_text import ChatPlayer, as_dicts
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.run import Sitting
 
-SPOKEN = MatchingConfig(
-    size=3, max_score=9, scale_min=1, scale_max=1, hard_factor=0, max_length=12, max_errors=3, prompts="default"
-)
+SPOKEN = MatchingConfig(size=3, max_score=9, scale_max=1, hard_factor=0, max_length=12, max_errors=3, prompts="default")
 """The small board in the wording for language models."""
 STATE = MatchingGame(SPOKEN).sample_state(state_rng(0, 0))
 

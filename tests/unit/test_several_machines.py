@@ -71,7 +71,7 @@ def test_what_is_no_address_of_a_cluster_is_refused(address):
 
 def test_several_nodes_without_a_cluster_are_refused():
     with pytest.raises(UserError, match=r"train.nodes 2: this machine is one node; start a Ray cluster"):
-        check_training(TrainOptions(nodes=2))
+        check_training(TrainOptions(nodes=2), "cpu")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from test_client import PARAMS, Fake, Launched
 from test_resume import OnlyTraining, trained
 
 from selfplay_pipeline.config.load import load_config
-from selfplay_pipeline.config.schema import EngineConfig
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.engines import client, pool, sglang_server
 from selfplay_pipeline.engines.pool import EnginePool
@@ -158,7 +158,7 @@ def test_weights_that_were_given_back_are_loaded_anew_even_where_they_are_the_sa
     server, opened = SGLang(), []
 
     @asynccontextmanager
-    async def open_engine(config, model, log, notify, tell, *, shares_gpu, alone):
+    async def open_engine(config, device, model, log, notify, tell, *, shares_gpu, alone):
         opened.append((model, shares_gpu))
         launched = Launched([server])
         await launched.begin()
@@ -166,7 +166,7 @@ def test_weights_that_were_given_back_are_loaded_anew_even_where_they_are_the_sa
             yield engine
 
     async def play(*served: str) -> None:
-        async with EnginePool(EngineConfig(), Path("logs"), shares_gpu=True) as engines:
+        async with EnginePool(Config(), Path("logs"), shares_gpu=True) as engines:
             await engines.release()
             for model in served:
                 await engines.serving(model)
@@ -213,13 +213,11 @@ def test_sglang_knows_what_it_is_told_and_asked():
         ({}, True),
         ({"iterate.keep_processes": False}, False),
         ({"engine.server_url": ["http://localhost:1"]}, False),
-        ({"train.device": "cpu"}, False),
-        ({"engine.device": "cpu"}, False),
-        ({"engine.device": "cpu", "train.device": "cpu"}, False),
+        ({"device": "cpu"}, False),
     ],
 )
 def test_memory_is_shared_where_both_stay_on_gpus_that_are_taken_here(changes, shared):
-    config = load_config("tiny", {"engine.device": "cuda", "train.device": "cuda"} | changes)
+    config = load_config("tiny", {"device": "cuda"} | changes)
     assert iterate.shares_gpu(config) == shared
 
 
@@ -264,7 +262,7 @@ def test_the_server_gives_memory_back_before_a_training_and_the_trainer_after_it
         return note
 
     settings = {"iterate.evaluate_every": 0, "iterate.num_iterations": 2, "iterate.keep_processes": keeps}
-    config = load_config("tiny", settings | {"engine.device": device, "train.device": device})
+    config = load_config("tiny", settings | {"device": device})
     monkeypatch.setattr(Noted, "notes", notes, raising=False)
     monkeypatch.setattr(iterate, "check_run", lambda config: None)
     monkeypatch.setattr(iterate, "train_policy", train)

@@ -19,7 +19,7 @@ from selfplay_pipeline.games.matching.teacher import AskingTeacher
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.records import TurnRecord
 
-BOARD = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1, max_length=20)
+BOARD = MatchingConfig(size=3, max_score=9, scale_max=1, max_length=20)
 GAME = MatchingGame(BOARD)
 DIALOP = MatchingConfig()
 PIECES = (

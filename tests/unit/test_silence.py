@@ -16,7 +16,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.silence import compute_lines, line_of
 from selfplay_pipeline.games.base import HELD_OUT, Game, state_rng
 from selfplay_pipeline.games.matching.measures import references
-from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
+from selfplay_pipeline.games.matching.rules import VISIBLE, MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.silence import (
     REDRAWN,
     Posterior,
@@ -34,16 +34,16 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.silence import STORED, THRESHOLDS, Line, LinesFile
 from selfplay_pipeline.metrics.talk import talk_score
 
-TWO = {"size": 2, "scale_min": 1, "scale_max": 1}
+TWO = {"size": 2, "scale_max": 1}
 CELLS = {
     "scores 0 and 1": MatchingConfig(**TWO, max_score=1, hard_factor=0),
     "scores 0 and 1, filtered": MatchingConfig(**TWO, max_score=1, hard_factor=1),
     "scores 0 to 2": MatchingConfig(**TWO, max_score=2, hard_factor=0),
-    "scores 0 to 2, filtered": MatchingConfig(**TWO, max_score=2, hard_factor=1.25, p_visible=0.6),
+    "scores 0 to 2, filtered": MatchingConfig(**TWO, max_score=2, hard_factor=1.25),
     "honest": MatchingConfig(**TWO, max_score=2, hard_factor=0, visibility="complementary", score_power=3),
     "skewed, filtered": MatchingConfig(**TWO, max_score=2, hard_factor=1.1, score_power=2),
 }
-TINY = MatchingConfig(size=3, max_score=9, scale_min=1, scale_max=1)
+TINY = MatchingConfig(size=3, max_score=9, scale_max=1)
 ByView = dict[tuple[bytes, bytes], tuple[float, Tables]]
 
 
@@ -65,7 +65,7 @@ def posterior_of_all(config: MatchingConfig) -> ByView:
             masks_chance = 1 / len(every_mask)
         else:
             seen = int(one.sum() + other.sum())
-            masks_chance = config.p_visible**seen * (1 - config.p_visible) ** (8 - seen)
+            masks_chance = VISIBLE**seen * (1 - VISIBLE) ** (8 - seen)
         tables = np.where(one | other, scores, round(config.mean_score)).astype(float)
         best, hard = passes_filter(
             tables, (np.broadcast_to(one, tables.shape), np.broadcast_to(other, tables.shape)), config
@@ -122,7 +122,7 @@ def test_on_each_board_a_hidden_cell_is_drawn_anew_equally_often() -> None:
 @pytest.mark.parametrize("size", [2, 3, 4, 6])
 def test_a_step_of_a_chain_draws_as_many_cells_anew_on_each_board(size: int) -> None:
     """Counted by what the partner sees, where a filter is on that every state passes."""
-    config = TINY.model_copy(update={"size": size, "hard_factor": 1e-9, "p_visible": 0.5})
+    config = TINY.model_copy(update={"size": size, "hard_factor": 1e-9})
     chains = Posterior([(state, 0) for state in sample(config, 400)], config, np.random.default_rng(0))
     before, changed = chains.partners.copy(), []
     for _ in range(10):
@@ -172,12 +172,11 @@ def test_states_pass_the_filter_as_they_do_when_they_are_sampled(size: int) -> N
     assert 0 < hard.sum() < 300
 
 
-@pytest.mark.parametrize("low", [0.5, 1.0])
-def test_a_view_is_read_as_often_as_its_scores_and_scales_occur(low: float) -> None:
-    config = MatchingConfig(size=2, max_score=5, scale_min=low, scale_max=3, hard_factor=0, score_power=2)
+def test_a_view_is_read_as_often_as_its_scores_and_scales_occur() -> None:
+    config = MatchingConfig(size=2, max_score=5, scale_max=3, hard_factor=0, score_power=2)
     state = MatchingState(np.array([[3, 1], [4, 5]]), (np.array([[1, 1], [0, 0]], bool),) * 2, (1.7, 1.7), 8, (), ())
     rng = np.random.default_rng(0)
-    scores, scales = draw_scores(config, (300_000, 2), rng), rng.uniform(low, 3, (300_000, 1))
+    scores, scales = draw_scores(config, (300_000, 2), rng), rng.uniform(1, 3, (300_000, 1))
     alike = scores[((scores * scales).astype(int) == [5, 1]).all(axis=1)]
     readings = Readings.of(state, 0, config)
     drawn = np.array([readings.draw(rng) for _ in range(5_000)])

@@ -18,9 +18,7 @@ from selfplay_pipeline.games.matching.shy import Asker, unasked_cells
 from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.questions import is_question
 
-SMALL = MatchingConfig(
-    size=3, max_score=9, score_power=3, visibility="complementary", hard_factor=0, scale_min=1, scale_max=1
-)
+SMALL = MatchingConfig(size=3, max_score=9, score_power=3, visibility="complementary", hard_factor=0, scale_max=1)
 LARGE = MatchingConfig(hard_factor=0)
 TURNS = 200
 """Of each kind, seen from both seats of both boards."""

@@ -24,7 +24,7 @@ from selfplay_pipeline.games.bargaining.rules import BargainingState, possible_v
 from selfplay_pipeline.games.base import MESSAGE, Game, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.mentions import mentions
-from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
+from selfplay_pipeline.games.matching.rules import VISIBLE, MatchingConfig, best_matching
 from selfplay_pipeline.games.matching.scripted import Sharing, estimate, heard_cells, own_cells, propose, tell
 from selfplay_pipeline.games.matching.silence import passes_filter
 from selfplay_pipeline.games.registry import make_game
@@ -114,16 +114,12 @@ def sit(game: Game, state, player: str, number: int = 0, states=(), swap="swappe
 
 def exact(config: MatchingConfig, seat: int, mask, shown) -> dict:
     """Returns the chance of each table, partner's mask given one view of a 2×2 board, by enumeration of the rules."""
-    edges = {config.scale_min, config.scale_max}
+    edges = {1.0, config.scale_max}
     scores = range(config.max_score + 1)
     for score in scores[1:]:
-        edges |= {
-            k / score
-            for k in range(1, int(config.scale_max * score) + 1)
-            if config.scale_min < k / score < config.scale_max
-        }
+        edges |= {k / score for k in range(1, int(config.scale_max * score) + 1) if 1.0 < k / score < config.scale_max}
     ordered = sorted(edges)
-    pieces = [(low, high) for low, high in pairwise(ordered)] or [(config.scale_min, config.scale_max)]
+    pieces = [(low, high) for low, high in pairwise(ordered)] or [(1.0, config.scale_max)]
     chances: dict = defaultdict(float)
     masks = [np.array(cells).reshape(2, 2) for cells in product((False, True), repeat=4)]
     for partner in [~mask] if config.visibility == "complementary" else masks:
@@ -133,7 +129,7 @@ def exact(config: MatchingConfig, seat: int, mask, shown) -> dict:
             passed = passes_filter(table[None].astype(float), (mask[None], partner[None]), config)[1][0]
             if not passed:
                 continue
-            p = config.p_visible
+            p = VISIBLE
             chance = 1.0 if config.visibility == "complementary" else p ** partner.sum() * (1 - p) ** (~partner).sum()
             for low, high in pieces:
                 if all(
@@ -151,14 +147,12 @@ def exact(config: MatchingConfig, seat: int, mask, shown) -> dict:
     [
         {"visibility": "complementary", "hard_factor": 0},
         {"visibility": "independent", "hard_factor": 0, "scale_max": 3},
-        {"visibility": "independent", "hard_factor": 1.1, "p_visible": 0.5},
+        {"visibility": "independent", "hard_factor": 1.1},
         {"visibility": "independent", "hard_factor": 1.1, "score_power": 2, "scale_max": 2.5},
     ],
 )  # fmt: skip
 def test_a_board_is_drawn_anew_from_the_exact_distribution_given_one_view(changes, seat):
-    config = MatchingConfig(
-        **{"size": 2, "max_score": 2, "scale_min": 1, "scale_max": 1, "prompts": "compact", **changes}
-    )
+    config = MatchingConfig(**{"size": 2, "max_score": 2, "scale_max": 1, "prompts": "compact", **changes})
     game = MatchingGame(config)
     for number in range(2):
         state = game.sample_state(state_rng(7, number))
@@ -203,7 +197,7 @@ def test_a_heard_message_is_independent_of_the_truth_given_the_hearers_view(mask
     """On 2×2 boards, each state with the same view of the hearer hears all messages equally often, as enumerated."""
     game = MatchingGame(
         MatchingConfig(
-            size=2, max_score=1, scale_min=1, scale_max=1, hard_factor=0, visibility="complementary",
+            size=2, max_score=1, scale_max=1, hard_factor=0, visibility="complementary",
             protocol="fixed", messages=messages, prompts="compact",
         )
     )  # fmt: skip

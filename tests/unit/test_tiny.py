@@ -8,8 +8,10 @@ import pytest
 from factories import take
 from hypothesis import example, given
 from hypothesis import strategies as st
+from test_resume import trained
 
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.games.abilities import Lesson
@@ -19,6 +21,8 @@ from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.train.offline import TrainResult
+from selfplay_pipeline.warm_start import tiny
 from selfplay_pipeline.warm_start.tiny import build_tiny_model
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 from selfplay_pipeline.warm_start.tiny_weights import new_model
@@ -128,3 +132,26 @@ def test_the_first_heads_begin_by_attending_to_the_tokens_just_before() -> None:
     attention = model(input_ids=ids, output_attentions=True).attentions[0][0]
     for head, offset in enumerate((1, 2)):
         assert attention[head].argmax(-1)[offset:].tolist() == list(range(20 - offset))
+
+
+def test_each_stage_makes_its_own_passes_and_the_learning_rate_falls_in_the_last_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imitated: list[tuple[int, int | None, str]] = []
+
+    async def play(*given: Any, **named: Any) -> None: ...
+
+    async def imitate(config: Config, sources: Any, output: Path, trainer: Any, *, schedule: str) -> TrainResult:
+        imitated.append((config.train.epochs, config.train.best_of_group, schedule))
+        done = trained(output, held_out_losses=[])
+        (done.checkpoint / "model.safetensors").touch()
+        return done
+
+    monkeypatch.setattr(tiny, "_untrained", lambda lesson, seed, folder: folder)
+    monkeypatch.setattr(tiny, "generate_episodes", play)
+    monkeypatch.setattr(tiny, "imitate_episodes", imitate)
+    config = load_config("tiny", {"train.epochs": 7, "train.best_of_group": 1})
+    asyncio.run(build_tiny_model(config, "self-play", tmp_path / "model"))
+    stages = MatchingGame(TINY).lessons["self-play"].stages
+    *earlier, last = [(stage.epochs, 0) for stage in stages]
+    assert earlier and imitated == [*((*stage, "constant") for stage in earlier), (*last, "cosine")]

@@ -395,7 +395,7 @@ class TestRun:
 def test_rows_that_are_imitated_cannot_be_written_down_with_advantages() -> None:
     options = {"train.dump_rows": True, "train.method": "filtered-bc"}
     with pytest.raises(UserError, match=r"train.dump_rows: rows that are imitated have no advantages"):
-        check_training(load_config("tiny", options).train)
+        check_training(load_config("tiny", options).train, "cpu")
 
 
 @pytest.mark.parametrize("override", ["=3", "trainer.total_epochs=[1"])

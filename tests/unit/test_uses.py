@@ -33,8 +33,7 @@ KEYS = {key.name: key for key in keys(Config)}
 REFUSED = {
     "imitate": {"convert.placebo", "train.dump_rows"},
     "train-online": {
-        "engine.kind", "engine.server_url", "engine.startup_timeout", "engine.request_timeout", "engine.hang_timeout",
-        "engine.reconnect_timeout", "engine.extra_args",
+        "engine.kind", "engine.server_url", "engine.startup_timeout", "engine.hang_timeout", "engine.extra_args",
         "convert.credit", "convert.placebo",
         "train.method", "train.best_of_group", "train.keep_zero_signal", "train.dump_rows",
         "iterate.partner", "iterate.keep_processes", "iterate.decay_iterations",
@@ -157,7 +156,7 @@ def test_a_new_key_that_says_nothing_is_as_its_section(monkeypatch):
     assert standing(key, "convert") == "refused"
 
 
-ONLINE = {"model": "data/tiny_model", "train.lora_rank": 4, "train.kl_coef": 0.1, "train.device": "cpu"}
+ONLINE = {"model": "data/tiny_model", "train.lora_rank": 4, "train.kl_coef": 0.1, "device": "cpu"}
 
 
 def begun_online(config: Config) -> list[Any]:
@@ -180,15 +179,9 @@ def begun_online(config: Config) -> list[Any]:
     return told
 
 
-def usual_online() -> Config:
-    config = load_config("tiny", ONLINE)
-    config.online.tokens_per_pass = None  # so that `train.max_tokens_per_pass` acts
-    return config
-
-
 @cache
 def usually_told() -> list[Any]:
-    return begun_online(usual_online())
+    return begun_online(load_config("tiny", ONLINE))
 
 
 def concerned(command: str) -> list[str]:
@@ -203,7 +196,7 @@ def concerned(command: str) -> list[str]:
 @pytest.mark.long
 @pytest.mark.parametrize("name", concerned("train-online"))
 def test_training_while_playing_acts_on_the_keys_that_it_uses_and_on_no_other(name):
-    changed = usual_online()
+    changed = load_config("tiny", ONLINE)
     section, _, key = name.rpartition(".")
     setattr(value_of(changed, section) if section else changed, key, another(KEYS[name], value_of(changed, name)))
     assert (begun_online(changed) != usually_told()) == (standing(KEYS[name], "train-online") == "used")
@@ -224,7 +217,7 @@ def told_offline(config: Config, command: str) -> list[Any]:
             job = imitation.training_of(other, Path("x"))
         else:
             job = training_of(other, Path("d"), Path("x"), checkpoint="data/tiny_model", seed=other.seed)
-        told += [job.device, job.any_model]
+        told += [job.device, job.imitated, config.train.best_of_group]  # `imitate` makes its rows by the last
         told += [verl_overrides(job, DATA, 13, device) for device in ("cpu", "cuda")]
     return told
 
@@ -253,24 +246,17 @@ def test_training_on_stored_episodes_acts_on_the_keys_that_it_uses(command, name
 
 
 @pytest.mark.parametrize(
-    ("sections", "tokens"),
+    ("given", "tokens"),
     [
-        ({}, 16384),
-        ({"train": {"max_tokens_per_pass": 5000}}, 5000),
-        ({"train": {"max_tokens_per_pass": 5000}, "online": {"tokens_per_pass": 6000}}, 6000),
-        ({"train": {"max_tokens_per_pass": 10}}, 1024),
+        ({}, [4096, 16384]),
+        ({"train.max_tokens_per_pass": 5000}, [5000, 5000]),
+        ({"train.max_tokens_per_pass": 10}, [1024, 1024]),
     ],
 )
-def test_a_pass_while_playing_has_as_many_tokens_as_one_of_training_where_nothing_else_is_said(
-    sections, tokens, tmp_path
-):
-    settings = load_config("tiny", {}).model_dump(mode="json")
-    settings["online"]["tokens_per_pass"] = None
-    for name, section in sections.items():
-        settings[name] |= section
-    (tmp_path / "my.yaml").write_text(yaml.safe_dump(settings))
-    _, for_cpu, _ = begun_online(load_config(str(tmp_path / "my.yaml"), {}))
-    assert f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={tokens}" in for_cpu
+def test_a_pass_while_playing_has_as_many_tokens_as_one_of_training_or_as_the_device_usually_has(given, tokens):
+    _, *told = begun_online(load_config("tiny", given))
+    for overrides, number in zip(told, tokens, strict=True):
+        assert f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={number}" in overrides
 
 
 @pytest.mark.parametrize(("copies", "code"), [(1, 0), (2, 0), (3, 2)])

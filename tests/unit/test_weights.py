@@ -271,7 +271,7 @@ def test_a_generation_goes_on_only_with_the_same_weights(tmp_path, model, seats,
 def test_episodes_of_an_evaluation_are_not_those_of_changed_weights(tmp_path, model):
     config = load_config("tiny", {})
     states = held_out_states(make_game(config.game), 2)
-    pairings = [Pairing(str(model), other, states, tmp_path / "e.jsonl", 1, 0.5) for other in (str(model), "sharing")]
+    pairings = [Pairing(str(model), other, states, tmp_path / "e.jsonl", 1) for other in (str(model), "sharing")]
     before = [pairing.task(config).arguments for pairing in pairings]
     change(model)
     assert all(pairing.task(config).arguments != earlier for pairing, earlier in zip(pairings, before, strict=True))
@@ -341,16 +341,15 @@ def test_the_evaluation_after_an_imitation_plays_the_same_game(tmp_path, monkeyp
     assert sorted(found[2:]) == sorted([*chosen, "--device", "cpu"])
 
 
-@pytest.mark.parametrize("where", ["option", "file"])
-def test_any_model_may_be_the_one_that_a_file_names(tmp_path, trained, where):
+def test_any_model_may_be_the_one_that_a_file_names(tmp_path, trained):
     rows, file = rows_of(HONEST, tmp_path), tmp_path / "mine.yaml"
-    file.write_text(f"base: tiny\nmodel: data/tiny_shy_model\ntrain:\n  any_model: {str(where == 'file').lower()}\n")
-    asked = ("--any-model",) if where == "option" else ()
-    for options in ((), asked):
-        if where == "option" or options is asked:
-            selfplay("train", str(rows), "--config", str(file), *options, "--output", str(tmp_path / "training"))
-    assert [Path(config.model).name for config in trained][-1] == "tiny_shy_model"
-    assert where == "file" or Path(trained[0].model).name == "tiny_honest_model", "else the rows name the model"
+    file.write_text("base: tiny\nmodel: data/tiny_shy_model\n")
+    for options in ((), ("--any-model",)):
+        selfplay("train", str(rows), "--config", str(file), *options, "--output", str(tmp_path / "training"))
+    assert [(Path(job.model).name, job.any_model) for job in trained] == [
+        ("tiny_honest_model", False),
+        ("tiny_shy_model", True),
+    ]
 
 
 def test_the_partner_of_an_evaluation_is_what_it_holds_wherever_it_lies():

@@ -11,7 +11,7 @@ import numpy as np
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.matching.mentions import retold
-from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
+from selfplay_pipeline.games.matching.rules import SCALE_MIN, VISIBLE, MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.silence import Readings, passes_filter
 from selfplay_pipeline.games.matching.states import draw_scores
 
@@ -38,13 +38,13 @@ def redraw(state: MatchingState, seat: int, config: MatchingConfig, rng: np.rand
         shape = (count, *own.shape)
         partners = np.broadcast_to(~own, shape)
         if config.visibility == "independent":
-            partners = rng.random(shape) < config.p_visible
+            partners = rng.random(shape) < VISIBLE
         tables = np.where(partners, draw_scores(config, shape, rng), round(config.mean_score))
         chosen, scores = readings.draws(count, rng)
         tables[:, own] = scores
         best, passed = passes_filter(tables, (np.broadcast_to(own, shape), partners), config)
         for found in np.flatnonzero(passed)[:1]:
-            scales = [float(rng.uniform(config.scale_min, config.scale_max)) for _ in state.scales]
+            scales = [float(rng.uniform(SCALE_MIN, config.scale_max)) for _ in state.scales]
             scales[seat] = float(rng.uniform(*readings.scales[chosen[found]]))
             masks = (own, partners[found]) if seat == 0 else (partners[found], own)
             drawn = replace(

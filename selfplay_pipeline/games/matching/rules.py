@@ -11,17 +11,19 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 from scipy.optimize import linear_sum_assignment
 
 from selfplay_pipeline.games.matching.names import PAPERS
 from selfplay_pipeline.games.matching.proposals import Matching as Matching
 from selfplay_pipeline.games.tagged_session import TaggedSettings
 
-DIALOPS_BOARD = (
-    "size", "max_score", "score_power", "visibility", "p_visible", "scale_min", "scale_max", "hard_factor",
-)  # fmt: skip
+DIALOPS_BOARD = ("size", "max_score", "score_power", "visibility", "scale_max", "hard_factor")
 """Fields that must have DialOp's values for comparisons with the rewards of its human pairs."""
+VISIBLE = 0.4
+"""Chance that a player sees a cell with `visibility: independent`."""
+SCALE_MIN = 1.0
+"""Smallest private scale of a player."""
 
 
 class MatchingConfig(TaggedSettings):
@@ -41,19 +43,15 @@ class MatchingConfig(TaggedSettings):
     """Skew of the scores ⌊(max_score + 1) · u^score_power⌋, with u uniform in [0, 1): 1 gives uniform scores, larger
     values give few large ones."""
     visibility: Literal["independent", "complementary"] = "independent"
-    """Rule of visibility: `independent` shows each cell to each player with the chance `p_visible`; `complementary`
-    shows each cell to exactly one player.
+    """Rule of visibility: `independent` shows each cell to each player with a chance of 0.4; `complementary` shows each
+    cell to exactly one player.
 
     With `complementary`, no filter (`hard_factor: 0`) and skewed scores (`score_power: 3`), a player can know little of
     the best plan before the partner tells it scores: such a state is called honest.
     """
-    p_visible: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """Chance that a player sees a cell, independent for the two players; not used with `complementary`."""
-    scale_min: Annotated[float, Field(gt=0)] = 1.0
-    """Smallest value of a player's private scale, the factor by which the scores that the player sees are
-    multiplied."""
-    scale_max: Annotated[float, Field(gt=0)] = 10.0
-    """Largest value of a player's private scale; if it equals `scale_min`, both players see the same scores."""
+    scale_max: Annotated[float, Field(ge=SCALE_MIN)] = 10.0
+    """Largest value of a player's private scale, the factor by which the scores that the player sees are multiplied;
+    the smallest is 1. With 1 both players see the same scores."""
     hard_factor: Annotated[float, Field(ge=0)] = 1.25
     """Strength of the hard filter: a state is kept only if, for both players, own-view best × this < pooled best; 0
     keeps every state. Own-view best is the score of the plan that is best on one player's view; pooled best is the
@@ -83,12 +81,6 @@ class MatchingConfig(TaggedSettings):
     def is_dialops_board(self) -> bool:
         """Whether rewards can be compared with those of DialOp's human pairs."""
         return all(getattr(self, name) == type(self).model_fields[name].default for name in DIALOPS_BOARD)
-
-    @model_validator(mode="after")
-    def _ordered_scales(self) -> MatchingConfig:
-        if self.scale_min > self.scale_max:
-            raise ValueError(f"scale_min {self.scale_min} is above scale_max {self.scale_max}")
-        return self
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfplay_pipeline.games.matching.mentions import Cells, told_cells
-from selfplay_pipeline.games.matching.rules import Matching, MatchingConfig, best_matching
+from selfplay_pipeline.games.matching.rules import SCALE_MIN, Matching, MatchingConfig, best_matching
 from selfplay_pipeline.games.matching.session import MatchingSession
 from selfplay_pipeline.games.tagged_session import SeatView
 
@@ -54,7 +54,7 @@ def player_view(session: MatchingSession, seat: int) -> PlayerView:
         due=session.due,
         max_score=config.max_score,
         mean_score=config.mean_score,
-        scales=(config.scale_min, config.scale_max),
+        scales=(SCALE_MIN, config.scale_max),
         rules=config,
     )
 

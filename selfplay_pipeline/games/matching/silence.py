@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
+from selfplay_pipeline.games.matching.rules import SCALE_MIN, VISIBLE, MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.states import draw_scores
 from selfplay_pipeline.games.silence import COUNTER, PASS, SILENCE, THRESHOLDS, LineName, Rewards
 
@@ -117,7 +117,7 @@ def has_counter(config: MatchingConfig) -> bool:
     """Whether `counter` can be computed: not on larger boards, where hardly any drawn state agrees with a proposal, and
     not with secret scales.
     """
-    return config.size <= ENUMERATED and config.scale_min == config.scale_max == 1
+    return config.size <= ENUMERATED and config.scale_max == SCALE_MIN
 
 
 def own_view_plans(tables: NDArray[np.int64] | Tables, masks: Masks, config: MatchingConfig) -> Plans:
@@ -199,7 +199,7 @@ class Posterior:
         anew = rng.random(own.shape) < part
         partners = ~own
         if config.visibility == "independent":
-            partners = np.where(anew, rng.random(own.shape) < config.p_visible, self.partners[chains])
+            partners = np.where(anew, rng.random(own.shape) < VISIBLE, self.partners[chains])
         scores = np.where(partners, draw_scores(config, own.shape, rng), round(config.mean_score))
         tables = np.where(anew & ~own, scores, self.tables[chains])
         for row in np.flatnonzero(self.unsure[chains] & (rng.random(len(chains)) <= part)):
@@ -285,7 +285,7 @@ class Readings:
         same numbers.
         """
         shown = np.array([score for row in state.view(seat) for score in row if score is not None])
-        low, high = config.scale_min, config.scale_max
+        low, high = SCALE_MIN, config.scale_max
         scales, widths, edges = np.array([low]), np.ones(1), np.array([low, high])
         if low < high:
             scores = np.arange(1, config.max_score + 1)

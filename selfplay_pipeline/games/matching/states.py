@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.sections import LARGEST
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS, normalise
-from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
+from selfplay_pipeline.games.matching.rules import SCALE_MIN, VISIBLE, MatchingConfig, MatchingState, best_matching
 
 MAX_TRIES = 100_000
 """Maximum number of draws for one state.
@@ -34,7 +34,7 @@ def sample_state(config: MatchingConfig, rng: np.random.Generator, tries: int = 
     for _ in range(tries // DRAWS):
         tables = draw_scores(config, (DRAWS, *shape), rng)
         masks = draw_masks(config, (DRAWS, 2, *shape), rng)
-        scales = rng.uniform(config.scale_min, config.scale_max, (DRAWS, 2))
+        scales = rng.uniform(SCALE_MIN, config.scale_max, (DRAWS, 2))
         tables = np.where(masks.any(axis=1), tables, round(mean))
         for table, mask, scale in zip(tables, masks, scales, strict=True):
             best, hard = _best(table, mask, mean, config.hard_factor)
@@ -50,8 +50,7 @@ def sample_state(config: MatchingConfig, rng: np.random.Generator, tries: int = 
             failed += 1
     raise UserError(
         f"game: no state passed the hard filter in {tries:,} draws "
-        f"(size={config.size}, p_visible={config.p_visible}, hard_factor={config.hard_factor}); "
-        "lower game.hard_factor or game.p_visible, or set game.unfiltered_after"
+        f"(size={config.size}, hard_factor={config.hard_factor}); lower game.hard_factor, or set game.unfiltered_after"
     )
 
 
@@ -65,7 +64,7 @@ def draw_scores(config: MatchingConfig, shape: tuple[int, ...], rng: np.random.G
 def draw_masks(config: MatchingConfig, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.bool_]:
     """Returns random masks of the cells that each player sees, shape (states, 2, size, size)."""
     if config.visibility == "independent":
-        return rng.random(shape) < config.p_visible
+        return rng.random(shape) < VISIBLE
     first = rng.random((shape[0], *shape[2:])) < 0.5
     return np.stack([first, ~first], axis=1)
 
@@ -129,8 +128,8 @@ def check_fits(config: MatchingConfig, state: MatchingState) -> None:
             "game.visibility is complementary; give the configuration of these states"
         )
     for scale in state.scales:
-        if not config.scale_min <= scale <= config.scale_max:
-            raise UserError(f"scale {scale} is not in {config.scale_min:g}..{config.scale_max:g}")
+        if not SCALE_MIN <= scale <= config.scale_max:
+            raise UserError(f"scale {scale} is not in {SCALE_MIN:g}..{config.scale_max:g}")
 
 
 def _whole_numbers(data: dict[str, Any], name: str, largest: int) -> NDArray[np.int64]:

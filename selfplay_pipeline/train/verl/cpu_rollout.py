@@ -77,11 +77,7 @@ class CPUServer:
     ) -> TokenOutput:
         """Returns one completion, with the training step of the weights that gave it."""
         check_sampling(sampling_params)
-        params = SamplingParams(
-            temperature=sampling_params["temperature"],
-            max_new_tokens=sampling_params["max_new_tokens"],
-            stop_token_ids=tuple(sampling_params.get("stop_token_ids", ())),
-        )
+        params = SamplingParams.of(sampling_params)
         completion = await self._engine.generate(prompt_ids, params, session=request_id)
         return TokenOutput(
             token_ids=completion.token_ids,

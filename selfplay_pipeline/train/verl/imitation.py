@@ -55,8 +55,6 @@ class ImitationTrainer(OfflineTrainer):
         batch.fields = [field for field in batch.fields if field != WEIGHT]
         if tokens := batch.extra_info.get("max_token_len_per_gpu"):  # the longest row may be a held-out one
             batch.extra_info["max_token_len_per_gpu"] = max(tokens, *(tag["seq_len"] for tag in batch.tags))
-        temperature = self.config.actor_rollout_ref.rollout.temperature
-        batch.extra_info |= {"calculate_entropy": False, "compute_loss": True, "temperature": temperature}
-        found = self.actor_rollout_wg.compute_log_prob(batch)
+        found = self._log_probs(batch, loss=True)
         tq.kv_clear(keys=batch.keys, partition_id=PARTITION)
         return float(found.extra_info["metrics"][0]["loss"])  # each process has the mean over all

@@ -32,16 +32,7 @@ class VerlEngine:
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = "") -> Completion:
         # A new dict for each request: verl's servers take keys out of it.
-        sampling = (
-            NEUTRAL
-            | self._sampling_params
-            | {
-                "temperature": params.temperature,
-                "max_new_tokens": params.max_new_tokens,
-                "stop_token_ids": list(params.stop_token_ids),
-                "logprobs": True,
-            }
-        )
+        sampling = NEUTRAL | self._sampling_params | params.request | {"logprobs": True}
         try:
             answer = await self._client.generate(
                 request_id=session, prompt_ids=list(prompt_ids), sampling_params=sampling

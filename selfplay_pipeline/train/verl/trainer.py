@@ -203,6 +203,12 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
             self._compare_some(batch, metrics)
         return super()._compute_old_log_prob(batch, metrics)
 
+    def _log_probs(self, batch: Any, *, loss: bool) -> Any:
+        """Returns verl's answer to a forward pass over stored rows."""
+        temperature = self.config.actor_rollout_ref.rollout.temperature
+        batch.extra_info |= {"calculate_entropy": False, "compute_loss": loss, "temperature": temperature}
+        return self.actor_rollout_wg.compute_log_prob(batch)
+
     def _compare_some(self, batch: Any, metrics: dict[str, Any]) -> None:
         """Measure the gap between stored log-probs and the trainer's, on one pass with rows of all lengths.
 
@@ -210,9 +216,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         """
         count = self._micro_batch_size * self.config.trainer.n_gpus_per_node * self.config.trainer.nnodes
         some = batch.select_keys(batch.keys[:: len(batch.keys) // count][:count])
-        temperature = self.config.actor_rollout_ref.rollout.temperature
-        some.extra_info |= {"calculate_entropy": False, "compute_loss": False, "temperature": temperature}
-        self.actor_rollout_wg.compute_log_prob(some)
+        self._log_probs(some, loss=False)
         data = tq.kv_batch_get(
             keys=some.keys,
             partition_id=some.partition_id,
