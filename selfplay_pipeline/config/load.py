@@ -105,18 +105,20 @@ def load_config(
     check_used(command, config, file, given)
     config.model = shipped(config.model or (GPU_MODEL if gpu else TINY_MODEL))
     config.iterate.partner = shipped(config.iterate.partner)
-    _use_all(config, gpus)
+    _use_all(config, gpus, command)
     tell(f"configuration: {said}")
     return config
 
 
-def _use_all(config: Config, gpus: int) -> None:
+def _use_all(config: Config, gpus: int, command: str) -> None:
     """Use all GPUs of the machine to play and to train, where the configuration does not say how many."""
     train, engine, generate = config.train, config.engine, config.generate
     if config.device != "cpu":
         if "gpus_per_node" not in train.model_fields_set:
             train.gpus_per_node = max(1, gpus)
-        if "data_parallel" not in engine.model_fields_set and engine.kind == "sglang" and not engine.server_url:
+        launched = engine.kind == "sglang" and not engine.server_url
+        # `train-online` serves copies of the model on the GPUs that it trains on.
+        if "data_parallel" not in engine.model_fields_set and launched and command != "train-online":
             engine.data_parallel = max(1, gpus // engine.tensor_parallel)
     if "max_concurrency" not in generate.model_fields_set:
         generate.max_concurrency *= len(engine.server_url) or engine.data_parallel

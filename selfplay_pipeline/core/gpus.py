@@ -7,6 +7,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+ANSWER_SECONDS = 30
+"""Seconds after which `nvidia-smi` counts as hung."""
+
 
 def gpu_visible() -> bool:
     """Whether an NVIDIA GPU is visible, without importing torch. An empty CUDA_VISIBLE_DEVICES hides all."""
@@ -37,8 +40,9 @@ def gpu_driver() -> str | None:
 
 
 def _nvidia_smi(*arguments: str) -> list[str]:
-    """Returns the lines that `nvidia-smi` prints; empty if it is not installed."""
+    """Returns the lines that `nvidia-smi` prints; empty if it is not installed or does not answer."""
     try:
-        return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True).stdout.splitlines()
-    except OSError:
+        done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=ANSWER_SECONDS)
+        return done.stdout.splitlines()
+    except (OSError, subprocess.TimeoutExpired):
         return []

@@ -34,6 +34,8 @@ GRACE_SECONDS = 8.0
 """Seconds between asking a process to end and killing it."""
 NEEDED_FILES = 1024
 """Number of open files that each process of a server or a trainer needs; most systems allow this number."""
+MOST_FILES = 65_536
+"""Number of open files to ask for, because each episode that is played has a connection."""
 SCRATCH_VARIABLE = "SELFPLAY_SCRATCH"
 """Environment variable with the scratch folder, which the supervisor makes for the command and removes at its end.
 Other users cannot read it.
@@ -125,7 +127,7 @@ def spawn(command: Sequence[str], log_path: Path, env: Mapping[str, str] | None 
     Raises:
         UserError: The process may open fewer files than a server or a trainer needs.
     """
-    _allow_open_files()
+    _check_open_files()
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with append_to(log_path) as log:
         process = subprocess.Popen(
@@ -139,14 +141,21 @@ def spawn(command: Sequence[str], log_path: Path, env: Mapping[str, str] | None 
     return Child(process, log_path)
 
 
-def _allow_open_files() -> None:
-    """Raises the limit on open files of this process and its children as far as the system allows."""
+def allow_open_files() -> int:
+    """Raise the limit on open files of this process and its children as far as the system allows; return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < NEEDED_FILES <= hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (NEEDED_FILES, hard))
-    elif soft < NEEDED_FILES:
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return max(soft, most)
+
+
+def _check_open_files() -> None:
+    """Raises UserError if the limit on open files is too low for a server or a trainer."""
+    allowed = allow_open_files()
+    if allowed < NEEDED_FILES:
         raise UserError(
-            f"{hard} files may be open at once, too few for a server or a trainer; run `ulimit -n {NEEDED_FILES}` "
+            f"{allowed} files may be open at once, too few for a server or a trainer; run `ulimit -n {NEEDED_FILES}` "
             "in a new shell, then the same command there"
         )
 

@@ -157,17 +157,3 @@ def _handle(handler: Callable[..., None] | signal.Handlers) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` asks
             signal.signal(number, handler)
-
-
-async def all_of(*work: Coroutine[Any, Any, T]) -> list[T]:
-    """Run tasks concurrently and return all results; if one fails, stop the others before raising its error."""
-    import asyncio  # takes long
-
-    tasks = [asyncio.create_task(one) for one in work]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise

@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.processes import allow_open_files
 from selfplay_pipeline.core.server_keys import SERVER_KEY, redacted
 from selfplay_pipeline.core.terminal.harmless import harmless
 from selfplay_pipeline.engines.answers import read_object
@@ -98,6 +99,7 @@ class Http:
     @property
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
+            allow_open_files()
             key = {"Authorization": f"Bearer {self._key}"} if self._key else {}
             # Without compression, an answer takes no more memory than the bytes that arrive.
             self._session = aiohttp.ClientSession(

@@ -18,7 +18,6 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.small_files import read_object
-from selfplay_pipeline.core.stopping import all_of
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.evaluate.tally import Seating, Tally
@@ -151,7 +150,7 @@ class Evaluation(BaseModel):
 
 
 async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | None = None) -> Evaluation:
-    """Play the missing episodes of all modes concurrently, and write `evaluation.json`.
+    """Play the missing episodes and write `evaluation.json`.
 
     Raises:
         UserError: A checkpoint or its tokenizer is unusable, or the folder holds another evaluation.
@@ -164,17 +163,16 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         async with Servers(config, job.output, at_once=at_once) as own:
             return await run_evaluate(config, job, own)
     reports: dict[Mode, ModeReport] = {}
-    played = [*product(job.modes(config), (None, *job.swaps))]
-    counts = await all_of(*(play_pairing(config, job.pairing(config, *of), servers) for of in played))
-    failures = dict(zip(played, counts, strict=True))
     for mode in job.modes(config):
-        tally, lost = tally_of(config, job, mode), failures[mode, None]
+        lost = await play_pairing(config, job.pairing(config, mode), servers)
+        lost_swapped = sum([await play_pairing(config, job.pairing(config, mode, swap), servers) for swap in job.swaps])
+        tally = tally_of(config, job, mode)
         tally.statuses.update({Status.ENGINE_FAILURE.value: lost} if lost else {})
         reports[mode] = ModeReport(
             episodes=tally.statuses.total(),
             statuses=dict(tally.statuses),
             figures=tally.totals().intervals(),
-            words=_worth(config, job, mode, sum(failures[mode, swap] for swap in job.swaps)) if job.swaps else None,
+            words=_worth(config, job, mode, lost_swapped) if job.swaps else None,
         )
     evaluation = Evaluation(
         player=job.player,
@@ -256,10 +254,15 @@ def rises_over(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode, 
     return {
         mode: rise_of(
             [rewards_of(config, one, mode) for one in pair],
-            [rewards_of(config, one, mode, "swapped") for one in pair if job.swaps],
+            [rewards_of(config, one, mode, "swapped") for one in pair if _swapped_in(pair, mode)],
         )
         for mode in job.modes(config)
     }
+
+
+def _swapped_in(pair: Sequence[EvaluationJob], mode: Mode) -> bool:
+    """Whether all of the evaluations have episodes with swapped messages."""
+    return all(job.file(mode, "swapped").exists() for job in pair)
 
 
 def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:

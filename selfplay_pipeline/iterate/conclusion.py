@@ -75,7 +75,8 @@ def _claims(last: Evaluated) -> Iterator[Claim]:
             line.high,
         )
     if last.held_out_words:
-        yield Claim("words are worth something", {mode: words.worth for mode, words in last.held_out_words.items()})
+        worth = {mode: words.worth for mode, words in last.held_out_words.items()}
+        yield Claim("the reward falls when messages are swapped", worth)
         worth = {mode: rise.worth for mode, rise in rises if rise.worth}
         yield Claim("the worth of words rose", worth, opposite="the worth of words fell")
 

@@ -70,7 +70,7 @@ def check_online(config: Config) -> None:
         check_compiler()
     copies = config.train.workers // shared
     wanted = config.engine.data_parallel
-    if wanted not in (1, copies, gpus // shared):
+    if wanted not in (1, copies):
         raise UserError(
             f"engine.data_parallel {wanted}: train-online serves {copies} copies of the model, one on each {shared} of "
             f"its {config.train.workers} training processes; leave it out"

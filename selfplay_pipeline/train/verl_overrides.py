@@ -12,6 +12,8 @@ from typing import Any, Literal
 from packaging.version import Version
 
 from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.hub import config_of
 from selfplay_pipeline.core.loopback import loopback_environment
 from selfplay_pipeline.engines.open import Device
 from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
@@ -20,6 +22,10 @@ PARTS = "selfplay_pipeline.train.verl"
 EXTENSION = f"{PARTS}.load_offline"
 IMPORTANCE_THRESHOLD = 2.0
 """Upper bound of the importance weights (trainer over engine, per token); larger weights are truncated."""
+ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
+"""Kinds of layers, by their names in a model's configuration, that are attention."""
+NO_ATTENTION = ("mamba", "ssm", "conv")
+"""Words in the keys of the configuration of a model with other layers."""
 OBJECT_STORE_BYTES = 300_000_000
 """Size of Ray's shared memory; small, because trajectories pass through TransferQueue's own sockets."""
 
@@ -185,14 +191,14 @@ def _model_settings(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
+def policy_settings(options: PolicyTraining, device: Device) -> dict[str, Any]:
     """Returns the settings that every training of a policy has: model, loss, optimizer, precision, processes."""
     half = resolve_dtype(options, device) == "bfloat16"
     flash = device == "cuda" and half and _flash_attention_installed()
     settings: dict[str, Any] = {
         "algorithm.rollout_correction.rollout_is": "token",
         "algorithm.rollout_correction.rollout_is_threshold": IMPORTANCE_THRESHOLD,
-        "actor_rollout_ref.model.use_remove_padding": device == "cuda",
+        "actor_rollout_ref.model.use_remove_padding": device == "cuda" and can_be_packed(options.base),
         "actor_rollout_ref.model.enable_gradient_checkpointing": options.gradient_checkpointing,
         "+actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_2" if flash else "sdpa",
         "actor_rollout_ref.actor.strategy": "fsdp2",
@@ -214,6 +220,20 @@ def policy_settings(options: TrainOptions, device: Device) -> dict[str, Any]:
     settings |= _precision("bf16" if half else "fp32") | _checkpoint(options)
     settings |= _CPU if device == "cpu" else _memory(options, half)
     return settings if options.joins_cluster else settings | _ray_of_its_own(options, device)
+
+
+def can_be_packed(model: str) -> bool:
+    """Whether only attention passes information between a model's tokens, so that rows in one sequence stay apart.
+
+    Convolutions and recurrent layers would pass it from one row to the next. A model whose configuration cannot be read
+    is reported elsewhere.
+    """
+    try:
+        config = config_of(model)
+    except UserError:
+        return True
+    kinds = set(getattr(config, "layer_types", None) or ())
+    return kinds <= ATTENTION and not any(word in key for key in config.to_dict() for word in NO_ATTENTION)
 
 
 def _memory(options: TrainOptions, half: bool) -> dict[str, Any]:

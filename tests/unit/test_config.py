@@ -137,3 +137,8 @@ def test_all_gpus_are_used_unless_the_configuration_says_how_many(given, used):
     """Processes that train, copies of the model that play, and episodes at the same time, 256 for each copy."""
     config = load_config("default", given, gpus=8)
     assert (config.train.gpus_per_node, config.engine.data_parallel, config.generate.max_concurrency) == used
+
+
+def test_online_training_serves_on_the_gpus_that_it_trains_on():
+    config = load_config("default", {"train.gpus_per_node": 4}, gpus=8, command="train-online")
+    assert (config.train.gpus_per_node, config.engine.data_parallel) == (4, 1)

@@ -11,7 +11,6 @@ import sys
 import pytest
 
 from selfplay_pipeline.core import stopping
-from selfplay_pipeline.core.stopping import all_of
 
 
 @pytest.fixture
@@ -65,25 +64,6 @@ def test_long_work_of_a_task_is_interrupted_at_once_and_the_task_cleans_up(stop)
     with pytest.raises(KeyboardInterrupt):
         stopping.run(work())
     assert done == ["cleaned up"]
-
-
-async def test_if_one_of_several_fails_the_others_are_stopped_before_the_error_is_raised():
-    stopped = []
-
-    async def wait(name: str) -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            await asyncio.sleep(0)
-            stopped.append(name)
-
-    async def fail() -> None:
-        await asyncio.sleep(0)
-        raise ValueError("broken")
-
-    with pytest.raises(ValueError, match="broken"):
-        await all_of(wait("one"), fail(), wait("other"))
-    assert stopped == ["one", "other"]
 
 
 def test_what_is_no_task_cleans_up_likewise(stop):

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from transformers import AutoConfig
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +36,7 @@ from selfplay_pipeline.train.groups import (
     updates_of,
 )
 from selfplay_pipeline.train.offline import check_training, export_of, run_train
-from selfplay_pipeline.train.verl_overrides import environment, plan_for, verl_overrides, worker_threads
+from selfplay_pipeline.train.verl_overrides import can_be_packed, environment, plan_for, verl_overrides, worker_threads
 
 DATA = TrainData(
     groups=[],
@@ -425,3 +426,11 @@ def test_an_adapter_that_cannot_be_is_refused_in_one_line(given: dict[str, Any],
     with pytest.raises(UserError, match=said) as refused:
         load_config("tiny", given)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "packed"), [("qwen2", True), ("gemma3_text", True), ("lfm2", False), ("qwen3_next", False), ("jamba", False)]
+)
+def test_rows_of_a_model_with_other_layers_than_attention_are_padded(tmp_path: Path, kind: str, packed: bool) -> None:
+    AutoConfig.for_model(kind).save_pretrained(tmp_path)
+    assert can_be_packed(str(tmp_path)) is packed
