@@ -24,7 +24,7 @@ SEVERAL = {int: "whole numbers", float: "numbers", str: "texts"}
 
 @dataclass(frozen=True)
 class Key:
-    """One key.
+    """One key of the configuration, with the metadata of its field.
 
     Attributes:
         name: Name with its section, such as `generate.num_episodes`.

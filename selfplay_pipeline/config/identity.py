@@ -89,8 +89,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     """Returns the keys in which two runs differ, each with both values: keys of the configuration if possible, else
     keys of the records.
 
-    A key that is newer than `before` has its default value there. Keys of the configuration that do not decide `now`
-    are left out.
+    A key that `before` lacks, because it is newer, counts there with its default value. A key of the configuration that
+    `now` lacks is not compared.
     """
     then, today = _by_keys(before), _by_keys(now)
     then, today = _anywhere(then), _anywhere(today)

@@ -35,7 +35,7 @@ class CheckReport:
 
 
 def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckReport:
-    """Check every row, and write the report next to the data as `<name>.check.txt`.
+    """Check every row, write the report next to the data as `<name>.check.txt`, and return it.
 
     Args:
         path: The file train.parquet or val.parquet.

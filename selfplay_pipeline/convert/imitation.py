@@ -49,7 +49,7 @@ class Source(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Source:
-        """Parse FILE or FILE=WEIGHT.
+        """Returns the source that an argument FILE or FILE=WEIGHT names.
 
         Raises:
             UserError: The weight is not a finite number above 0.

@@ -71,7 +71,7 @@ class _Index:
     statuses: Counter[str] = field(default_factory=Counter)
     states: dict[int, bytes] = field(default_factory=dict)
     policy: PolicyRecord | None = None
-    """Checkpoint that sampled the first trajectory."""
+    """Checkpoint that sampled the first trajectory; None before the first one."""
     line: int = 0
     """Line number of the episode with the first trajectory."""
 
@@ -105,7 +105,7 @@ def run_convert(
     decided: Mapping[str, Any] | None = None,
     write: bool = True,
 ) -> Converted:
-    """Write `train.parquet`, `val.parquet` if it has rows, and `convert_report.txt`.
+    """Write `train.parquet`, `val.parquet` if it has rows, and `convert_report.txt`; returns their counts.
 
     Memory grows by about 50 bytes per episode. The rows of all episodes are stored in a temporary file in `out_dir`
     until their order is known.

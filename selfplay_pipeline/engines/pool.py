@@ -254,7 +254,7 @@ async def open_engine(
     shares_gpu: bool = False,
     alone: bool = False,
 ) -> AsyncIterator[LoadingEngine]:
-    """Open the engine that serves `model`; a launched server is stopped at the end.
+    """Yields an engine that serves `model`; stops a launched server at the end.
 
     Args:
         log_path: File for the output of a launched server.

@@ -27,7 +27,7 @@ AT_ONCE = 50
 
 
 def compute_lines(game: Game, states: int, seed: int) -> Lines:
-    """Returns the mean rewards of plays without words over states from a separate seed space.
+    """Returns the mean reward of each strategy without words, on states from a separate seed space.
 
     Args:
         game: The configured game.

@@ -216,7 +216,7 @@ class Session(Protocol):
     def status(self) -> str | None: ...
     def opening(self, seat: int) -> Opening: ...
     def step(self, seat: int, text: str, *, cut: bool = False) -> Step:
-        """Take a seat's turn. An implementation calls `check_may_act` in its first line.
+        """Take a seat's turn and return its result. An implementation calls `check_may_act` in its first line.
 
         Args:
             text: Text of the turn, with one action in it.
@@ -286,7 +286,7 @@ class Game(ABC):
 
     @abstractmethod
     def sample_state(self, rng: np.random.Generator) -> State:
-        """Draw a state.
+        """Returns a randomly drawn state.
 
         Raises:
             UserError: The configuration admits no state.
@@ -294,7 +294,7 @@ class Game(ABC):
 
     @abstractmethod
     def start(self, state: State) -> Session:
-        """Begin an episode of a state."""
+        """Returns the session of a new episode on a state."""
 
     @abstractmethod
     def state_to_json(self, state: State) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class People:
 
 
 def write_people(game: Game, output: Path | None) -> People:
-    """Write the human episodes on states of the configured game, one JSON line per episode.
+    """Write the human episodes on states of the configured game as JSON lines, and return their counts.
 
     Args:
         game: The configured game.

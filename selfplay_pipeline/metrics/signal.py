@@ -61,7 +61,7 @@ class Signal:
 
     @classmethod
     def of(cls, groups: Iterable[Collection[float]]) -> Signal:
-        """Count groups, each given as the rewards of its episodes."""
+        """Returns the counts for groups, each given as the rewards of its episodes."""
         found = [has_signal(rewards) for rewards in groups]
         return cls(len(found), found.count(False))
 

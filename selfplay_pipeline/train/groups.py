@@ -100,7 +100,7 @@ class TrainData:
 
 
 def read_data(files: Sequence[Path], vocabulary: int | None = None, *, alone: bool = False) -> TrainData:
-    """Read groups, rewards and lengths, and check every row.
+    """Returns the groups in parquet files, with their rewards and lengths, after a check of every row.
 
     Args:
         files: Parquet files, all sampled at one temperature.

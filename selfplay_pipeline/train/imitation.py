@@ -43,7 +43,9 @@ async def imitate_episodes(
     *,
     schedule: Schedule = "cosine",
 ) -> TrainResult:
-    """Convert the episodes to rows, unless an earlier call has, and train on them; an interrupted training continues.
+    """Convert episodes to rows, train on them, and return the result of the training.
+
+    Rows that an earlier call has made are kept, and an interrupted training continues.
 
     Args:
         config: The configuration.

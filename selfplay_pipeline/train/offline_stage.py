@@ -84,7 +84,7 @@ def model_of(data: Path) -> str:
 
 
 async def train_policy(job: TrainConfig, trainer: Trainer | None = None, command: str = "train") -> TrainResult:
-    """Run a training, or continue an interrupted one.
+    """Run a training, or continue an interrupted one; returns its result.
 
     Args:
         job: The training.

@@ -53,7 +53,7 @@ def write_games(
     test_seed: int,
     per_seat: bool = False,
 ) -> tuple[Path, Path]:
-    """Sample states and write `train.parquet` and `test.parquet`.
+    """Sample states, write `train.parquet` and `test.parquet`, and return the two files.
 
     Args:
         out: The output folder.

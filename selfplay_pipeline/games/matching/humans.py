@@ -35,7 +35,7 @@ Entry = dict[str, Any]
 
 
 def human_episodes(path: Path = GAMES) -> Iterator[HumanEpisode]:
-    """Returns DialOp's games; empty if the file is missing. Seat 0 is the player with the first turn."""
+    """Yields the human games of DialOp; none if the file is missing. Seat 0 is the player with the first turn."""
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
         game = json.loads(line)
         log = game["action_log"]

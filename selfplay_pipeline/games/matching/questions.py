@@ -37,7 +37,7 @@ def asked_pairs(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> s
 
 
 def asking(turns: Sequence[Turn], state: MatchingState, seat: int) -> Asking:
-    """Count one player's questions in an episode, and the answers to them."""
+    """Returns counts of one player's questions in an episode, and of the answers to them."""
     view = _displayed(state, 1 - seat)
     own_numbers: set[str] = set()
 

@@ -23,7 +23,7 @@ DRAWS = 100
 
 
 def sample_state(config: MatchingConfig, rng: np.random.Generator, tries: int = MAX_TRIES) -> MatchingState:
-    """Draw states until one passes the hard filter, or `unfiltered_after` of them have failed.
+    """Returns the first drawn state that passes the hard filter, or the next one after `unfiltered_after` have failed.
 
     Raises:
         UserError: No state passed in `tries` draws, so the configuration leaves nothing to talk about.

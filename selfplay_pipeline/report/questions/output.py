@@ -29,7 +29,9 @@ WITH_HUMANS = ("questions", "facts", "asking", "reward")
 
 
 def write(analysis: Analysis, formats: Sequence[Format], out: Path) -> list[Path]:
-    """Write plots, analysis.json and analysis.md; all contents are computed before the first file is written.
+    """Write plots, analysis.json and analysis.md, and return the files.
+
+    All contents are computed before the first file is written.
 
     Raises:
         UserError: The folder cannot be written.

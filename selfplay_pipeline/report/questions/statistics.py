@@ -113,7 +113,7 @@ def reward_by_questions(parts: pd.DataFrame) -> list[Bin]:
 
 
 def trend(steps: Numbers, values: Values, states: Numbers, resamples: int = RESAMPLES) -> Trend:
-    """Test a figure of single episodes for a rise or fall over the steps.
+    """Returns the trend of a figure of single episodes over the steps, with a test for a rise or fall.
 
     All arguments have shape (episodes,); NaN is left out.
     """

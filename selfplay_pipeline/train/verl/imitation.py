@@ -1,4 +1,4 @@
-"""verl's trainer with a supervised loss; it skips all computations for comparing episodes."""
+"""verl's trainer with a supervised loss; it skips old log-probs and advantages, which imitation does not need."""
 
 from __future__ import annotations
 
