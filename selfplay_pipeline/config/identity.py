@@ -101,7 +101,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 
 def in_words(differences: Mapping[str, tuple[Any, Any]]) -> str:
-    """Returns the first differences and the number of the others, in one line."""
+    """Returns one line with the first differences and the number of further ones."""
     said = [_in_words(key, *values) for key, values in list(differences.items())[:MOST_DIFFERENCES]]
     more = len(differences) - len(said)
     return "; ".join([*said, *([f"{more} more"] if more else [])])

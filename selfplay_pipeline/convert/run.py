@@ -219,7 +219,7 @@ def _check_vocabulary(record: EpisodeRecord) -> None:
 
 
 def _check_sampler(where: str, number: int, policy: PolicyRecord, index: _Index) -> None:
-    """Raises UserError unless the tokens are usable for training together with those of the earlier episodes."""
+    """Raises UserError unless one training can use the tokens of this episode and of the earlier episodes."""
     if (policy.top_p, policy.top_k, policy.repetition_penalty) != (1.0, -1, 1.0):
         raise UserError(
             f"{where}: field 'policy': sampled with top_p, top_k or a penalty, which the log-probs do not include; "

@@ -135,7 +135,7 @@ def examine(config: Config, shapes: Shapes, machine: Machine, row_tokens: int | 
         config: The configuration, with a model.
         shapes: Sizes of the model.
         machine: The machine.
-        row_tokens: Tokens of the longest row; by default those of the context.
+        row_tokens: Tokens of the longest row; by default the context length.
     """
     device = resolve_device(config.device)
     context = min(shapes.context, config.engine.context_length or shapes.context)

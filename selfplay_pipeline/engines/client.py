@@ -80,8 +80,8 @@ class Client:
     between two batches, however many requests wait. If it cannot, in a long prompt on one slow core or while CUDA
     kernels are compiled, its processes use the processor. So a server counts as hung if, for `hang_timeout`, it gave no
     answer, no health check passed its scheduler, and none of its processes worked (or one is stopped, as by SIGSTOP). A
-    server that works but answers nothing for `request_timeout` counts as hung too. Of a server that this process did
-    not launch, only the answers are known.
+    server that works but answers nothing for `request_timeout` counts as hung too. The processes of a server that was
+    not launched here are unknown; only its answers count.
     """
 
     def __init__(

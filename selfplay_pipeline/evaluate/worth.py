@@ -40,10 +40,10 @@ class Words(BaseModel):
         swapped_reward: Reward with swapped messages. In the fixed protocol its expectation is at most the silence line.
         worth: Reward minus swapped reward. It contains the harm that a false message does.
         gain: Reward minus silence line, without the line's own error; None if the line is unknown.
-        named_reward: Reward if messages name the same things but say of them what holds in the redrawn state; None for
-            a game without such messages.
+        named_reward: Reward if messages name the same things, but tell the facts of the redrawn state about them; None
+            for a game without such messages.
         which: Named reward minus swapped reward: the worth of choosing which things to name.
-        what: Reward minus named reward: the worth of what is said about the named things.
+        what: Reward minus named reward: the worth of the facts that are told about the named things.
         heard: Number of swapped messages.
         empty: Number of swapped messages whose replacement has no content, because the counterfactual speaker sent
             none.

@@ -84,7 +84,7 @@ class Lesson:
 
 @runtime_checkable
 class WordlessPlay(Protocol):
-    """Ability to compute the rewards of plays without words (see `games/silence.py`)."""
+    """Ability to compute the rewards of strategies without words (see `games/silence.py`)."""
 
     def wordless_rewards(self, states: Sequence[Any], rng: np.random.Generator) -> Mapping[LineName, Rewards]:
         """Returns the expected rewards of each wordless play on each state, averaged over all seats; `silence` is

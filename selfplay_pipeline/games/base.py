@@ -332,7 +332,7 @@ class Game(ABC):
 
     @cached_property
     def wordless(self) -> Lines:
-        """Known lines of play without words that this configuration allows; those that are not known are missing."""
+        """Known expected rewards of strategies without words that this configuration allows, by name."""
         lines = known_lines(self.config, self.folder)
         return {name: line for name, line in lines.items() if name == SILENCE_LINE or not self.silence_is_bound}
 
@@ -376,7 +376,7 @@ class Game(ABC):
         """Checks that an outcome is possible for an episode of the state that reached its goal.
 
         Args:
-            outcome: An `OutcomeRecord` of `generate/records.py`; its `best` is that of the state.
+            outcome: An `OutcomeRecord` of `generate/records.py`; its `best` is the best score of the state.
 
         Raises:
             ValueError: No episode of the state can have this outcome; the message names the field.

@@ -1,4 +1,4 @@
-"""Results of training and evaluation in an iteration; `generate.summary` and `convert.result` have the others.
+"""Results of training and evaluation in an iteration; other results are in `generate.summary` and `convert.result`.
 
 Unknown fields, from a later version, are kept; missing fields, from an earlier version, get their default.
 """

@@ -3,7 +3,7 @@
 Pure; every figure is a ratio of sums, so that `bootstrap` can resample states.
 
 A game's own figures follow them (`Game.figures`). The caller chooses the seats to measure: an evaluation measures the
-seats of the evaluated player; the summary of a file those of the policy, or all seats for figures with `everyone`.
+seats of the evaluated player; the summary of a file measures the policy's, or all seats for figures with `everyone`.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _in_seat(seat: int, role: str) -> Figure:
 
 
 def figures_of(*games: Game) -> dict[str, Figure]:
-    """Returns the figures of these games by name, in display order; without games, those of every game.
+    """Returns the figures of these games by name, in display order; without games, the figures that every game has.
 
     The figures `illegal_…`, one per kind of error, follow the figure `illegal`.
     """

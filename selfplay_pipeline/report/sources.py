@@ -30,7 +30,7 @@ class EpisodesFile:
     """A file of episodes.
 
     Attributes:
-        label: Description of the episodes, for people.
+        label: Displayed description of the episodes.
         iteration: Iteration of the run; None outside a run.
         player: Name of the evaluated player, if it is not the trained policy.
     """

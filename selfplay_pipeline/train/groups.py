@@ -199,7 +199,7 @@ def by_length(lengths: Sequence[int], block: int) -> list[int]:
 
     Args:
         lengths: Tokens of each row; their number is a multiple of `block`.
-        block: Number of rows that must stay together, those of one update on one process.
+        block: Number of rows that must stay together: the rows of one update on one process.
 
     Returns:
         Positions of the rows; each row stays in its block.

@@ -154,7 +154,7 @@ def _digest(path: Path) -> str:
 
 
 def trained_weights(config: Config) -> int:
-    """Returns the number of weights that `imitate` trains: all of the model's, or those of its LoRA adapter."""
+    """Returns the number of weights that `imitate` trains: all weights of the model, or of its LoRA adapter."""
     try:
         shapes = shapes_of(str(config.model))
     except UserError as error:

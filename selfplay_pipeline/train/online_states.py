@@ -16,7 +16,7 @@ from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, GameSettings, Sta
 from selfplay_pipeline.games.registry import make_game
 
 Perspectives = Literal["both", "one"]
-"""Training rows of an episode: one per player (`both`), or only that of `seat` (`one`)."""
+"""Training rows of an episode: one per player (`both`), or only the row of `seat` (`one`)."""
 
 TRAIN_SPLIT, MONITOR_SPLIT = "train", "monitor"
 """Values of `extra_info.split` in train.parquet and test.parquet."""

@@ -42,7 +42,7 @@ class BargainingConfig(TaggedSettings):
     name: Literal["bargaining"] = "bargaining"
     """Name of the game."""
     reward: Literal["cooperative", "semi", "selfish"] = "cooperative"
-    """Value that is rewarded: the sum for both players (cooperative), the player's plus a part of the partner's
+    """Value that is rewarded: the sum of both players' values (cooperative), the player's plus a part of the partner's
     (semi), or the player's alone (selfish).
     """
     semi_lambda: Annotated[float, Field(ge=0, le=1)] = 0.5

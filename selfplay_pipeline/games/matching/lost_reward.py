@@ -115,7 +115,7 @@ def notes(state: MatchingState, turns: Sequence[Any], config: MatchingConfig) ->
 
     Both values are expected points. They may exceed the best score, which the seat does not know. The value of a
     message is the change in the expected score of its receiver's best plan. The value of a proposal is its expected
-    score for the proposer, shown next to that of the proposer's best plan.
+    score for the proposer, next to the expected score of the proposer's best plan.
     """
     values = _values(state, turns, config) if _is_of(config, state) else [""] * len(turns)
     said = ((false_claims(state, turn), value) for turn, value in zip(turns, values, strict=True))

@@ -49,7 +49,7 @@ class Records:
     """Episodes of a log directory or a run.
 
     Attributes:
-        unit: Name of a step, for people.
+        unit: Displayed name of a step.
         lost: Number of episodes left out because a machine failed.
         comparable: The game, if human episodes on states of the same configuration exist; else None.
     """

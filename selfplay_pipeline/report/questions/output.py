@@ -25,7 +25,7 @@ CHARTS = {
 }  # fmt: skip
 """Titles of all possible charts by key. All but `kinds` and the last show the figure of that name over the steps."""
 WITH_HUMANS = ("questions", "facts", "asking", "reward")
-"""Charts with a line for people."""
+"""Charts with a reference line that shows human episodes."""
 
 
 def write(analysis: Analysis, formats: Sequence[Format], out: Path) -> list[Path]:

@@ -138,7 +138,7 @@ def correlation(
     removed.
 
     With steps as strata, the correlation cannot come from a common trend. With the states of each step as strata, it
-    cannot come from hard states that also invite questions. The interval is that of the slope between the standardised
+    cannot come from hard states that also invite questions. The interval belongs to the slope between the standardised
     figures.
     """
     known = pd.DataFrame({"x": first, "y": second, "within": within, "state": states}).dropna()

@@ -77,7 +77,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     _enable_hybrid_replicas = False
     _held: Path | None = None
-    """Save whose weights and optimizer are in memory."""
+    """Save whose weights and optimizer are in memory; None if none."""
     _untouched: tuple[str, int] | None = None
     """Model whose original weights are in memory, with a new optimizer; and the seed of its LoRA adapter."""
 
@@ -190,7 +190,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         return batch
 
     def _in_passes(self, batch: Any) -> Any:
-        """Returns a batch after setting the fields that a pass reads, and the size of a pass, which verl's results lack."""
+        """Returns a batch after setting the fields and the size of a pass; batches that verl returns lack both."""
         batch.extra_info["micro_batch_size_per_gpu"] = self._micro_batch_size
         batch.fields = PASS_FIELDS
         if tokens := self.config.selfplay.get("tokens_per_pass"):
