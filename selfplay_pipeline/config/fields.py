@@ -110,7 +110,7 @@ def used_by(field: FieldInfo) -> UsedBy | None:
 
 
 def sections(annotation: Any) -> list[type[Section]]:
-    """Returns the sections that a field may hold; several if its type is a union."""
+    """Returns the classes of sections in a field's type, sorted by name; several if the type is a union."""
     found = (kind for kind in kinds(annotation) if isinstance(kind, type) and issubclass(kind, Section))
     return sorted(found, key=lambda kind: kind.__name__)
 

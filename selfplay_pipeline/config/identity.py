@@ -164,8 +164,9 @@ def _anywhere(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _defaults(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns all keys of a configuration with these values; empty if there are no keys, or if they are no longer
-    valid.
+    """Returns all keys of a configuration with these values, and with defaults for other keys.
+
+    The result is empty if `found` has no key of the configuration, or a value that is no longer valid.
     """
     nested: dict[str, Any] = {}
     for key in filter(_is_key, found):

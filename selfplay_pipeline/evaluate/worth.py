@@ -129,7 +129,7 @@ def rise_of(said: Sequence[Totals], swapped: Sequence[Totals]) -> Rise:
 
 
 def rows_of_words(columns: Sequence[Words | None]) -> list[tuple[str, list[str]]]:
-    """Returns a table of the worth of words: the label and the cells of each figure that is known in a column."""
+    """Returns the rows (label, cells) of a table of the worth of words, without figures unknown in all columns."""
     rows = []
     for name, label in LABELS.items():
         cells = [None if words is None else getattr(words, name) for words in columns]

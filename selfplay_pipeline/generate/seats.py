@@ -30,7 +30,7 @@ def opposite(config: Config, first: str, others: str) -> tuple[str, ...]:
 
 
 def weights_of(config: Config, checkpoint: str) -> str:
-    """Returns the content hash of a checkpoint; "" for a hub model on attached servers, whose files nobody here knows.
+    """Returns the content hash of a checkpoint; "" for a hub model on attached servers, whose files are unknown here.
 
     Such a server has loaded the model itself, so a download here would not show which files play.
     """

@@ -69,7 +69,7 @@ class Draws:
 
 @dataclass
 class Counterfactual:
-    """Counterfactual episode of one hearer, up to some turn of the real one.
+    """Counterfactual episode of one hearer, played up to turn `at` of the real episode.
 
     Attributes:
         others: All seats except the hearer's.

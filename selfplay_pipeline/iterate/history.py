@@ -123,7 +123,7 @@ def in_words(iteration: Iteration, *games: Game) -> str:
 
 
 def wordless_in_words(lines: Mapping[str, Interval]) -> str:
-    """Returns the lines of play without words in a few words."""
+    """Returns a short text with the expected rewards of strategies without words."""
     return ", ".join(f"{name} {line.value:.3f}" for name, line in lines.items())
 
 

@@ -116,7 +116,7 @@ def _known_elsewhere(scans: Sequence[Scan]) -> dict[str, KnownLine]:
 
 
 def games_in(scans: Sequence[Scan]) -> list[Game]:
-    """Returns the played games, each once, with the rules under which it was played if these are known."""
+    """Returns the played games, each once, with the played rules if these are known."""
     return list({name: game for scan in scans for name, game in scan.rules.items()}.values())
 
 

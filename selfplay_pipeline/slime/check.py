@@ -107,7 +107,7 @@ def _partner(config: RolloutConfig) -> str:
 
 
 def check_rows(path: Path, config: Path) -> list[Item]:
-    """Check that the rows can be played, and that their prompts do not promise more turns than an episode has."""
+    """Returns the checks that the rows can be played, and that prompts promise no more turns than an episode has."""
     try:
         rules = check_data(path)
     except UserError as error:

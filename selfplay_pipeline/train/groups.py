@@ -63,7 +63,7 @@ class TrainData:
     """The groups of the files."""
 
     groups: list[Group]
-    """Groups with two episodes or more, or with one if these are allowed, ordered by file and index."""
+    """Groups with two episodes or more, or with one if single episodes are allowed, ordered by file and index."""
     signal: Signal
     """Counts over all groups, including those left with one episode, for example after engine failures."""
     temperature: float

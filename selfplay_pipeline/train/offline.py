@@ -249,7 +249,7 @@ async def _run_verl(
 
 
 def export_of(config: PolicyTraining, device: Device, step: int) -> Export:
-    """Returns the export that follows the last step."""
+    """Returns the checkpoint to write after the last step, and its sources."""
     adapter = saved_adapter(state_dir(config), step)
     return Export(
         saved=str(adapter if config.lora_rank else adapter.with_name("huggingface")),
