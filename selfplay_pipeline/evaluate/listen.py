@@ -90,7 +90,7 @@ class Listening(_Model):
     replays: list[Replay]
 
     def totals(self, kind: str) -> Totals:
-        """Returns, for one kind of alteration, whether the decision on each state changed and followed the message."""
+        """Returns `totals_of` the replays of one kind of alteration."""
         return totals_of([replay for replay in self.replays if replay.kind == kind])
 
 
@@ -145,7 +145,7 @@ def heard(replays: Sequence[Replay]) -> Heard:
 
 
 def totals_of(replays: Sequence[Replay]) -> Totals:
-    """Returns whether the decision on each state changed and followed the message, as sums for intervals."""
+    """Returns the numbers of decisions that followed the message (`follows`) and that changed (`moves`), by state."""
     ones = np.ones(len(replays))
     return Totals.of(
         {

@@ -173,7 +173,7 @@ class TaggedSession(ABC, Generic[Proposal]):
 
     @abstractmethod
     def about(self, proposal: Proposal | None) -> dict[str, Any]:
-        """Returns the variables of the template `partner` that describe a proposal; None stands for any other action.
+        """Returns the variables of the template `partner` that describe the turn's proposal, None without one.
 
         The template also has `text` and `kind`.
         """

@@ -40,7 +40,7 @@ REDRAWN = 6
 TRIES = 1_000
 """Minimum number of states drawn at a time in the search for the chains' first states."""
 MAX_ROUNDS = 2_000
-"""Maximum number of rounds of that search."""
+"""Maximum number of rounds in the search for the chains' first states."""
 ENUMERATED = 5
 """Largest board size for which the values of all plans are listed; larger boards are solved with the Hungarian method.
 """
