@@ -60,7 +60,7 @@ class Commands(typer.core.TyperGroup):
 
 
 def fail_if_lost(episodes: int) -> None:
-    """Exit with code 1 if episodes are missing, even if the command showed a result."""
+    """Exit with code 1 if the number of missing episodes is above 0, even if the command showed a result."""
     if episodes:
         again = shlex.join(sys.argv[1:])
         _fail(f"{episodes} episodes are missing, lost to the engine or the partner; `selfplay {again}` plays them", 1)

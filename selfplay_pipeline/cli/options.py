@@ -83,10 +83,9 @@ def shared_with(context: typer.Context, command: str) -> dict[str, Any]:
 
 
 def chosen_game(context: typer.Context) -> dict[str, Any]:
-    """Returns the option --config that selects the same game: the given value, or the configuration of a shipped
-    --model.
+    """Returns the option --config for a suggested command, so that it plays the game of this command.
 
-    It is empty without either.
+    Its value is the given --config, else the configuration of a shipped --model; the result is empty without either.
     """
     from selfplay_pipeline.config.load import configuration_of
 
@@ -177,7 +176,7 @@ def _option(key: Key) -> Any:
 
 
 def _as_typer_makes_them(options: Mapping[str, Any]) -> list[Any]:
-    """Returns typer's options for parameters with these names and types."""
+    """Returns the options that typer makes of parameters, given the annotation of each by its name."""
 
     def command() -> None: ...
 

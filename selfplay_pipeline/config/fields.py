@@ -24,7 +24,7 @@ SEVERAL = {int: "whole numbers", float: "numbers", str: "texts"}
 
 @dataclass(frozen=True)
 class Key:
-    """One key.
+    """One key of the configuration, with the metadata of its field.
 
     Attributes:
         name: Name with its section, such as `generate.num_episodes`.
@@ -110,7 +110,7 @@ def used_by(field: FieldInfo) -> UsedBy | None:
 
 
 def sections(annotation: Any) -> list[type[Section]]:
-    """Returns the sections that a field may hold; several if its type is a union."""
+    """Returns the classes of sections in a field's type, sorted by name; several if the type is a union."""
     found = (kind for kind in kinds(annotation) if isinstance(kind, type) and issubclass(kind, Section))
     return sorted(found, key=lambda kind: kind.__name__)
 

@@ -89,8 +89,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     """Returns the keys in which two runs differ, each with both values: keys of the configuration if possible, else
     keys of the records.
 
-    A key that is newer than `before` has its default value there. Keys of the configuration that do not decide `now`
-    are left out.
+    A key that `before` lacks, because it is newer, counts there with its default value. A key of the configuration that
+    `now` lacks is not compared.
     """
     then, today = _by_keys(before), _by_keys(now)
     then, today = _anywhere(then), _anywhere(today)
@@ -106,7 +106,7 @@ def _unknown(key: str, one: Any, other: Any) -> bool:
 
 
 def in_words(differences: Mapping[str, tuple[Any, Any]]) -> str:
-    """Returns the first differences and the number of the others, in one line."""
+    """Returns one line with the first differences and the number of further ones."""
     said = [_in_words(key, *values) for key, values in list(differences.items())[:MOST_DIFFERENCES]]
     more = len(differences) - len(said)
     return "; ".join([*said, *([f"{more} more"] if more else [])])
@@ -169,8 +169,9 @@ def _anywhere(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _defaults(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns all keys of a configuration with these values; empty if there are no keys, or if they are no longer
-    valid.
+    """Returns all keys of a configuration with these values, and with defaults for other keys.
+
+    The result is empty if `found` has no key of the configuration, or a value that is no longer valid.
     """
     nested: dict[str, Any] = {}
     for key in filter(_is_key, found):

@@ -52,7 +52,7 @@ def load_config(
     gpus: int | None = None,
     command: str = "",
 ) -> Config:
-    """Read a configuration and apply options on top of it.
+    """Read a configuration, apply options on top of it, and return the result.
 
     A file builds, section by section, on the configuration that would be used without it, or on the built-in one that
     its key `base` names.

@@ -28,7 +28,7 @@ def tokens_per_pass(train: TrainOptions, device: str, context: int) -> int:
 
 
 class OnlineConfig(PolicyTraining):
-    """Options of one online training run: those of training and of play."""
+    """Options of one online training run: all options of training, and the options of play."""
 
     online: OnlineOptions = OnlineOptions()
     generate: GenerateConfig

@@ -42,7 +42,7 @@ class PartnerConfig(Section):
     max_requests: Annotated[Annotated[int, Field(ge=1)] | None, FREE] = None
     """Largest number of requests of one command, retries included, after which it stops; null is no limit.
 
-    The next command plays the episodes that this cut off again; answers in `cache` cost nothing then.
+    The next command begins the interrupted episodes again; answers in `cache` cost nothing then.
     """
     cache: Annotated[Path | None, FREE] = None
     """File, or folder for one, that stores all answers, so that a repeated run does not pay for the same requests

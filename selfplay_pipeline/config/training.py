@@ -215,7 +215,7 @@ class PolicyTraining(TrainOptions):
 
     @property
     def base(self) -> str:
-        """The model whose weights verl loads first, before those of a trainer state."""
+        """The model whose weights verl loads first, before the weights of a trainer state."""
         return self.base_model or self.model
 
 

@@ -27,7 +27,7 @@ WORK: dict[str, tuple[str, ...]] = {
     "train-online": ("engine", "generate", "convert", "train", "evaluate", "iterate", "online"),
     **dict.fromkeys(MEASURING, ("engine", "generate", "evaluate")),
 }
-"""Sections whose work each command does; keys of other sections do not concern the command."""
+"""Sections that configure the work of each command; a command ignores the keys of all other sections."""
 Standing = Literal["used", "replaced", "refused", "of no concern"]
 
 
@@ -41,7 +41,7 @@ def standing(key: Key, command: str) -> Standing:
 
 
 def check_used(command: str, config: Section, file: YamlFile, given: Container[str]) -> None:
-    """Checks that no key is set that belongs to the command's work but has no effect on it.
+    """Checks that a file sets no key that configures the command's work (`WORK`) but has no effect on the command.
 
     Args:
         file: File that the configuration was read from.

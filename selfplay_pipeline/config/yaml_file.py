@@ -60,7 +60,7 @@ class YamlFile:
 
 
 def read_yaml(path: Path, name: str = "") -> YamlFile:
-    """Read the keys and values of a YAML file.
+    """Returns the keys and values of a YAML file, with their lines.
 
     Args:
         name: Name of the file in messages; its path by default.

@@ -35,7 +35,7 @@ class CheckReport:
 
 
 def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckReport:
-    """Check every row, and write the report next to the data as `<name>.check.txt`.
+    """Check every row, write the report next to the data as `<name>.check.txt`, and return it.
 
     Args:
         path: The file train.parquet or val.parquet.
@@ -104,10 +104,14 @@ def _check_verl_loads(path: Path, rows: list[dict[str, Any]], chat: ChatTokenize
         )
         dataset = RLHFDataset(data_files=[str(path.resolve())], tokenizer=chat.tokenizer, config=config)
         if len(dataset) != len(rows):
-            raise UserError(f"{path}: verl's RLHFDataset keeps {len(dataset)} of {len(rows)} rows")
+            raise UserError(
+                f"{path}: verl's RLHFDataset loads only {len(dataset)} of {len(rows)} rows; convert the episodes again"
+            )
         for number, row in enumerate(rows):
             if list(dataset[number]["raw_prompt"]) != row["prompt"]:
-                raise UserError(f"{path}: row {number}: verl's RLHFDataset gives another prompt")
+                raise UserError(
+                    f"{path}: row {number}: verl's RLHFDataset gives another prompt; convert the episodes again"
+                )
 
 
 def _check_tokens(where: str, row: dict[str, Any], chat: ChatTokenizer) -> None:

@@ -49,7 +49,7 @@ class Source(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Source:
-        """Parse FILE or FILE=WEIGHT.
+        """Returns the source that an argument FILE or FILE=WEIGHT names.
 
         Raises:
             UserError: The weight is not a finite number above 0.
@@ -68,7 +68,7 @@ class Source(NamedTuple):
 
 @dataclass
 class Imitated:
-    """Counts of the rows made from the files; a row is one seat's part of an episode."""
+    """Counts of the rows to imitate that files of episodes gave; a row is one seat's part of an episode."""
 
     episodes: int = 0
     train_rows: int = 0
@@ -179,7 +179,7 @@ def _rows(
     context_length: int,
     done: Imitated,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the rows that pass the filters of `choice` for single rows; the others are counted in `done`."""
+    """Yields the rows whose seat, reward and length suit `choice` and the context; counts all other rows in `done`."""
     states: dict[str, int] = {}
     episodes: Counter[int] = Counter()
     seats = sorted(set(choice.seats)) or [*range(len(game.roles))]

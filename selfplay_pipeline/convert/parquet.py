@@ -214,7 +214,7 @@ def batches(
 
 
 def _facts(path: Path, metadata: dict[bytes, bytes]) -> dict[str, Any]:
-    """Returns the metadata of a file; raises UserError if its rows cannot be read or trained on."""
+    """Returns the decoded metadata of a file; raises UserError if they exclude reading the rows or training on them."""
     try:
         facts = json.loads(metadata.get(METADATA_KEY, b"{}"))
     except (ValueError, RecursionError):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 SPACE = 0x91ACEB0
-"""Part of the seed that separates these random generators from those of game states."""
+"""Part of the seed, which separates the random streams of permutations from the random streams of game states."""
 
 
 def permuted(rewards: Mapping[int, float], seed: int, state: int) -> dict[int, float]:

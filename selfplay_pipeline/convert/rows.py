@@ -71,7 +71,7 @@ def schema_with(*further: str) -> pa.Schema:
 
 
 def own_turns(mask: Sequence[int]) -> list[slice]:
-    """Returns the slice of each turn of the row's seat in a response: a run of 1 in the mask."""
+    """Returns the position of each own turn in a response; a turn is a run of ones in the response mask."""
     edges = np.flatnonzero(np.diff(np.asarray(mask, dtype=np.int8), prepend=0, append=0)).tolist()
     return [slice(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 

@@ -71,7 +71,7 @@ class _Index:
     statuses: Counter[str] = field(default_factory=Counter)
     states: dict[int, bytes] = field(default_factory=dict)
     policy: PolicyRecord | None = None
-    """Checkpoint that sampled the first trajectory."""
+    """Checkpoint that sampled the first trajectory; None before the first one."""
     line: int = 0
     """Line number of the episode with the first trajectory."""
 
@@ -105,7 +105,7 @@ def run_convert(
     decided: Mapping[str, Any] | None = None,
     write: bool = True,
 ) -> Converted:
-    """Write `train.parquet`, `val.parquet` if it has rows, and `convert_report.txt`.
+    """Write `train.parquet`, `val.parquet` if it has rows, and `convert_report.txt`; returns their counts.
 
     Memory grows by about 50 bytes per episode. The rows of all episodes are stored in a temporary file in `out_dir`
     until their order is known.
@@ -219,7 +219,7 @@ def _check_vocabulary(record: EpisodeRecord) -> None:
 
 
 def _check_sampler(where: str, number: int, policy: PolicyRecord, index: _Index) -> None:
-    """Raises UserError unless the tokens are usable for training together with those of the earlier episodes."""
+    """Raises UserError unless one training can use the tokens of this episode and of the earlier episodes."""
     if (policy.top_p, policy.top_k, policy.repetition_penalty) != (1.0, -1, 1.0):
         raise UserError(
             f"{where}: field 'policy': sampled with top_p, top_k or a penalty, which the log-probs do not include; "

@@ -18,7 +18,7 @@ from selfplay_pipeline.games.registry import make_game
 def convert_episodes(
     config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False, write: bool = True
 ) -> Converted:
-    """Convert a file of episodes to train.parquet, and to val.parquet if `val_fraction` is above 0.
+    """Convert episodes to train.parquet, and to val.parquet if `val_fraction` is above 0; returns the counts.
 
     The same command repeats the conversion, with new episodes of the file. A conversion with other settings in the same
     folder is rejected.

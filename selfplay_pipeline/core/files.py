@@ -25,7 +25,7 @@ from selfplay_pipeline.core.small_files import read_json
 Model = TypeVar("Model", bound=BaseModel)
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Error numbers of a full disk, quota or file."""
+"""Error numbers that mean a full disk, an exhausted quota, or a file at its size limit."""
 TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
 """Error numbers of too many open files; messages about them name no file."""
 
@@ -35,7 +35,7 @@ class FileChangedError(RuntimeError):
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write under a temporary name, then rename.
+    """Write a text file under a temporary name, then rename it.
 
     A file with the same text is left alone, so that a command with nothing to do changes nothing.
 
@@ -46,7 +46,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write bytes as `write_text` writes text."""
+    """Write a file of bytes under a temporary name, then rename it; a file with the same bytes is left alone."""
     with _explained(path):
         if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
             return
@@ -55,12 +55,12 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON, indented, under a temporary name, then rename."""
+    """Write a value as an indented JSON file under a temporary name, then rename it."""
     write_text(path, json.dumps(data, indent=2) + "\n")
 
 
 def write_lines(path: Path, lines: Iterable[Any]) -> None:
-    """Write JSON, one value per line, under a temporary name, then rename."""
+    """Write values as a file of JSON lines under a temporary name, then rename it."""
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -253,7 +253,7 @@ def _sync(path: Path) -> None:
 
 
 def read_model(path: Path, kind: type[Model], writer: str) -> Model:
-    """Read JSON as a pydantic model.
+    """Returns the content of a JSON file as a pydantic model.
 
     Raises:
         UserError: The file is missing, not JSON or does not fit the model; the message names `writer`, the command that

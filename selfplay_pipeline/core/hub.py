@@ -1,6 +1,6 @@
 """Models of the hub.
 
-Their availability is checked once, because the hub's library tries to reach it for half a minute per file.
+Whether the hub can be reached is checked once, because the hub's library tries for half a minute per file.
 """
 
 from __future__ import annotations

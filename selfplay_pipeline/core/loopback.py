@@ -16,7 +16,7 @@ from selfplay_pipeline.core.patches import patch
 
 ADDRESS = "127.0.0.1"
 SWITCH = "SELFPLAY_LOOPBACK"
-"""Environment variable that is set if all processes run on this machine, unlike those of a trainer that joins a
+"""Environment variable that is set if all processes run on this machine; it is not set for a trainer that joins a
 cluster.
 """
 

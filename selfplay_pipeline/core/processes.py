@@ -122,7 +122,7 @@ def was_logged(text: str, log: Path, since: int) -> bool:
 
 
 def spawn(command: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None) -> Child:
-    """Start a command; its output is appended to `log_path`.
+    """Start a command and return it; its output is appended to `log_path`.
 
     Raises:
         UserError: The process may open fewer files than a server or a trainer needs.
@@ -209,8 +209,8 @@ def _end_all(command: subprocess.Popen[bytes]) -> None:
 
 
 def _scratch_home() -> Path:
-    """Returns the parent of scratch folders: the scratch folder of an outer supervisor, if any, which outlives this
-    process.
+    """Returns the folder for a new scratch folder: the scratch folder of an outer supervisor, which outlives this
+    process, else `SCRATCH_HOME`.
     """
     return Path(os.environ.get(SCRATCH_VARIABLE, SCRATCH_HOME))
 

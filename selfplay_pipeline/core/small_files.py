@@ -1,4 +1,4 @@
-"""Small files from outside: reading them is bounded, and each mistake is reported in one line."""
+"""Reader of small files that other programs or people wrote: their size is limited, and each mistake is one line."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def read_small_text(path: Path, most: int = MOST_BYTES, hint: str = "") -> str:
 
 
 def read_json(path: Path, hint: str = "") -> Any:
-    """Read JSON.
+    """Returns the value in a JSON file.
 
     Raises:
         UserError: The file is missing or not JSON, or holds NaN or an infinite number.
@@ -80,7 +80,7 @@ def read_json(path: Path, hint: str = "") -> Any:
 
 
 def read_object(path: Path, writer: str, *keys: str) -> dict[str, Any]:
-    """Read a JSON object that has these keys.
+    """Returns the JSON object in a file, after checking that it has these keys.
 
     Raises:
         UserError: The file holds no such object; the message names `writer`, the command that writes the file.

@@ -83,8 +83,8 @@ def over(*, stopped: bool) -> None:
     """From now on, ignore signals: the cleanup is over, and no signal may change the exit code.
 
     Args:
-        stopped: Whether to exit at once; otherwise the interpreter would wait for threads, such as one that downloads a
-            model.
+        stopped: Whether a signal stopped the command. If so, the process exits at once and does not wait for threads,
+            such as one that downloads a model.
     """
     _handle(signal.SIG_IGN)
     if stopped:
@@ -92,7 +92,7 @@ def over(*, stopped: bool) -> None:
 
 
 async def stoppable(work: Coroutine[Any, Any, T]) -> T:
-    """Run work as a task; a signal cancels the task, which then cleans up.
+    """Run work as a task and return its result; a signal cancels the task, which then cleans up.
 
     Raises:
         KeyboardInterrupt: A signal stopped the work.
@@ -116,7 +116,7 @@ async def stoppable(work: Coroutine[Any, Any, T]) -> T:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Do work to its end, or until a signal stops it."""
+    """Run a coroutine until it ends or a signal stops it; returns its result."""
     import asyncio  # takes long
 
     return asyncio.run(stoppable(work))

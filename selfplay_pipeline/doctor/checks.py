@@ -44,7 +44,7 @@ class Check:
 
 
 def look(config: Config, device: str, output: Path) -> list[Check]:
-    """Run all checks.
+    """Run all checks and return their results.
 
     Args:
         config: The configuration.

@@ -31,7 +31,7 @@ from selfplay_pipeline.train.memory import (
 
 @dataclass(frozen=True)
 class Machine:
-    """Equal nodes; sizes in bytes, None if unknown."""
+    """The machine to examine: one node, or several equal ones. Sizes are in bytes, None if unknown."""
 
     gpus: int
     """GPUs of each node."""
@@ -72,7 +72,7 @@ def this_machine(output: Path) -> Machine:
 
 @dataclass(frozen=True)
 class Serving:
-    """The server's part of each GPU."""
+    """Memory that SGLang's server uses on each GPU, and the number of tokens in its cache."""
 
     memory: int
     """Bytes that the server takes."""
@@ -129,13 +129,13 @@ def needs_gpu(config: Config, shapes: Shapes, machine: Machine) -> str:
 
 
 def examine(config: Config, shapes: Shapes, machine: Machine, row_tokens: int | None = None) -> Examination:
-    """Compare the needs of a configuration with a machine.
+    """Returns the needs of a configuration, and the problems that it has on a machine.
 
     Args:
         config: The configuration, with a model.
         shapes: Sizes of the model.
         machine: The machine.
-        row_tokens: Tokens of the longest row; by default those of the context.
+        row_tokens: Tokens of the longest row; by default the context length.
     """
     device = resolve_device(config.device)
     context = min(shapes.context, config.engine.context_length or shapes.context)

@@ -80,8 +80,8 @@ class Client:
     between two batches, however many requests wait. If it cannot, in a long prompt on one slow core or while CUDA
     kernels are compiled, its processes use the processor. So a server counts as hung if, for `hang_timeout`, it gave no
     answer, no health check passed its scheduler, and none of its processes worked (or one is stopped, as by SIGSTOP). A
-    server that works but answers nothing for `request_timeout` counts as hung too. Of a server that this process did
-    not launch, only the answers are known.
+    server that works but answers nothing for `request_timeout` counts as hung too. The processes of a server that was
+    not launched here are unknown; only its answers count.
     """
 
     def __init__(
@@ -135,7 +135,9 @@ class Client:
     async def generate(
         self, body: dict[str, Any], headers: Mapping[str, str] | None = None, longest: int = LONGEST_ANSWER
     ) -> dict[str, Any]:
-        """Send one POST request to `/generate`, without retries. If the server is gone, begin to wait for it.
+        """Send one POST request to `/generate`, without retries, and return the answer.
+
+        If the server is gone, begin to wait for it.
 
         Raises:
             ServerGoneError: The connection failed or broke.
@@ -157,7 +159,7 @@ class Client:
         return answer
 
     async def call(self, path: str, body: Any = None, *, attempts: int | None = None) -> dict[str, Any]:
-        """Send a POST request, or a GET request if there is no body; retry after errors that may pass.
+        """Send a POST request, or a GET request without a body, and return the answer; retry after transient errors.
 
         Raises:
             ServerGoneError: The connection failed or broke.
@@ -374,15 +376,24 @@ class Client:
         )
 
     def _leave(self, life: int, reason: str) -> None:
-        """Begin to wait for the server, unless it has come back since `life` or a wait is under way; all requests share
-        one wait.
+        """Begin to wait for a server that is gone; all requests share one wait.
+
+        Does nothing if a wait is under way, or if the server has come back since the failed request was sent.
+
+        Args:
+            life: Number of the server's returns when the request was sent.
+            reason: Error of the request.
         """
         if self._life == life and self.returning is None:
             self._gone = self._hung or reason
             self.returning = asyncio.create_task(self._return(self.meanwhile()))
 
     async def _return(self, meanwhile: str) -> None:
-        """Wait for the server to restart or come back, and make it serve the same weights as before."""
+        """Wait for the server to restart or come back, and make it serve the same weights as before.
+
+        Args:
+            meanwhile: Message about the work that continues in the meantime; empty if all work waits.
+        """
         try:
             await self.server.come_back("; ".join(filter(None, [self._gone, meanwhile])))
             if self.server.model:
@@ -456,7 +467,7 @@ class Client:
             silent = idle = 0
 
     async def _sign(self, seconds: float, probe: str | None) -> bool:
-        """Whether a request, or else the probe, was answered within this many seconds."""
+        """Whether the server answered a request or the probe within `seconds`."""
         answers = self._answers
         await asyncio.sleep(seconds / 2)
         if self._answers != answers or self.returning is not None:

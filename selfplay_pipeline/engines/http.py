@@ -66,7 +66,7 @@ class Http:
         timeout: float | None = None,
         longest: int = LONGEST_ANSWER,
     ) -> dict[str, Any]:
-        """Send a POST request, or a GET request if there is no body.
+        """Send a POST request, or a GET request if there is no body, and return the JSON object of the answer.
 
         Raises:
             ServerGoneError: The connection failed or broke.

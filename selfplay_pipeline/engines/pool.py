@@ -57,7 +57,7 @@ def plan(config: EngineConfig, at_once: int) -> list[EngineConfig]:
 
 
 def engine_for(held: Sequence[str], checkpoint: str, beside: Collection[str] = ()) -> int:
-    """Returns the number of the engine for a checkpoint.
+    """Returns the index in `held` of the engine that should serve a checkpoint.
 
     An engine that serves the checkpoint already comes first, then one that has not started, then one whose checkpoint
     is not needed now.
@@ -254,7 +254,7 @@ async def open_engine(
     shares_gpu: bool = False,
     alone: bool = False,
 ) -> AsyncIterator[LoadingEngine]:
-    """Open the engine that serves `model`; a launched server is stopped at the end.
+    """Yields an engine that serves `model`; stops a launched server at the end.
 
     Args:
         log_path: File for the output of a launched server.

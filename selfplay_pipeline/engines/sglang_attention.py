@@ -83,7 +83,7 @@ def _groups(lengths: Sequence[int], queries: Sequence[int]) -> Iterator[list[int
 
 
 class Attention:
-    """Computes pieces; reuses its buffers for gathered keys and values, because the first use of new memory is slow."""
+    """Computes the attention of pieces of a batch. Buffers are reused, because the first use of new memory is slow."""
 
     def __init__(self) -> None:
         self._gathered = [torch.empty(0), torch.empty(0)]

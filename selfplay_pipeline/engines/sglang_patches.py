@@ -108,8 +108,9 @@ def _attention_backend(runner: Any) -> Any:
     from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 
     class Backend(TorchNativeAttnBackend):  # type: ignore[misc]  # SGLang has no types
-        """Backend that computes pieces in the common case (causal, one dtype, one head size) and else calls SGLang's
-        own attention.
+        """Backend that computes many sequences at a time.
+
+        It does so in the common case (causal, one dtype, one head size), and else calls SGLang's own attention.
         """
 
         def __init__(self, runner: Any) -> None:

@@ -284,7 +284,7 @@ supervisor needs to end the processes of a dead server.
 
 
 class _PassingError(EngineError):
-    """A start failed for a reason that may not recur, such as a taken port."""
+    """Error of a failed start whose reason may not recur, such as a taken port."""
 
 
 async def _healthy(http: aiohttp.ClientSession, url: str) -> bool:

@@ -43,7 +43,7 @@ class CrossPlay(BaseModel):
 async def run_crossplay(
     config: Config, names: Sequence[str], states: StateSet, episodes: int, output: Path
 ) -> CrossPlay:
-    """Play the missing episodes and write `crossplay.json`.
+    """Play the missing episodes, write `crossplay.json`, and return its content.
 
     Raises:
         UserError: Fewer than two players are given, a player is given twice, or a checkpoint is unusable.
@@ -84,7 +84,7 @@ def _check(config: Config, names: Sequence[str], states: StateSet, output: Path)
 
 
 def _at_once(config: Config, names: Sequence[str]) -> int:
-    """Returns the number of checkpoints that play at the same time: those of one pair."""
+    """Returns the largest number of checkpoints that play at the same time: 2, or fewer if fewer are named."""
     return min(2, len(checkpoints_among(config, names)))
 
 

@@ -69,13 +69,13 @@ class Replay(_Model):
 
 
 class Heard(_Model):
-    """Shares of decisions that altered messages of one kind changed, over the tested states."""
+    """Effect of one kind of altered message on a player's decisions: shares over the tested states."""
 
     tested: int
     follows: Interval
-    """Share of decisions that changed to the best one given the altered message."""
+    """Share of the decisions that became the best decision given the altered message."""
     moves: Interval
-    """Share of decisions that changed at all."""
+    """Share of the decisions that changed in any way."""
 
 
 class Listening(_Model):
@@ -90,12 +90,12 @@ class Listening(_Model):
     replays: list[Replay]
 
     def totals(self, kind: str) -> Totals:
-        """Returns the counts of changed and of followed decisions of one kind, by tested state."""
+        """Returns `totals_of` the replays of one kind of alteration."""
         return totals_of([replay for replay in self.replays if replay.kind == kind])
 
 
 async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None = None) -> Listening:
-    """Play the missing episodes greedily, repeat the decisions, and write `listening.json`.
+    """Play the missing episodes greedily, repeat the decisions, write `listening.json`, and return its content.
 
     Args:
         config: The configuration.
@@ -138,14 +138,14 @@ def check_listen(config: Config, job: EvaluationJob) -> None:
 
 
 def heard(replays: Sequence[Replay]) -> Heard:
-    """Returns the shares of one kind, with intervals over states."""
+    """Returns the shares of changed decisions in replays of one kind of alteration, with intervals over states."""
     none = Interval(value=None, low=None, high=None)
     shares = totals_of(replays).intervals() if replays else {"follows": none, "moves": none}
     return Heard(tested=len(replays), **shares)
 
 
 def totals_of(replays: Sequence[Replay]) -> Totals:
-    """Returns the counts of followed and of changed decisions; each state has at most one replay of a kind."""
+    """Returns the numbers of decisions that followed the message (`follows`) and that changed (`moves`), by state."""
     ones = np.ones(len(replays))
     return Totals.of(
         {

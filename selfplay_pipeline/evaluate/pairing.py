@@ -124,7 +124,7 @@ async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> in
 
 
 def _sitting(pairing: Pairing) -> Sit:
-    """Returns the constructor of the episodes: the normal one, or one with swapped messages."""
+    """Returns the function that makes an episode: the usual one, or one in which messages are swapped."""
     if pairing.swap is None:
         return Sitting
     return partial(SwappedSitting, swap=pairing.swap, states=pairing.states.states)

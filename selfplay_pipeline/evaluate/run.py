@@ -142,15 +142,15 @@ class Evaluation(BaseModel):
     mute: bool
     modes: dict[Mode, ModeReport]
     references: dict[str, Interval]
-    """Reference values: mean normalised rewards, by name.
+    """Mean normalised rewards of other players, by name, for comparison.
 
-    `random`, `own_view`, `optimum` and, if known, `human` are measured on the same states. The known lines of play
-    without words (`silence`, `pass`, `counter`) are measured on other states.
+    `random`, `own_view`, `optimum` and, if known, `human` are measured on the evaluated states. Strategies without
+    words (`silence`, `pass`, `counter`; see `games/silence.py`) are measured on other states.
     """
 
 
 async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | None = None) -> Evaluation:
-    """Play the missing episodes and write `evaluation.json`.
+    """Play the missing episodes, write `evaluation.json`, and return its content.
 
     Raises:
         UserError: A checkpoint or its tokenizer is unusable, or the folder holds another evaluation.

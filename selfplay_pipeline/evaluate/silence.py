@@ -1,4 +1,4 @@
-"""`selfplay silence`: computes and stores the lines of play without words of a game."""
+"""`selfplay silence`: computes and stores the expected rewards of a game's strategies without words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AT_ONCE = 50
 
 
 def compute_lines(game: Game, states: int, seed: int) -> Lines:
-    """Returns the mean rewards of plays without words over states from a separate seed space.
+    """Returns the mean reward of each strategy without words, on states from a separate seed space.
 
     Args:
         game: The configured game.
@@ -64,7 +64,7 @@ def line_of(rewards: Rewards) -> Line:
 
 
 def store_lines(path: Path, game: Game, lines: Lines) -> None:
-    """Store lines in a file; replaces earlier ones of the same settings.
+    """Store the lines of a game's configuration in a file; replaces earlier lines of the same configuration.
 
     Raises:
         UserError: The file holds other data.

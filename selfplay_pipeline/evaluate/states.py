@@ -122,10 +122,10 @@ def count_shared(game: Game, states: StateSet, played: Iterable[str]) -> int:
 
 
 def references(game: Game, states: StateSet) -> dict[str, Interval]:
-    """Returns mean normalised rewards for reference, by name.
+    """Returns mean normalised rewards of other players, by name, for comparison.
 
-    The game's own references and the recorded `human` rewards are measured on the same states. The known lines of play
-    without words, such as `silence`, are measured on other states of the same configuration.
+    The game's own references and the recorded `human` rewards are measured on these states. Strategies without words,
+    such as `silence`, are measured on other states of the same configuration.
     """
     lines: dict[str, Sequence[float | None]] = {**game.references(states.states)}
     if any(value is not None for value in states.human):

@@ -27,7 +27,7 @@ class Seating(StrEnum):
     """The player holds seat 0, as in training with a partner."""
 
     def seats(self, episode: int, num_seats: int) -> tuple[int, ...]:
-        """Returns the seats of the evaluated player in the episode of this number."""
+        """Returns the seats of the evaluated player in episode number `episode`."""
         if self is Seating.BOTH:
             return tuple(range(num_seats))
         return (episode % num_seats,) if self is Seating.EITHER else (0,)

@@ -40,10 +40,10 @@ class Words(BaseModel):
         swapped_reward: Reward with swapped messages. In the fixed protocol its expectation is at most the silence line.
         worth: Reward minus swapped reward. It contains the harm that a false message does.
         gain: Reward minus silence line, without the line's own error; None if the line is unknown.
-        named_reward: Reward if messages name the same things but say of them what holds in the redrawn state; None for
-            a game without such messages.
+        named_reward: Reward if messages name the same things, but tell the facts of the redrawn state about them; None
+            for a game without such messages.
         which: Named reward minus swapped reward: the worth of choosing which things to name.
-        what: Reward minus named reward: the worth of what is said about the named things.
+        what: Reward minus named reward: the worth of the facts that are told about the named things.
         heard: Number of swapped messages.
         empty: Number of swapped messages whose replacement has no content, because the counterfactual speaker sent
             none.
@@ -129,7 +129,7 @@ def rise_of(said: Sequence[Totals], swapped: Sequence[Totals]) -> Rise:
 
 
 def rows_of_words(columns: Sequence[Words | None]) -> list[tuple[str, list[str]]]:
-    """Returns a table of the worth of words: the label and the cells of each figure that is known in a column."""
+    """Returns the rows (label, cells) of a table of the worth of words, without figures unknown in all columns."""
     rows = []
     for name, label in LABELS.items():
         cells = [None if words is None else getattr(words, name) for words in columns]

@@ -84,7 +84,7 @@ class Lesson:
 
 @runtime_checkable
 class WordlessPlay(Protocol):
-    """Ability to compute the rewards of plays without words (see `games/silence.py`)."""
+    """Ability to compute the rewards of strategies without words (see `games/silence.py`)."""
 
     def wordless_rewards(self, states: Sequence[Any], rng: np.random.Generator) -> Mapping[LineName, Rewards]:
         """Returns the expected rewards of each wordless play on each state, averaged over all seats; `silence` is
@@ -138,10 +138,10 @@ class Redraw(Protocol):
 
 @runtime_checkable
 class KeepNamed(Protocol):
-    """Ability to rewrite a message so that it names the same things but says what holds of them in another state."""
+    """Ability to rewrite a message: it names the same things, but tells the facts of another state about them."""
 
     def keep_named(self, state: Any, seat: int, text: str) -> str:
-        """Returns a message that names the same things, with the facts of another state.
+        """Returns a message that names the same things, but tells the facts of another state about them.
 
         Args:
             state: The other state, from `redraw` for the hearer.
@@ -167,10 +167,10 @@ class TurnCredit(Protocol):
 
 @runtime_checkable
 class Lessons(Protocol):
-    """Ability to train a small model by imitation, as a warm start.
+    """Ability to warm-start a small model by imitation of scripted players.
 
     Attributes:
-        lessons: Lessons by name.
+        lessons: Warm starts by name.
     """
 
     @property
@@ -189,7 +189,7 @@ class HumanEpisodes(Protocol):
     def about_humans(self) -> str: ...
 
     def human_episodes(self) -> Iterator[HumanEpisode]:
-        """Returns the episodes of people on states of this configuration; empty if there are none or their file is
+        """Yields the episodes of people on states of this configuration; none if there are none or their file is
         missing."""
         ...
 

@@ -216,7 +216,7 @@ class Session(Protocol):
     def status(self) -> str | None: ...
     def opening(self, seat: int) -> Opening: ...
     def step(self, seat: int, text: str, *, cut: bool = False) -> Step:
-        """Take a seat's turn. An implementation calls `check_may_act` in its first line.
+        """Take a seat's turn and return its result. An implementation calls `check_may_act` in its first line.
 
         Args:
             text: Text of the turn, with one action in it.
@@ -286,7 +286,7 @@ class Game(ABC):
 
     @abstractmethod
     def sample_state(self, rng: np.random.Generator) -> State:
-        """Draw a state.
+        """Returns a randomly drawn state.
 
         Raises:
             UserError: The configuration admits no state.
@@ -294,7 +294,7 @@ class Game(ABC):
 
     @abstractmethod
     def start(self, state: State) -> Session:
-        """Begin an episode of a state."""
+        """Returns the session of a new episode on a state."""
 
     @abstractmethod
     def state_to_json(self, state: State) -> dict[str, Any]:
@@ -332,7 +332,7 @@ class Game(ABC):
 
     @cached_property
     def wordless(self) -> Lines:
-        """Known lines of play without words that this configuration allows; those that are not known are missing."""
+        """Known expected rewards of strategies without words that this configuration allows, by name."""
         lines = known_lines(self.config, self.folder)
         return {name: line for name, line in lines.items() if name == SILENCE_LINE or not self.silence_is_bound}
 
@@ -376,7 +376,7 @@ class Game(ABC):
         """Checks that an outcome is possible for an episode of the state that reached its goal.
 
         Args:
-            outcome: An `OutcomeRecord` of `generate/records.py`; its `best` is that of the state.
+            outcome: An `OutcomeRecord` of `generate/records.py`; its `best` is the best score of the state.
 
         Raises:
             ValueError: No episode of the state can have this outcome; the message names the field.

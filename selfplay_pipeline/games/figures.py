@@ -47,5 +47,5 @@ class Figure:
         return self.above(episode), 1 if self.below is None else self.below(episode)
 
     def text(self, value: float) -> str:
-        """Returns a value as text for people, without its unit."""
+        """Returns a value as displayed text, without its unit."""
         return f"{value:.1%}" if self.unit == "share" else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""Input of the figures' formulas: an episode, and its seats that are measured."""
+"""Input of the figures' formulas: an episode, and the seats to measure in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfplay_pipeline.games.base import MESSAGE, Asking, Game
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """One episode, measured at some of its seats. All counts except `length` cover only these seats.
+    """One episode, and the seats to measure in it. All figures except `length` cover only these seats.
 
     Attributes:
         record: An `EpisodeRecord` of `generate/records.py`.
@@ -48,7 +48,7 @@ class Measured:
 
     @cached_property
     def said(self) -> list[str]:
-        """Messages of the seats, as they were written."""
+        """Texts of the measured seats' messages, as they were written."""
         return [turn.text for turn in self.turns if turn.action == MESSAGE]
 
     @property

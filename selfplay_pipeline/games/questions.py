@@ -76,7 +76,7 @@ def count_asking(
 
     Args:
         asked_in: Function that returns the facts that a message of the seat asks for.
-        told_in: Function that returns the facts that a message of the others tells, given the facts asked for so far.
+        told_in: Function that returns the facts that a message of another seat tells, given the facts asked for so far.
         hidden: Function that returns True for a fact that the seat does not see itself.
         nouns: Nouns as in `questions_in`.
     """

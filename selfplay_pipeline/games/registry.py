@@ -122,7 +122,7 @@ def all_games() -> tuple[Game, ...]:
 
 
 def _settings(data: Any) -> Any:
-    """Parse the section `game` with the settings class of the game in its key `name`."""
+    """Returns the section `game`, parsed with the settings class of the game that its key `name` selects."""
     if not isinstance(data, dict):
         return data  # pydantic refuses it, unless it is a settings object already
     try:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from selfplay_pipeline.games.base import GameSettings
 
 STORED = Path("data/silence.json")
-"""File with the lines of users' configurations."""
+"""File with the rewards of strategies without words, for the configurations of users."""
 WITHOUT_EFFECT = frozenset({"max_length", "max_errors", "mute", "prompts", "protocol", "messages"})
-"""Settings on which the lines do not depend: they change neither the states nor the value of a proposal."""
+"""Settings that do not change the lines, because they change neither the states nor the value of a proposal."""
 
 
 LineName = Literal["silence", "pass", "counter"]
@@ -39,13 +39,13 @@ SILENCE: LineName = "silence"
 PASS: LineName = "pass"
 COUNTER: LineName = "counter"
 Rewards = NDArray[np.float64]
-"""Rewards of one play, shape (states,), or (states, thresholds) for `pass`."""
+"""Rewards of one strategy, shape (states,), or (states, thresholds) for `pass`."""
 THRESHOLDS = np.linspace(0.4, 1, 25)
 """Candidate thresholds of `pass`."""
 
 
 class Line(BaseModel):
-    """Expected reward of one play without words under one configuration.
+    """Expected reward of one strategy without words under one configuration, shown as a reference line in charts.
 
     Attributes:
         value: Mean reward of all seats over the states.
@@ -66,11 +66,11 @@ class Line(BaseModel):
 
 
 Lines = dict[LineName, Line]
-"""Lines of one configuration by name; a line that is not computed for it is missing."""
+"""Expected rewards of strategies without words under one configuration, by name; uncomputed ones are missing."""
 
 
 class StoredLines(BaseModel):
-    """Lines of one configuration, with the settings of its game."""
+    """Entry of `silence.json`: expected rewards of strategies without words, and the settings of their game."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -92,7 +92,7 @@ class StoredLines(BaseModel):
 
 
 class LinesFile(BaseModel):
-    """File of lines, with one entry per configuration."""
+    """Content of `silence.json`: expected rewards of strategies without words, one entry per configuration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -112,15 +112,15 @@ ABOUT = {
     PASS: "pass: the first player makes such a proposal if it promises enough, else it passes and the second proposes",
     COUNTER: "counter: the second player infers from the first one's proposal what it sees, and may propose another",
 }
-"""Descriptions of the lines other than `silence`, for tables and charts."""
+"""Descriptions of the strategies other than `silence`, for tables and charts."""
 
 
 def in_words(proposer: str, lines: Lines, *, bound: bool) -> str:
-    """Returns a description of these lines for the reader of a table or chart.
+    """Returns a description of strategies without words, for the reader of a table or chart.
 
     Args:
         proposer: Text about the knowledge of the proposer of `silence`.
-        lines: The known lines.
+        lines: The strategies to describe, with their expected rewards.
         bound: Whether `silence` is an upper bound for all play without the content of messages.
     """
     if SILENCE not in lines:
@@ -138,12 +138,12 @@ def in_words(proposer: str, lines: Lines, *, bound: bool) -> str:
 
 
 def settings_of(config: GameSettings) -> dict[str, Any]:
-    """Returns the settings on which the lines depend."""
+    """Returns the settings of a game that change its lines."""
     return config.model_dump(mode="json", exclude=set(WITHOUT_EFFECT))
 
 
 def known_lines(config: GameSettings, folder: Path) -> Lines:
-    """Returns the stored lines of a configuration; empty without any. The user's file takes precedence over the game's.
+    """Returns the stored lines of a configuration, from the user's file or else the game's; empty if none are stored.
 
     Args:
         config: The configuration.

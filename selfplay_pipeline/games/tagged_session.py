@@ -173,7 +173,7 @@ class TaggedSession(ABC, Generic[Proposal]):
 
     @abstractmethod
     def about(self, proposal: Proposal | None) -> dict[str, Any]:
-        """Returns the variables of the template `partner` that describe a proposal; None stands for any other action.
+        """Returns the variables of the template `partner` that describe the turn's proposal, None without one.
 
         The template also has `text` and `kind`.
         """
@@ -207,7 +207,7 @@ class TaggedSession(ABC, Generic[Proposal]):
         return Opening(self.prompts.render("system", **shown), self.prompts.render("opening", **shown))
 
     def step(self, seat: int, text: str, *, cut: bool = False) -> Step:
-        """Take the acting player's turn; see `games/base.py: Session`."""
+        """Take the acting player's turn and return its result; see `games/base.py: Session`."""
         check_may_act(self, seat)
         actor, partner = seat, 1 - seat
         self.counts.turns += 1

@@ -159,7 +159,7 @@ class ChatClient:
         return max(asked_for, self._backoff(state))
 
     async def _send(self, request: dict[str, Any], used: Callable[[PartnerUsage], None], *, again: bool) -> Reply:
-        """Send one request.
+        """Send one request and return the answer.
 
         Raises:
             _Retriable: The request failed, but a retry may succeed.

@@ -44,7 +44,7 @@ class SeatedPlayer(Protocol):
         ...
 
     async def act(self) -> Reply:
-        """Take a turn.
+        """Take a turn and return its text.
 
         Raises:
             ContextFull: The turn might not fit into the model's context.

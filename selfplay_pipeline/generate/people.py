@@ -13,7 +13,7 @@ from selfplay_pipeline.games.base import SAME_SCORE, Game
 from selfplay_pipeline.generate.records import HUMAN, EpisodeRecord, OutcomeRecord, PolicyRecord, SeatRecord, TurnRecord
 
 NOBODY = PolicyRecord(checkpoint=HUMAN, weights="", iteration=0, engine=HUMAN, temperature=1.0, max_new_tokens=1)
-"""Placeholder policy of these episodes, in which a policy holds no seat."""
+"""Placeholder for the policy in records of human episodes, in which no policy holds a seat."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class People:
 
 
 def write_people(game: Game, output: Path | None) -> People:
-    """Write the human episodes on states of the configured game, one JSON line per episode.
+    """Write the human episodes on states of the configured game as JSON lines, and return their counts.
 
     Args:
         game: The configured game.

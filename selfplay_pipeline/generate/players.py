@@ -25,7 +25,7 @@ class Seat:
     view: Callable[[], Any]
     """Returns the player's current knowledge as data, for scripted players."""
     script: Callable[[str], ScriptedPlayer]
-    """Returns the game's scripted player of a name."""
+    """Returns the game's scripted player with a given name."""
     number: int
     key: str
     """Identifier of the seat, unique among all episodes."""

@@ -222,7 +222,7 @@ class PolicyRecord(_Record):
 
 Swap = Literal["swapped", "named"]
 """Rule by which heard messages are replaced. `swapped` takes a message from a counterfactual state. `named` keeps the
-named things and replaces the facts about them by those of that state.
+named things and replaces the facts about them by the facts of that state.
 """
 Kind = Literal["policy", "checkpoint", "script", "chat", "person"]
 """Kind of player; `policy` is the checkpoint of the command, `checkpoint` is any other one."""
@@ -510,7 +510,7 @@ def check_heard_as_said(record: EpisodeRecord) -> None:
 
 
 def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
-    """Read the episodes of a file, one line at a time.
+    """Yields the episodes of a file, one line at a time.
 
     Raises:
         UserError: The file is missing, or a line is invalid; the message names file, line and field.

@@ -195,7 +195,7 @@ def _check_played(job: GenerateJob, summary: Summary) -> None:
 
 @dataclass
 class Sitting:
-    """One episode with its players, and its record after its end.
+    """One episode with a player in each seat; returns its record after its end (`record`).
 
     Attributes:
         episode_id: Identifier, unique among all episodes; part of the session keys that engines receive.
@@ -216,7 +216,7 @@ class Sitting:
         self.episode = Episode(session, [player.sit(seat) for player, seat in zip(self.players, seats, strict=True)])
 
     def everyone(self) -> Iterable[SeatedPlayer]:
-        """Returns all seated players whose tokens and costs are counted."""
+        """Returns the players whose tokens and costs the record adds up: by default, those in the episode's seats."""
         return self.episode.seats
 
     def record(self, policy: PolicyRecord) -> EpisodeRecord:

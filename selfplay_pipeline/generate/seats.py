@@ -1,4 +1,4 @@
-"""Players of the seats, made from the names that commands take."""
+"""Creates the player of each seat from the names that commands accept."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def self_play(config: Config) -> tuple[str, ...]:
 
 
 def opposite(config: Config, first: str, others: str) -> tuple[str, ...]:
-    """Returns one player's name for seat 0 and another's for all other seats."""
+    """Returns the name of each seat's player: `first` in seat 0, `others` in all other seats."""
     return (first, *(others for _ in self_play(config)[1:]))
 
 
 def weights_of(config: Config, checkpoint: str) -> str:
-    """Returns the content hash of a checkpoint; "" for a hub model on attached servers, whose files nobody here knows.
+    """Returns the content hash of a checkpoint; "" for a hub model on attached servers, whose files are unknown here.
 
     Such a server has loaded the model itself, so a download here would not show which files play.
     """

@@ -142,7 +142,7 @@ async def generate_episodes(
     seats: Sequence[str] = (),
     servers: Servers | None = None,
 ) -> Summary:
-    """Play the episodes that are missing from `output`.
+    """Play the episodes that are missing from `output`, and return the figures of the whole file.
 
     Args:
         config: The configuration.

@@ -32,7 +32,7 @@ class StateSource:
 
 
 async def _beside(work: Callable[[], State]) -> State:
-    """Run `work` in a daemon thread; the program would wait for a thread of `asyncio.to_thread` at its exit."""
+    """Run `work` in a daemon thread and return its result; at its exit, the program would wait for any other thread."""
     done: Future[State] = Future()
     done.set_running_or_notify_cancel()  # so that a cancelled caller does not cancel it
 

@@ -46,7 +46,7 @@ class EpisodeStore:
     def opened(self, take: Callable[[EpisodeRecord], None]) -> Iterator[Callable[[EpisodeRecord], None]]:
         """Pass the stored episodes to `take`, and yield a function that appends an episode.
 
-        An incomplete last line is removed after all episodes have passed.
+        An incomplete last line is removed after `take` has accepted all episodes.
 
         Args:
             take: Called with each stored episode; raises ValueError with the reason for rejecting one.

@@ -1,8 +1,6 @@
-"""Episodes with swapped messages: each seat hears other messages than those that were said.
+"""Episodes with swapped messages, which measure the worth of words: each seat hears replacements of what was said.
 
-They measure what words are worth.
-
-The second theorem of `games/tagged_session.py` bounds their reward.
+The second theorem of `games/tagged_session.py` bounds the reward of such an episode.
 
 Each seat hears with a `Hearer`, which stands between the episode and the seat's player. For the hearer, all else is as
 it was played: its own turns, and what others proposed or answered. For each message of another seat, it hears
@@ -11,12 +9,12 @@ it was played: its own turns, and what others proposed or answered. For each mes
   drawn anew given what it sees (`games/abilities.py: Redraw`); a game without that ability takes another state. The
   hearer's own turns in that episode are those that it really took, so the counterfactual speaker answers them. Its
   actions other than messages are those that were really taken.
-- `named`: the message that was said, but with what it says of the things that it names as it is in the drawn state
+- `named`: the message that was said, but its facts about the named things are replaced by the facts of the drawn state
   (`games/abilities.py: KeepNamed`).
 
 If the counterfactual speaker sends no message at that point, because it proposes, or its illegal turns end the episode,
 a new counterfactual episode is drawn and played up to it, `TRIES` times in all; after that the hearer hears `NOTHING`.
-The play loop is that of any episode, and a hearer's words are heard only through another hearer.
+The play loop is the usual one (`Episode`), and every other seat hears a hearer's messages through its own hearer.
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ class Draws:
 
 @dataclass
 class Counterfactual:
-    """Counterfactual episode of one hearer, up to some turn of the real one.
+    """Counterfactual episode of one hearer, played up to turn `at` of the real episode.
 
     Attributes:
         others: All seats except the hearer's.
@@ -84,8 +82,8 @@ class Counterfactual:
     at: int = 0
 
     async def message(self, turns: Sequence[TurnRecord], number: int) -> str | None:
-        """Returns the message that replaces that of a real turn; None if the counterfactual episode has none at this
-        point.
+        """Returns the message that replaces the message of a real turn; None if the counterfactual episode has none at
+        this point.
         """
         text = None
         for turn in turns[self.at : number + 1]:
@@ -123,7 +121,7 @@ class Counterfactual:
 
 @dataclass
 class Hearer:
-    """Seat of an episode that hears replacements of the messages that were said.
+    """Seat of an episode that hears a replacement of each message of another seat.
 
     Attributes:
         own: Player of the seat. It observes, and acts on, the episode as the seat hears it.
@@ -202,7 +200,7 @@ class Hearer:
         return self.own.finish()
 
     def everyone(self) -> Iterator[SeatedPlayer]:
-        """Yields the seat's player, and those of its counterfactual episodes."""
+        """Yields the seat's player, and the players of the seat's counterfactual episodes."""
         yield self.own
         for counterfactual in self.counterfactuals:
             yield from counterfactual.others.values()

@@ -67,7 +67,7 @@ class ChatTokenizer:
 
     @classmethod
     def load(cls, model: str, *, thinking: bool = False) -> ChatTokenizer:
-        """Load the tokenizer of a local folder or a hub model.
+        """Returns the chat tokenizer of a local folder or a hub model.
 
         Raises:
             UserError: The model has no usable tokenizer.

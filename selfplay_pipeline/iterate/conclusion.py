@@ -12,13 +12,13 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement that the interval of each mode shows or does not show.
+    """A statement about a figure, with the intervals that show it or do not.
 
     Attributes:
-        text: The statement, which an interval above the line shows.
-        intervals: Intervals by mode; empty if the figure was not measured.
-        line: The line.
-        opposite: Statement that an interval below the line shows; empty if there is none to make.
+        text: The statement; an interval that lies above `line` shows it.
+        intervals: Intervals of the figure by mode; empty if it was not measured.
+        line: Value that the intervals are compared with.
+        opposite: Opposite statement, which an interval below `line` shows; empty without one.
     """
 
     text: str
@@ -46,7 +46,7 @@ class Claim:
 def conclusion(history: Sequence[Iteration]) -> list[str]:
     """Returns a line about what a run shows and does not show, and one about what a single run cannot show.
 
-    A rise is that from the first evaluation to the last, paired by state. Every statement rests on the end of a 95 %
+    A rise is the last evaluation minus the first one, paired by state. Every statement rests on the end of a 95 %
     interval over states.
     """
     evaluated = [iteration.evaluated for iteration in history if iteration.evaluated]

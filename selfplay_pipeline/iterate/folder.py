@@ -152,7 +152,7 @@ class RunDirectory:
         )
 
     def load(self) -> RunState:
-        """Read the finished stages from state.json.
+        """Returns the finished stages, read from state.json.
 
         Raises:
             UserError: The file state.json was not written by this program, or is damaged.

@@ -25,7 +25,7 @@ MAX_REPEATED = 0.5
 MAX_SILENT = 0.9
 """Share of episodes with a proposal before any message; a larger share counts as a collapse (see TALKATIVE)."""
 TALKATIVE = 0.5
-"""Limit on the initial share of such episodes; MAX_SILENT applies only to runs that begin below it."""
+"""Initial share of episodes with a proposal before any message, below which MAX_SILENT applies to a run."""
 MAX_LOG_PROB_GAP = 0.1
 """Limit of the mean difference in nats between the engine's and the trainer's log-probs at the first step."""
 
@@ -123,7 +123,7 @@ def in_words(iteration: Iteration, *games: Game) -> str:
 
 
 def wordless_in_words(lines: Mapping[str, Interval]) -> str:
-    """Returns the lines of play without words in a few words."""
+    """Returns a short text with the expected rewards of strategies without words."""
     return ", ".join(f"{name} {line.value:.3f}" for name, line in lines.items())
 
 
@@ -165,8 +165,8 @@ def collapse_reason(history: Sequence[Iteration]) -> str | None:
 
 
 def _fallen(history: Sequence[Iteration]) -> list[str]:
-    """Returns a reason if the interval of the newest held-out reward lies below that of the best one; else an empty
-    list.
+    """Returns one sign of a collapse if the newest held-out reward is below the best one, interval below interval; else
+    an empty list.
     """
     best, newest = best_iteration(history), history[-1].evaluated
     if best is None or newest is None or newest.held_out_reward.high >= best.held_out_reward.low:

@@ -53,7 +53,7 @@ PLAY_AND_LEARN: tuple[Stage, ...] = ("generate", "convert", "train")
 
 
 async def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = None) -> RunDirectory:
-    """Run the missing stages of `config.iterate.num_iterations` iterations in `run_dir`.
+    """Run the missing stages of `config.iterate.num_iterations` iterations in `run_dir`; returns the run folder.
 
     After a kill at any moment, the same call continues at the interrupted stage: each stage resumes its own work, and
     is recorded as done only when its output is complete.

@@ -1,4 +1,4 @@
-"""Results of training and evaluation in an iteration; `generate.summary` and `convert.result` have the others.
+"""Results of training and evaluation in an iteration; other results are in `generate.summary` and `convert.result`.
 
 Unknown fields, from a later version, are kept; missing fields, from an earlier version, get their default.
 """
@@ -67,7 +67,7 @@ class Evaluated(StageResult):
     Attributes:
         held_out_talk_score: Talk score of the sampled episodes; None if it is not measured.
         held_out_greedy_talk_score: Talk score of the greedy episodes; None if it is not measured.
-        wordless: Known lines of play without words, by name.
+        wordless: Known expected rewards of strategies without words, by name.
         held_out_questions: Questions per episode; None in self-play.
         held_out_parts: Figures that are parts of one total, such as the causes of lost reward, by name.
         held_out_words: Worth of words by mode; empty unless messages were swapped.

@@ -39,7 +39,7 @@ def live_table(path: Path) -> Table:
 def run_table(run: RunDirectory, newest: int | None = None) -> Table:
     """Returns a table with one row per iteration, or only the `newest` rows; cells of unfinished stages are empty.
 
-    Its caption gives the known lines of play without words.
+    Its caption gives the known expected rewards of strategies without words.
     """
     evaluations = {number: run.state.evaluated(number) for number in sorted(run.state.iterations)}
     lines = next((found.wordless for found in evaluations.values() if found), {})

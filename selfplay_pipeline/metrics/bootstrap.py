@@ -17,7 +17,7 @@ RESAMPLES = 4_000
 CHUNK = 250
 """Number of resamples drawn at a time, which bounds memory."""
 SEEDS = 0x5EED5
-"""Seed of the random stream that resamples training seeds; differs from that for states."""
+"""Seed of the random stream that resamples training seeds; the stream for states has another one."""
 PERCENTILES = (2.5, 97.5)
 
 Column = Sequence[float] | NDArray[np.float64]

@@ -3,7 +3,7 @@
 Pure; every figure is a ratio of sums, so that `bootstrap` can resample states.
 
 A game's own figures follow them (`Game.figures`). The caller chooses the seats to measure: an evaluation measures the
-seats of the evaluated player; the summary of a file those of the policy, or all seats for figures with `everyone`.
+seats of the evaluated player; the summary of a file measures the policy's, or all seats for figures with `everyone`.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _in_seat(seat: int, role: str) -> Figure:
 
 
 def figures_of(*games: Game) -> dict[str, Figure]:
-    """Returns the figures of these games by name, in display order; without games, those of every game.
+    """Returns the figures of these games by name, in display order; without games, the figures that every game has.
 
     The figures `illegal_…`, one per kind of error, follow the figure `illegal`.
     """
@@ -179,9 +179,9 @@ def summarised(*games: Game) -> dict[str, Figure]:
 
 
 def rows_of(columns: Sequence[Mapping[str, Any]], *games: Game) -> list[tuple[str, list[Any]]]:
-    """Returns a table of these games' figures: the label and the cells of each figure that has a value in a column.
+    """Returns the rows (label, cells) of a table of these games' figures.
 
-    A kind of error that never occurred has no row.
+    A figure without a value in any column has no row, and neither has a kind of error that never occurred.
     """
     rows = []
     for name, figure in figures_of(*games).items():
@@ -216,7 +216,7 @@ class Sums:
         return bool(self._sums)
 
     def add(self, state: int, figures: Measures) -> None:
-        """Add one episode of the state with this number."""
+        """Add the figures of one episode of state number `state`."""
         for name, pair in figures.items():
             by_state = self._sums.setdefault(name, {})
             by_state[state] = by_state.get(state, np.zeros(2)) + pair

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 from selfplay_pipeline.games.base import SAME_SCORE
 
 S = TypeVar("S", bound=Hashable)
-"""Type of a game state's name, by default a number."""
+"""Type of the identifier of a game state, such as a number."""
 
 
 class Scored(NamedTuple, Generic[S]):
@@ -17,7 +17,7 @@ class Scored(NamedTuple, Generic[S]):
 
     state: S
     episode: int
-    """Number of the episode among those of its state."""
+    """Number of the episode within its state."""
     seat: int
     reward: float
     by_seat: bool = False
@@ -61,7 +61,7 @@ class Signal:
 
     @classmethod
     def of(cls, groups: Iterable[Collection[float]]) -> Signal:
-        """Count groups, each given as the rewards of its episodes."""
+        """Returns the counts for groups, each given as the rewards of its episodes."""
         found = [has_signal(rewards) for rewards in groups]
         return cls(len(found), found.count(False))
 

@@ -107,8 +107,8 @@ def reference_lines(source: Source, scans: Sequence[Scan]) -> dict[str, float]:
 
 
 def _known_elsewhere(scans: Sequence[Scan]) -> dict[str, KnownLine]:
-    """Returns known rewards of people and other models on states of the configuration; empty if the episodes have
-    several.
+    """Returns known rewards of people and other models on states of the episodes' configuration; empty if the episodes
+    have several configurations.
     """
     configs = [scan.file.game_config() for scan in scans]
     found = [make_game(config).known_lines() if config is not None else {} for config in configs]
@@ -116,12 +116,12 @@ def _known_elsewhere(scans: Sequence[Scan]) -> dict[str, KnownLine]:
 
 
 def games_in(scans: Sequence[Scan]) -> list[Game]:
-    """Returns the played games, each once, with the rules under which it was played if these are known."""
+    """Returns the played games, each once, with the played rules if these are known."""
     return list({name: game for scan in scans for name, game in scan.rules.items()}.values())
 
 
 def _about_rewards(scans: Sequence[Scan]) -> str:
-    """Returns the note of a chart of rewards, with facts about its lines."""
+    """Returns the note below a chart of rewards, which explains its reference lines."""
     others = (
         f"{name}: {line.reward:.3f} [{line.low:.3f}, {line.high:.3f}] in {line.episodes} episodes of their own"
         for name, line in _known_elsewhere(scans).items()

@@ -98,7 +98,7 @@ class Decoder(Protocol):
 
 
 def read_state(record: EpisodeRecord) -> Drawn:
-    """Returns the state of an episode."""
+    """Returns the drawing of an episode's state, with its best score."""
     game = game_named(record.game)
     state = game.state_from_json(record.state)
     return Drawn(group=record.group_index, best=game.best(state), drawing=game.draw_state(state))
@@ -142,7 +142,7 @@ def read_episode(record: EpisodeRecord, decoder: Decoder | None = None, game: Ga
 
 
 def _heard(turn: TurnRecord) -> Iterator[str]:
-    """Yields what each seat heard in place of a swapped message."""
+    """Yields a text for each seat that heard a replacement of the turn's message."""
     for seat, text in (turn.heard or {}).items():
         yield f"seat {seat} heard: {shorten(text) or 'a message without content'}"
 

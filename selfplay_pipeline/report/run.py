@@ -17,7 +17,7 @@ from selfplay_pipeline.report.sources import Source
 
 
 def scan_all(source: Source) -> list[Scan]:
-    """Read all files of episodes.
+    """Returns the scans of all files of episodes.
 
     Raises:
         UserError: A line is bad, or `source` consists only of files of episodes without a complete line.

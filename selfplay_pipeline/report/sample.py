@@ -25,7 +25,7 @@ def embedded(data: Any) -> str:
 
 
 MOST_REFUSED = 20
-"""Number of groups too large for the remaining room after which the page counts as full."""
+"""Number of groups that do not fit into the remaining room, after which the page counts as full."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Sample:
 
     @property
     def rule(self) -> str:
-        """Description of the selection, for people."""
+        """Displayed description of how the episodes were selected."""
         return "all episodes" if len(self.episodes) == self.total else RULE
 
 

@@ -67,7 +67,7 @@ class Scan:
 
 
 def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: None) -> Scan:
-    """Read a file of episodes, which may still be growing.
+    """Returns the scan of a file of episodes, which may still be growing.
 
     Args:
         file: The file.

@@ -30,7 +30,7 @@ class EpisodesFile:
     """A file of episodes.
 
     Attributes:
-        label: Description of the episodes, for people.
+        label: Displayed description of the episodes.
         iteration: Iteration of the run; None outside a run.
         player: Name of the evaluated player, if it is not the trained policy.
     """
@@ -57,7 +57,7 @@ class EpisodesFile:
             return None
 
     def game_of(self, name: str) -> Game:
-        """Returns the game of this name with the played rules, or with its default rules if these are unknown."""
+        """Returns the game with this name and the played rules, or its default rules if the played ones are unknown."""
         config = self.game_config()
         return make_game(config) if config is not None and config.name == name else game_named(name)
 

@@ -61,7 +61,7 @@ def check_all(slime: Path | None, config: Path | None, data: Sequence[Path] = ()
 
 
 def check_version(folder: Path | None) -> Item:
-    """Check that slime exists; a version other than the tested one is mentioned but accepted."""
+    """Returns the check that slime exists; another version than the tested one is mentioned but accepted."""
     spec = find_spec("slime") if folder is None else None
     root = Path(spec.origin).parents[1] if spec is not None and spec.origin else folder
     if root is None or not (root / "slime" / "__init__.py").is_file():
@@ -82,7 +82,7 @@ def _version(root: Path) -> str:
 
 
 def check_config(path: Path) -> list[Item]:
-    """Check that the configuration is valid and its partner can be called."""
+    """Returns the checks that the configuration is valid and its partner can be called."""
     try:
         config = RolloutConfig.read(path)
     except UserError as error:
@@ -107,7 +107,7 @@ def _partner(config: RolloutConfig) -> str:
 
 
 def check_rows(path: Path, config: Path) -> list[Item]:
-    """Check that the rows can be played, and that their prompts do not promise more turns than an episode has."""
+    """Returns the checks that the rows can be played, and that prompts promise no more turns than an episode has."""
     try:
         rules = check_data(path)
     except UserError as error:

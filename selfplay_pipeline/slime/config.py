@@ -19,9 +19,7 @@ from selfplay_pipeline.generate.records import CHAT
 
 DEFAULT = Path(__file__).with_name("matching_config.yaml")
 TRACKING = ("slime.utils", "slime.observability")
-"""Packages in which slime's `logging_utils` and `metric_utils` may be: that of version 0.3.1, then that of later
-source.
-"""
+"""Packages that may contain slime's `logging_utils` and `metric_utils`: in version 0.3.1, and in later source."""
 
 
 class SelfplaySection(Section):

@@ -110,11 +110,14 @@ class EpisodeEnv:
         self._report()
 
     def reset(self) -> tuple[str, dict[str, Any]]:
-        """Run `start` for callers that cannot await."""
+        """Run `start` for callers that cannot await; returns its result."""
         return _wait_for(self.start())
 
     def step(self, text: str) -> tuple[str, bool, dict[str, Any]]:
-        """Run `answer` for callers that cannot await. This blocks their event loop while a remote partner thinks."""
+        """Run `answer` for callers that cannot await; returns its result.
+
+        A call blocks the caller's event loop while a remote partner thinks.
+        """
         checkpoint = getattr(self.args, "hf_checkpoint", None)
         if not checkpoint:
             return _wait_for(self.answer(text))

@@ -105,6 +105,9 @@ def log_eval_rollout(
 
     The step is the number of updates of the policy so far: slime evaluates rollout 0 once before the first update and,
     with an interval of 1, once after it. Lost samples are left out of slime's own means.
+
+    Returns:
+        False, so that slime's own logging continues.
     """
     if _replayed(args):
         return False

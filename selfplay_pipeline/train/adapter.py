@@ -38,7 +38,7 @@ class Adapter:
         return set(self._factors)
 
     def added(self, name: str, weight: Any) -> Any:
-        """Returns the weight of this name with the adapter merged in; unchanged if the adapter does not target it."""
+        """Returns the weight `name` with the adapter merged in; unchanged if the adapter does not target it."""
         if name not in self._factors:
             return weight
         return added(weight, *self._factors[name], self._scale, transposed=self._transposed)

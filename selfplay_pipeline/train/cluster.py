@@ -34,7 +34,7 @@ CPUS_PER_GPU, CPUS_BESIDE = 3, 3
 node.
 """
 PATIENCE = 15.0
-"""Seconds to wait for free resources, since Ray needs time to free those of a training that has just ended."""
+"""Seconds to wait for free resources, since Ray needs time to free the resources of an ended training."""
 LOOK_SECONDS = 120.0
 """Timeout in seconds for a node's report about its files; a slower node counts as unusable."""
 CONNECT_SECONDS, ASK_SECONDS = 10.0, 300.0

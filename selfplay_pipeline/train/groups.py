@@ -63,7 +63,7 @@ class TrainData:
     """The groups of the files."""
 
     groups: list[Group]
-    """Groups with two episodes or more, or with one if these are allowed, ordered by file and index."""
+    """Groups with two episodes or more, or with one if single episodes are allowed, ordered by file and index."""
     signal: Signal
     """Counts over all groups, including those left with one episode, for example after engine failures."""
     temperature: float
@@ -100,7 +100,7 @@ class TrainData:
 
 
 def read_data(files: Sequence[Path], vocabulary: int | None = None, *, alone: bool = False) -> TrainData:
-    """Read groups, rewards and lengths, and check every row.
+    """Returns the groups in parquet files, with their rewards and lengths, after a check of every row.
 
     Args:
         files: Parquet files, all sampled at one temperature.
@@ -199,7 +199,7 @@ def by_length(lengths: Sequence[int], block: int) -> list[int]:
 
     Args:
         lengths: Tokens of each row; their number is a multiple of `block`.
-        block: Number of rows that must stay together, those of one update on one process.
+        block: Number of rows that must stay together: the rows of one update on one process.
 
     Returns:
         Positions of the rows; each row stays in its block.

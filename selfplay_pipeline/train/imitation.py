@@ -43,7 +43,9 @@ async def imitate_episodes(
     *,
     schedule: Schedule = "cosine",
 ) -> TrainResult:
-    """Convert the episodes to rows, unless an earlier call has, and train on them; an interrupted training continues.
+    """Convert episodes to rows, train on them, and return the result of the training.
+
+    Rows that an earlier call has made are kept, and an interrupted training continues.
 
     Args:
         config: The configuration.
@@ -152,7 +154,7 @@ def _digest(path: Path) -> str:
 
 
 def trained_weights(config: Config) -> int:
-    """Returns the number of weights that `imitate` trains: all of the model's, or those of its LoRA adapter."""
+    """Returns the number of weights that `imitate` trains: all weights of the model, or of its LoRA adapter."""
     try:
         shapes = shapes_of(str(config.model))
     except UserError as error:

@@ -29,7 +29,8 @@ class Launch(BaseModel):
     overrides: list[str] = []
     """Hydra overrides; empty if all steps are done and only the checkpoint is missing."""
     config: Path | None = None
-    """Configuration file on top of verl's own, for a process with only this task; None if further tasks may follow.
+    """File with settings on top of verl's own configuration, if the process ends after this task; None if it may get
+    further tasks.
     """
     joins_cluster: bool = False
     """Whether verl joins a running Ray cluster; else it starts Ray itself."""
@@ -42,5 +43,5 @@ REASON = "reason.txt"
 
 
 def ended_file(folder: Path, number: int) -> Path:
-    """Returns the file that exists once the task of this number is done, counted from 0."""
+    """Returns the file whose existence shows that task `number`, counted from 0, is done."""
     return folder / f"ended_{number}"

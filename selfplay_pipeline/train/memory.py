@@ -225,7 +225,7 @@ def in_host(found: list[Need], setup: Setup) -> int:
 
 @dataclass(frozen=True)
 class Room:
-    """Available memory; None if unknown."""
+    """Available memory of each GPU and each node; a size is None if it is unknown."""
 
     gpu: int | None
     """Bytes of each GPU."""

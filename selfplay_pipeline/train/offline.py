@@ -87,7 +87,7 @@ class TrainResult:
 
 
 async def run_train(config: TrainConfig, trainer: Trainer | None = None) -> TrainResult:
-    """Train a policy on converted episodes; an interrupted training continues at its last save.
+    """Train a policy on converted episodes and return the result; an interrupted training continues at its last save.
 
     Args:
         config: The training.
@@ -249,7 +249,7 @@ async def _run_verl(
 
 
 def export_of(config: PolicyTraining, device: Device, step: int) -> Export:
-    """Returns the export that follows the last step."""
+    """Returns the checkpoint to write after the last step, and its sources."""
     adapter = saved_adapter(state_dir(config), step)
     return Export(
         saved=str(adapter if config.lora_rank else adapter.with_name("huggingface")),
@@ -263,7 +263,9 @@ def export_of(config: PolicyTraining, device: Device, step: int) -> Export:
 def follower(
     read: Callable[[], list[dict[str, Any]]], done: int, watch: Callable[[int, dict[str, Any]], None]
 ) -> Callable[[], bool]:
-    """Returns a function to call repeatedly while verl trains, which returns whether a new step has been logged so far.
+    """Returns a function that reports new training steps each time it is called while verl trains.
+
+    The function returns True once a step has been logged that earlier processes had not done.
 
     Args:
         read: Function that returns the new lines of metrics.

@@ -36,8 +36,8 @@ def training_of(
         config: The configuration of the run.
         data: The parquet file to train on.
         output: The output folder of the training.
-        checkpoint: The model to train; by default, that of the configuration.
-        seed: Seed of the order of the groups and of the trainer; by default, that of the configuration.
+        checkpoint: The model to train; by default, the configured one.
+        seed: Seed of the order of the groups and of the trainer; by default, the configured one.
         initial_trainer_state: Folder trainer_state/ of an earlier iteration to continue from.
         base_model: Base model of a LoRA adapter; by default, `checkpoint`.
         reference_model: Reference policy of the KL loss; by default, `checkpoint`.
@@ -84,7 +84,7 @@ def model_of(data: Path) -> str:
 
 
 async def train_policy(job: TrainConfig, trainer: Trainer | None = None, command: str = "train") -> TrainResult:
-    """Run a training, or continue an interrupted one.
+    """Run a training, or continue an interrupted one; returns its result.
 
     Args:
         job: The training.

@@ -176,7 +176,7 @@ def check_sizes(config: OnlineConfig, rows_per_episode: int) -> None:
 
 
 def _look_at(config: OnlineConfig) -> StatesFile:
-    """Check both files, and return the number of training states and of rows per episode.
+    """Check the files of states, and return the numbers of training states and of rows per episode.
 
     Raises:
         UserError: A file is missing or not from `selfplay games`, has fewer states than one step takes, or contains

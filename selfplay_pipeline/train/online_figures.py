@@ -29,7 +29,7 @@ def figures_of(record: EpisodeRecord, game: Game) -> dict[str, float]:
 def to_line(step: int, metrics: dict[str, Any], held_out: dict[str, float] | None = None) -> dict[str, Any]:
     """Returns a step's metrics as a line of metrics.jsonl.
 
-    verl's own metrics are kept, except those of validations. Figures of the episodes just played are named
+    verl's own metrics are kept, except metrics of validations. Figures of the episodes just played are named
     `selfplay/…`.
 
     Args:

@@ -130,7 +130,7 @@ def _samples_states(job: OnlineConfig, games: Path | None) -> bool:
 
 
 async def train_online(config: Config, output: Path, games: Path | None = None) -> OnlineResult:
-    """Train on episodes that the policy plays during training, or continue an interrupted training.
+    """Train on episodes that the policy plays during training, or continue such a training; returns the result.
 
     Args:
         config: The configuration.

@@ -16,7 +16,7 @@ from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, GameSettings, Sta
 from selfplay_pipeline.games.registry import make_game
 
 Perspectives = Literal["both", "one"]
-"""Training rows of an episode: one per player (`both`), or only that of `seat` (`one`)."""
+"""Training rows of an episode: one per player (`both`), or only the row of `seat` (`one`)."""
 
 TRAIN_SPLIT, MONITOR_SPLIT = "train", "monitor"
 """Values of `extra_info.split` in train.parquet and test.parquet."""
@@ -53,7 +53,7 @@ def write_games(
     test_seed: int,
     per_seat: bool = False,
 ) -> tuple[Path, Path]:
-    """Sample states and write `train.parquet` and `test.parquet`.
+    """Sample states, write `train.parquet` and `test.parquet`, and return the two files.
 
     Args:
         out: The output folder.

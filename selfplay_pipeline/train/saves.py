@@ -15,7 +15,7 @@ from selfplay_pipeline.core.small_files import check_regular
 LATEST = "latest_checkpointed_iteration.txt"
 """Name of verl's record of the last complete save."""
 WHOLE = "whole.json"
-"""Name of the last file that a save writes."""
+"""Name of the file that a save writes last, so that its existence shows that the save is complete."""
 ADAPTER = "adapter"
 """Name of the folder of a LoRA adapter in peft's format: in a save, and next to a checkpoint."""
 PICKLED_POSITION = "data.pt"

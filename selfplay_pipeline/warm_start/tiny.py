@@ -101,7 +101,7 @@ def _taught(config: Config, lesson: str, out: Path | None) -> tuple[Lesson, Path
 
 
 def _untrained(lesson: Lesson, seed: int, folder: Path) -> Path:
-    """Write tokenizer and weights, unless an earlier call has."""
+    """Write tokenizer and weights unless an earlier call has; returns their folder."""
     if not (folder / "config.json").exists():  # written last
         import torch
 
@@ -138,7 +138,10 @@ def _settings(config: Config, model: Path, stage: Stage, lesson: Lesson) -> Conf
 async def _imitate(
     config: Config, stage: Stage, number: int, making: Path, trainer: Trainer, *, last: bool
 ) -> TrainResult:
-    """Play the episodes of a stage, and train the model on them. The learning rate falls only in the last stage."""
+    """Play the episodes of a stage, train the model on them, and return the result of the training.
+
+    The learning rate falls only in the last stage.
+    """
     games = making / f"stage_{number}" / "games.jsonl"
     first = number * FIRST_STATE
     await generate_episodes(config, games, first_state=first, seats=stage.players)

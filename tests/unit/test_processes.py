@@ -223,4 +223,4 @@ def test_too_few_open_files_are_raised_or_refused_before_the_child_starts(tmp_pa
     if refused:
         assert "64 files may be open at once" in ended.stderr and "`ulimit -n 1024`" in ended.stderr
     else:
-        assert log.read_text() == "1024\n", ended.stderr
+        assert log.read_text() == "4096\n", ended.stderr

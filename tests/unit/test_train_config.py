@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from transformers import AutoConfig
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoConfig
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.training import TrainConfig
@@ -429,7 +429,8 @@ def test_an_adapter_that_cannot_be_is_refused_in_one_line(given: dict[str, Any],
 
 
 @pytest.mark.parametrize(
-    ("kind", "packed"), [("qwen2", True), ("gemma3_text", True), ("lfm2", False), ("qwen3_next", False), ("jamba", False)]
+    ("kind", "packed"),
+    [("qwen2", True), ("gemma3_text", True), ("lfm2", False), ("qwen3_next", False), ("jamba", False)],
 )
 def test_rows_of_a_model_with_other_layers_than_attention_are_padded(tmp_path: Path, kind: str, packed: bool) -> None:
     AutoConfig.for_model(kind).save_pretrained(tmp_path)

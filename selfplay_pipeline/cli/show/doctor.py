@@ -36,7 +36,7 @@ def show(found: Examination, checks: Sequence[Check]) -> None:
 
 
 def verdict(found: Examination, checks: Sequence[Check]) -> list[str]:
-    """Returns the closing lines: the needs that are not met, or "fits"."""
+    """Returns the last lines of the output: the problems that were found, or "fits"."""
     faults = [*found.faults, *(f"{check.what}: {check.found}" for check in checks if check.good is False)]
     lines = [f"does not fit: {fault}" for fault in faults]
     if found.not_here:

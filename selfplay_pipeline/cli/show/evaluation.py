@@ -57,7 +57,7 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
 
 
 def references_in_words(references: Mapping[str, Interval]) -> str:
-    """Returns the reference lines in one sentence; those of play without words were computed on other states."""
+    """Returns the reference rewards in one line, those on other states after those on the evaluated states."""
     said = {name: f"{name.replace('_', ' ')} {interval}" for name, interval in references.items()}
     wordless = [said.pop(name) for name in get_args(LineName) if name in said]
     elsewhere = f"; on other states of the same configuration: {', '.join(wordless)}" if wordless else ""
@@ -77,7 +77,7 @@ UNTESTED = (
 
 
 def show_listening(listening: Listening, folder: Path) -> None:
-    """Print the shares of decisions that followed altered messages, one column per alteration."""
+    """Print, for each kind of altered message, the share of decisions that followed it and the share that changed."""
     muted = ", messages muted" if listening.mute else ""
     title = one_line(f"decisions of {listening.player} after altered messages, {listening.states}{muted}")
     table = Table(title=title, box=None, padding=(0, 2, 0, 0))

@@ -21,7 +21,7 @@ LEAST_FALL = 0.1
 
 
 def show_training(result: TrainResult) -> None:
-    """Print the closing lines of `train`."""
+    """Print the result of a training, as the last lines of `train`."""
     Terminal().print(
         f"{result.steps} steps on {result.groups} groups ({result.groups_without_signal} without signal) in "
         f"{result.seconds_total:.0f} s\n{where(result.checkpoint, result.metrics_path)}",
@@ -30,7 +30,7 @@ def show_training(result: TrainResult) -> None:
 
 
 def show_imitation(result: TrainResult) -> None:
-    """Print the closing lines of `imitate`."""
+    """Print the result of a training, as the last lines of `imitate`."""
     before, *after = [f"{loss:.4f}" for loss in result.held_out_losses] or [""]
     losses = f"held-out loss in nats a token: {before} before, {', '.join(after)} after each epoch\n" if after else ""
     Terminal().print(

@@ -1,4 +1,4 @@
-"""The only module that prints. No printed text can steer the terminal; only rich's own styles do."""
+"""The only module that prints. Control codes in a text become visible signs; only rich's own styles take effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_LINES = 40
 
 
 class Terminal(Console):
-    """rich's console for text from outside: markup, emoji codes and control characters have no effect.
+    """rich's console for untrusted text: markup, emoji codes and control characters in a text have no effect.
 
     rich adds its styles after the text is cleaned, and marks its own control codes.
     """

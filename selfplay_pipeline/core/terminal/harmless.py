@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LONGEST_LINE = 2_000
-"""Largest number of characters in a line that contains text from outside."""
+"""Default limit of `one_line`, in characters."""
 
 
 def _marks() -> dict[int, str]:

@@ -98,7 +98,7 @@ class Table(Bars):
             self.live.start()
 
     def status(self, line: str) -> None:
-        """Updates the table and shows the line below it; logs the line if there is no terminal."""
+        """Updates the table and shows `line` under it; without a terminal, logs `line` instead."""
         self.begin()
         if self.live is None:
             super().status(line)
@@ -112,7 +112,7 @@ class Table(Bars):
 
 
 class _Lines(logging.Handler):
-    """Prints the lines of the log, and cleans text from outside."""
+    """Log handler that prints each line, with control codes as visible signs."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line. Errors are not caught: if stderr is closed, the command ends."""

@@ -24,7 +24,7 @@ from selfplay_pipeline.games.tags import PROPOSALS
 
 
 def asking(state: BargainingState, turns: Sequence[Turn], seat: int) -> Asking:
-    """Returns counts of the values that one seat asked for, and of the values that its partner told truly."""
+    """Returns counts of the values that one seat asked for, and of the true values that its partner told."""
 
     def told_in(text: str, asked: set[int]) -> set[int]:
         return _true(told_values(text), state, 1 - seat)
@@ -63,7 +63,7 @@ def _pareto(episode: Measured) -> bool:
 
 
 def _told(episode: Measured) -> int:
-    """Returns the number of values that the measured seats told truly in their messages."""
+    """Returns the number of item types whose true value a measured seat told, summed over these seats."""
     told = 0
     for seat in episode.seats:
         said = [told_values(turn.text) for turn in episode.turns if turn.seat == seat and turn.action == MESSAGE]

@@ -42,7 +42,7 @@ class BargainingConfig(TaggedSettings):
     name: Literal["bargaining"] = "bargaining"
     """Name of the game."""
     reward: Literal["cooperative", "semi", "selfish"] = "cooperative"
-    """Value that is rewarded: that of both players together (cooperative), the player's plus a part of the partner's
+    """Value that is rewarded: the sum of both players' values (cooperative), the player's plus a part of the partner's
     (semi), or the player's alone (selfish).
     """
     semi_lambda: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -103,7 +103,7 @@ class BargainingState(BaseModel):
 
 
 def dot(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Returns the value of these items at these values."""
+    """Returns the total value of items, given the count and the value of each type."""
     return sum(count * value for count, value in zip(one, other, strict=True))
 
 
@@ -156,7 +156,7 @@ def possible_counts() -> tuple[Triple, ...]:
 
 
 def sample_state(rng: np.random.Generator) -> BargainingState:
-    """Draw counts, then values, each uniformly. Lewis et al. do not give the distribution of states."""
+    """Returns a state with uniformly drawn counts and values. Lewis et al. do not give the distribution of states."""
     all_counts = possible_counts()
     counts = all_counts[rng.integers(len(all_counts))]
     pairs = possible_pairs(counts, TOTAL_VALUE)
@@ -211,7 +211,7 @@ def check_split(split: Any, counts: Triple) -> Split:
 
 
 def most(values: Pair, counts: Triple, part: float) -> tuple[float, float]:
-    """Returns each player's largest own value + `part` × the partner's; each item goes where it adds more."""
+    """Returns, for each player, the largest value of own value + `part` × partner's value over all splits."""
     one, other = values
     return (
         sum(count * max(mine, part * theirs) for count, mine, theirs in zip(counts, one, other, strict=True)),

@@ -129,8 +129,9 @@ class Greedy:
 
 @dataclass(frozen=True)
 class Fair:
-    """Proposes the split that it expects to be most equal, without a message; once, rejects a share below half of its
-    total value.
+    """Proposes the split that it expects to be most equal, and sends no message.
+
+    It rejects one proposal that gives it less than half of the total value, and accepts any other.
     """
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:

@@ -14,7 +14,7 @@ from selfplay_pipeline.games.bargaining.scripted import PlayerView, Random, tell
 
 @dataclass(frozen=True)
 class Teacher:
-    """Plays as `Random` does, but may first tell its own values truly, and sometimes rejects."""
+    """Plays as `Random` does, but may first tell its true values, and sometimes rejects a proposal."""
 
     tell: float = 0.6
     """Chance that the player tells its values before it proposes."""
@@ -40,4 +40,4 @@ LESSONS = {
         stages=(Stage(("teacher", "teacher"), episodes=9600, epochs=1),),
     )
 }
-"""Lessons of the tiny model, by name."""
+"""Warm starts that the tiny model can learn, by name."""

@@ -30,9 +30,9 @@ class ErrorKind(StrEnum):
 ITEM = r"\b(?P<item>book|hat|ball)s?\b"
 NUMBER = r"(?P<number>\d{1,6})(?![\d.]*\d)"
 BEHIND = re.compile(rf"{ITEM}\s*(?:[:=]\s*)?{NUMBER}", re.IGNORECASE)
-"""`book 1`, `books: 1`."""
+"""Pattern of an item with a number behind it: `book 1`, `books: 1`."""
 BEFORE = re.compile(rf"(?<![\d.-]){NUMBER}\s*{ITEM}", re.IGNORECASE)
-"""`1 book`, `2 hats`."""
+"""Pattern of an item with a number before it: `1 book`, `2 hats`."""
 BETWEEN = re.compile(r"(?:[\s,;.&*_`•]|\band\b|-(?=\s))*", re.IGNORECASE)
 """Pattern of text that is allowed around the items of a proposal."""
 WORTH = re.compile(
@@ -40,11 +40,11 @@ WORTH = re.compile(
     r"(?P<number>\d{1,6}(?![\d.]*\d)|zero|nothing)",
     re.IGNORECASE,
 )
-"""`my books are worth 3 each`, `the hat is worth nothing to me`, `I value hats at 2`."""
+"""Pattern of an item with its value: `books are worth 3 each`, `hat is worth nothing`, `value hats at 2`."""
 POINTS = re.compile(
     rf"{NUMBER}\s*(?:points?|pts?)\s+(?:for|per|from)\s+(?:(?:each|an?|every|the|my)\s+)*{ITEM}", re.IGNORECASE
 )
-"""`3 points for each book`."""
+"""Pattern of points for an item: `3 points for each book`."""
 COUNTED = re.compile(rf"\b(?:\d+|one|two|three|four)\s+{ITEM}", re.IGNORECASE)
 """Pattern of a count of items, such as `one ball 2 hats`; applies before the first item that a number follows."""
 NO_VALUE = re.compile(
@@ -52,7 +52,7 @@ NO_VALUE = re.compile(
     r"|n't\b",
     re.IGNORECASE,
 )
-"""Words that mark a sentence that tells no value of its author's: it counts items, adds up values, or is about the
+"""Words that mark a sentence in which the author tells no value: it asks, counts items, adds up values, or is about the
 partner.
 """
 ASKS_VALUE = re.compile(

@@ -130,7 +130,7 @@ class Passing:
 class Countering:
     """Proposes the best split given its own values, and answers its partner's proposal with a better one.
 
-    The answer is the best split over the partner's values for which that proposal would be the partner's best. It
+    The answer is the best split if the partner's values are such that the proposal is the partner's best one. It
     accepts a proposal that is as good as its answer, and any answer to its own proposal.
     """
 

@@ -21,7 +21,7 @@ def credits_of(state: MatchingState, turns: Sequence[Any], reward: float, config
 
     The score is a share of the best score. While a proposal waits for its answer, the score that can be reached is the
     proposal's; otherwise it is the score of the best plan given the acting seat's knowledge. So the credit of an
-    accepted proposal is its score minus that of its proposer's best plan. This is the negative loss to planning
+    accepted proposal is its score minus the score of its proposer's best plan: the negative loss to planning
     (`lost_reward.py`), except among plans that seemed equally good. The credit of the answer is 0.
 
     Args:

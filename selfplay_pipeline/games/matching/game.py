@@ -52,7 +52,7 @@ from selfplay_pipeline.games.tagged_session import check_protocol
 from selfplay_pipeline.games.tags import ActionKind
 
 PROMPTS = ("system", "opening", "partner", "error", "rejected")
-"""Files of a set of prompts."""
+"""Names of the template files in a set of prompts."""
 SCRIPTED: Mapping[str, ScriptedPlayer] = {
     "random": Random(),
     "own-view": OwnView(),
@@ -72,7 +72,7 @@ SCRIPTED: Mapping[str, ScriptedPlayer] = {
 }
 
 FOLDER = Path(__file__).parent
-"""Folder of the prompts, for games that build on this one too."""
+"""Folder with `prompts/`, which a game derived from this one uses too."""
 
 
 class MatchingGame(Game):

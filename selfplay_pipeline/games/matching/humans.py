@@ -23,7 +23,7 @@ ABOUT = (
     "games/matching/questions.py like the policy's episodes; neither human was shy"
 )
 SHOWN = re.compile(r"- (\w+): ([^<]+)")
-"""Paper and reviewer, in the form in which proposals were shown to people."""
+"""Pattern of a paper and its reviewer in a proposal, as DialOp displayed it to people."""
 
 BESIDE = "a message beside a proposal of the same seat, with no turn of the partner between"
 WAITING = "a message while a proposal waited for its answer"
@@ -35,7 +35,7 @@ Entry = dict[str, Any]
 
 
 def human_episodes(path: Path = GAMES) -> Iterator[HumanEpisode]:
-    """Returns DialOp's games; empty if the file is missing. Seat 0 is the player with the first turn."""
+    """Yields the human games of DialOp; none if the file is missing. Seat 0 is the player with the first turn."""
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
         game = json.loads(line)
         log = game["action_log"]
@@ -98,8 +98,8 @@ def _answered(log: Sequence[Entry], left_out: Counter[str]) -> Iterator[list[Ent
 
 
 def _seated(game: dict[str, Any], first: int) -> dict[str, Any]:
-    """Returns the state of a game for `load_state`, with player `first` in seat 0, and with the reviewers that were
-    shown."""
+    """Returns the state of a game for `load_state`, with player `first` in seat 0, and with the names of reviewers that
+    the players saw."""
     proposal = next(entry for entry in game["action_log"] if entry["type"] == "proposal")
     shown = dict(SHOWN.findall(proposal["proposal"]))
     names = {reviewer: shown[short(PAPERS[paper])] for reviewer, paper in proposal["proposal_ids"]}

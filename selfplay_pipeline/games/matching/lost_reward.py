@@ -39,7 +39,7 @@ class Losses:
 
 
 def told_truly(state: MatchingState, message: Turn) -> set[Cell]:
-    """Returns the cells that a message names with the correct score, as its author sees it."""
+    """Returns the cells that a message names together with the score that its author sees."""
     view = state.view(message.seat)
     named = told_cells(untagged(message.text), state.papers, state.reviewers)
     return {(reviewer, paper) for (reviewer, paper), score in named.items() if view[reviewer][paper] == score}
@@ -48,8 +48,8 @@ def told_truly(state: MatchingState, message: Turn) -> set[Cell]:
 def known_cells(state: MatchingState, turns: Sequence[Turn], config: MatchingConfig) -> list[NDArray[np.bool_]]:
     """Returns the cells that each seat knows before each turn and after the last, each (seats, reviewers, papers).
 
-    A seat knows the cells that it sees and the cells that it was told truly, even if it does not know its partner's
-    scale.
+    A seat knows the cells that it sees, and the cells whose true scores it was told, even if it does not know its
+    partner's scale.
     """
     known = [np.stack(state.masks)]
     for turn in turns:
@@ -115,7 +115,7 @@ def notes(state: MatchingState, turns: Sequence[Any], config: MatchingConfig) ->
 
     Both values are expected points. They may exceed the best score, which the seat does not know. The value of a
     message is the change in the expected score of its receiver's best plan. The value of a proposal is its expected
-    score for the proposer, shown next to that of the proposer's best plan.
+    score for the proposer, next to the expected score of the proposer's best plan.
     """
     values = _values(state, turns, config) if _is_of(config, state) else [""] * len(turns)
     said = ((false_claims(state, turn), value) for turn, value in zip(turns, values, strict=True))

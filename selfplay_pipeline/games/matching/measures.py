@@ -27,7 +27,7 @@ In the 75 games in which GPT-3.5 agreed on a matching, its mean reward is 0.652.
 
 
 def _told(episode: Measured) -> int:
-    """Returns the number of cells that the measured seats told truly: with the score that the author sees."""
+    """Returns the number of cells whose true score, as the author sees it, the measured seats told in messages."""
     messages = [turn for turn in episode.turns if turn.action == MESSAGE]
     return len({(turn.seat, cell) for turn in messages for cell in told_truly(episode.state, turn)})
 

@@ -29,7 +29,7 @@ PRIVATE = re.compile("[\ue000-\uf8ff]")
 BRACKETS = re.compile(r"""\[x\]|["'\])}]|[\[({](?!\s*\])""", re.IGNORECASE)
 """Pattern of quotes, brackets and ticked boxes, which are ignored; an empty box is not."""
 HEAD = re.compile(r"\A[|\s]*(?:paper|reviewer)[\s|,]+(?:paper|reviewer)\b[\s|:-]*", re.IGNORECASE)
-"""First line of a table, and the rule below it."""
+"""Pattern of the first line of a table, and of the rule below it."""
 BULLET = r"[\s|>#]*(?:[-*•]\s+)?(?:#?(?P<number>\d{1,2}|[a-p])\b[.:]?[\s|]+)?"
 VERB = r"(?:(?:(?:we|let us|let's) )?(?:assign|match|pair|give)\s+)?"
 LABEL = r"(?:(?:the )?\b(?:paper|reviewer)\b\s*(?:[:=]\s*)?)?"

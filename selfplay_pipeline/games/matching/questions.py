@@ -15,7 +15,7 @@ from selfplay_pipeline.games.matching.rules import MatchingState
 from selfplay_pipeline.games.questions import count_asking, questions_in
 
 NOUNS = ("affinit(?:y|ies)",)
-"""Nouns for facts that players of this game ask for, in addition to those of all games (`games/questions.py`)."""
+"""Nouns for facts that players of this game ask for, in addition to the nouns of all games (`games/questions.py`)."""
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 EXCEPT = re.compile(r"\b(?:besides|beside|except|other than|apart from)\b.*", re.IGNORECASE)
 """Words that exclude all names after them from a question."""
@@ -37,7 +37,7 @@ def asked_pairs(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> s
 
 
 def asking(turns: Sequence[Turn], state: MatchingState, seat: int) -> Asking:
-    """Count one player's questions in an episode, and the answers to them."""
+    """Returns counts of one player's questions in an episode, and of the answers to them."""
     view = _displayed(state, 1 - seat)
     own_numbers: set[str] = set()
 

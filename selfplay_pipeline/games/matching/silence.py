@@ -32,7 +32,7 @@ DRAWS = 500
 DRAWS_PER_CELL = 300
 """Number of states drawn for each view in each chain, per cell of the board, with the hard filter.
 
-On 8×8 boards, doubling the number to this value raised the line by 0.002.
+On 8×8 boards, doubling the number to this value raised the reward of `silence` by 0.002.
 """
 REDRAWN = 6
 """Mean number of cells redrawn in a step; of 1 to 13, the most accurate on 3×3 and 8×8 boards.
@@ -40,7 +40,7 @@ REDRAWN = 6
 TRIES = 1_000
 """Minimum number of states drawn at a time in the search for the chains' first states."""
 MAX_ROUNDS = 2_000
-"""Maximum number of rounds of that search."""
+"""Maximum number of rounds in the search for the chains' first states."""
 ENUMERATED = 5
 """Largest board size for which the values of all plans are listed; larger boards are solved with the Hungarian method.
 """
@@ -109,7 +109,7 @@ def answers(told: Tables, offered: Plans) -> Plans:
 
 
 def counter_draws(draws: int, config: MatchingConfig) -> int:
-    """Returns the number of draws for choosing an answer to a proposal, given that for choosing a plan."""
+    """Returns the number of draws for choosing an answer to a proposal; `draws` is the number for choosing a plan."""
     return max(draws, MATCHES * factorial(config.size))
 
 

@@ -81,8 +81,9 @@ class Speaking(Sharing):
         return propose(view, self.plan(view, heard, rng), rng)
 
     def _still_wanted(self, view: PlayerView, message: str) -> list[Cell]:
-        """Returns the cells to ask for next: the rest of a list, or all unasked cells if the last question got no
-        answer.
+        """Returns the cells that the player may ask for after its last message.
+
+        These are all unasked cells if the message asked for named cells or got no answer; else there are none.
         """
         in_vain = is_question(message, NOUNS) and not heard_cells(view)
         return unasked_cells(view) if in_vain or asked_pairs(message, view.papers, view.reviewers) else []
@@ -123,7 +124,7 @@ def ask(view: PlayerView, cells: Sequence[Cell], rng: np.random.Generator) -> st
 
 
 def answer(view: PlayerView, asked: Set[Cell], rng: np.random.Generator) -> str:
-    """Returns the message that answers a question about cells; tells those that the player sees."""
+    """Returns the message that answers a question: it tells the asked cells that the player sees."""
     known = own_cells(view)
     if not asked:
         return tell(view, known, rng)

@@ -23,7 +23,7 @@ DRAWS = 100
 
 
 def sample_state(config: MatchingConfig, rng: np.random.Generator, tries: int = MAX_TRIES) -> MatchingState:
-    """Draw states until one passes the hard filter, or `unfiltered_after` of them have failed.
+    """Returns the first drawn state that passes the hard filter, or the next one after `unfiltered_after` have failed.
 
     Raises:
         UserError: No state passed in `tries` draws, so the configuration leaves nothing to talk about.
@@ -81,7 +81,7 @@ def _best(table: NDArray[np.int64], masks: NDArray[np.bool_], mean: float, hard_
 
 
 def load_state(data: dict[str, Any]) -> MatchingState:
-    """Returns a state from DialOp's field names, after checking shapes and the recorded best score.
+    """Returns the state in data with DialOp's field names, after checking shapes and the recorded best score.
 
     Raises:
         UserError: A field is missing, has the wrong shape or disagrees with the table.
@@ -133,7 +133,7 @@ def check_fits(config: MatchingConfig, state: MatchingState) -> None:
 
 
 def _whole_numbers(data: dict[str, Any], name: str, largest: int) -> NDArray[np.int64]:
-    """Returns rows of whole numbers from 0 to `largest`.
+    """Returns the field `name`, which must be rows of whole numbers from 0 to `largest`.
 
     Raises:
         UserError: The field has other content.

@@ -154,4 +154,4 @@ LESSONS = {
         seats=(0,),
     ),
 }
-"""Lessons of the tiny model, by name."""
+"""Warm starts that the tiny model can learn, by name."""

@@ -56,8 +56,8 @@ class Passing:
 class Countering:
     """Proposes its own-view plan, and answers its partner's proposal with a better one.
 
-    In an own-view plan a cell that the player does not see counts as the mean. The answer is the best plan over the
-    states in which that proposal would be the partner's own-view plan. The player accepts a proposal that is as good as
+    In an own-view plan a cell that the player does not see counts as the mean. The answer is the best plan if the state
+    is one in which the proposal is the partner's own-view plan. The player accepts a proposal that is as good as
     its answer, and any answer to its own proposal. If `has_counter` is false, it accepts any proposal.
     """
 

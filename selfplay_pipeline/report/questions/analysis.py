@@ -39,8 +39,8 @@ NO_EVIDENCE = (
     "and 40 of 40 simulated runs. Compare with a control run whose rewards are permuted, and with a scripted player "
     "that asks equally often."
 )
-"""Sentence for reports; its numbers come from simulated runs of ten iterations of 64 states with 8 episodes each, with
-geometrically distributed numbers of questions.
+"""Sentence for reports. Its numbers come from simulated runs: ten iterations of 64 states, 8 episodes of each state,
+and geometrically distributed numbers of questions.
 """
 
 
@@ -49,7 +49,7 @@ class Records:
     """Episodes of a log directory or a run.
 
     Attributes:
-        unit: Name of a step, for people.
+        unit: Displayed name of a step.
         lost: Number of episodes left out because a machine failed.
         comparable: The game, if human episodes on states of the same configuration exist; else None.
     """
@@ -101,7 +101,7 @@ class Analysis(BaseModel):
 
 
 def read(path: Path) -> Records:
-    """Read a log directory of slime's hook, or a run directory of `selfplay iterate`.
+    """Returns the episodes in a log directory of slime's hook, or in a run directory of `selfplay iterate`.
 
     Raises:
         UserError: The folder has no episode to analyse, or a line is bad.

@@ -25,11 +25,13 @@ CHARTS = {
 }  # fmt: skip
 """Titles of all possible charts by key. All but `kinds` and the last show the figure of that name over the steps."""
 WITH_HUMANS = ("questions", "facts", "asking", "reward")
-"""Charts with a line for people."""
+"""Charts with a reference line that shows human episodes."""
 
 
 def write(analysis: Analysis, formats: Sequence[Format], out: Path) -> list[Path]:
-    """Write plots, analysis.json and analysis.md; all contents are computed before the first file is written.
+    """Write plots, analysis.json and analysis.md, and return the files.
+
+    All contents are computed before the first file is written.
 
     Raises:
         UserError: The folder cannot be written.

@@ -19,7 +19,7 @@ from selfplay_pipeline.generate.store import repair
 from selfplay_pipeline.metrics.figures import figures_of
 
 FILE_NAME = "questions.jsonl"
-"""Name of the records in a log directory."""
+"""Name of the file of records in a log directory."""
 NAMES = (
     "reward", "questions", "facts", "asking", "specific", "repeated", "learned", "messages", "length", "leaks",
 )  # fmt: skip
@@ -97,7 +97,7 @@ def parts_of(records: Sequence[AskingRecord], name: str) -> tuple[NDArray[np.flo
 def log_step(log_dir: Path, step: int, records: Iterable[AskingRecord]) -> None:
     """Add a step's episodes in one write, after removing a line that a kill left incomplete.
 
-    They replace lines of this or later steps, which an earlier process wrote.
+    The new lines replace the lines of this or later steps, which an earlier process wrote.
 
     Raises:
         UserError: A line of the file is bad.
@@ -137,7 +137,7 @@ def _last_step(path: Path) -> int:
 
 
 def read_records(path: Path) -> Iterator[AskingRecord]:
-    """Read a file of episodes; an incomplete last line is left out.
+    """Yields the records in a log of episodes; an incomplete last line is left out.
 
     Such a line is still being written, or was left by a kill.
 

@@ -113,7 +113,7 @@ def reward_by_questions(parts: pd.DataFrame) -> list[Bin]:
 
 
 def trend(steps: Numbers, values: Values, states: Numbers, resamples: int = RESAMPLES) -> Trend:
-    """Test a figure of single episodes for a rise or fall over the steps.
+    """Returns the trend of a figure of single episodes over the steps, with a test for a rise or fall.
 
     All arguments have shape (episodes,); NaN is left out.
     """
@@ -138,7 +138,7 @@ def correlation(
     removed.
 
     With steps as strata, the correlation cannot come from a common trend. With the states of each step as strata, it
-    cannot come from hard states that also invite questions. The interval is that of the slope between the standardised
+    cannot come from hard states that also invite questions. The interval belongs to the slope between the standardised
     figures.
     """
     known = pd.DataFrame({"x": first, "y": second, "within": within, "state": states}).dropna()

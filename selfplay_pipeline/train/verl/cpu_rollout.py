@@ -181,7 +181,7 @@ def write_weights(weights: Iterator[tuple[str, torch.Tensor]], folder: Path, *, 
 
 
 async def _ask(rank: int, method: str, *arguments: Any) -> Any:
-    """Call a method of this rank's server, in this process or in a Ray actor."""
+    """Call a method of this rank's server, in this process or in a Ray actor, and return its result."""
     if rank in _here:
         return await getattr(_here[rank], method)(*arguments)
     return await getattr(ray.get_actor(_actor_name(rank)), method).remote(*arguments)

@@ -71,7 +71,7 @@ class Guarded(Trainer):  # type: ignore[misc]
                 )
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """Raises TrainingStopped after an update that is not finite; verl would skip such an update and go on."""
+        """Update the policy; raises TrainingStopped if the update is not finite, where verl would skip it and go on."""
         batch = super()._update_actor(batch, metrics)
         bad = [f"{name} {value}" for name, value in sorted(metrics.items()) if _breaks(name, value)]
         if bad:

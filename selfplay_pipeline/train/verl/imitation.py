@@ -1,4 +1,4 @@
-"""verl's trainer with a supervised loss; it skips all computations for comparing episodes."""
+"""verl's trainer with a supervised loss; it skips old log-probs and advantages, which imitation does not need."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ImitationTrainer(OfflineTrainer):
     def _compute_metrics(
         self, batch: Any, metrics: dict[str, Any], timing_raw: dict[str, Any], global_steps: int, epoch: int
     ) -> None:
-        """Collect the metrics of a step; verl's are about rewards and advantages."""
+        """Collect the metrics of a step, without verl's own metrics of rewards and advantages."""
         rows = sum(not tag.get("is_padding", False) for tag in batch.tags)
         metrics |= {"training/global_step": global_steps, "training/epoch": epoch, "selfplay/rows": rows}
         metrics |= {f"timing_s/{name}": seconds for name, seconds in timing_raw.items()}

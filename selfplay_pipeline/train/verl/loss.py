@@ -92,7 +92,7 @@ def _metric(name: str, value: float, share: float) -> Metric:
     Args:
         name: Name of the metric; "max" or "min" in it selects that aggregation instead of a sum.
         value: The metric's value in the micro-batch.
-        share: Tokens of the micro-batch divided by those of the batch.
+        share: Tokens of the micro-batch divided by the tokens of the batch.
     """
     for extreme in (AggregationType.MAX, AggregationType.MIN):
         if extreme.value in name:

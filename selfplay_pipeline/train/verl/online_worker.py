@@ -45,7 +45,7 @@ class SeatManager(AgentLoopManagerTQ):  # type: ignore[misc]
     """verl's manager of agent-loop workers, for `SeatWorker`."""
 
     _loop: asyncio.AbstractEventLoop | None = None
-    """Event loop in a thread, for a run without Ray, in which the worker is an object in this process."""
+    """Event loop, in a thread of this process, that runs the worker if Ray is not used; else None."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -60,7 +60,7 @@ class SeatManager(AgentLoopManagerTQ):  # type: ignore[misc]
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def generate_sequences(self, prompts: Any) -> None:
-        """Start to play; the episodes go to TransferQueue as they end."""
+        """Start to play a batch of prompts; episodes go to TransferQueue as they end."""
         if self._loop is None:
             super().generate_sequences(prompts)
         else:  # a copy, because the worker removes columns

@@ -187,7 +187,7 @@ def send_merged_weights() -> None:
 
 
 def _merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the weights of a model with its adapter merged in, by the model's own names; the model is not changed.
+    """Yields the weights of a model with its adapter merged in, by the model's own names; the model is not changed.
 
     All ranks must iterate to the end.
     """
@@ -213,7 +213,7 @@ class RealRowsWorker(TrainingWorker):  # type: ignore[misc]
     """
 
     def train_batch(self, data: Any) -> Any:
-        """Make one update."""
+        """Make one update and return verl's result."""
         rows = torch.tensor(sum(bool(mask.any()) for mask in data["loss_mask"].unbind()), device=get_device_id())
         torch.distributed.all_reduce(rows, group=self.engine.get_data_parallel_group())
         tu.assign_non_tensor(data, global_batch_size=rows.item())
@@ -346,7 +346,7 @@ class OwnTokensEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[mi
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, torch.Tensor]:
-        """Compute verl's outputs for rows without their first tokens, and pad the results with zeros in their place."""
+        """Returns verl's outputs for rows without their first tokens, with zeros in the place of these tokens."""
         if "firsts" not in output_args:
             return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)  # type: ignore[no-any-return]
         firsts, whole, short = output_args["firsts"], micro_batch["input_ids"], micro_batch.copy()

@@ -41,7 +41,7 @@ class ReplayManager:
 
 
 def store(dataset: GroupDataset, positions: dict[str, int], step: int, partition: str) -> tq.KVBatchMeta:
-    """Put trajectories where verl expects newly generated ones.
+    """Put stored trajectories where verl expects newly generated ones, and return their keys.
 
     Args:
         dataset: The dataset that holds the groups.

@@ -77,7 +77,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     _enable_hybrid_replicas = False
     _held: Path | None = None
-    """Save whose weights and optimizer are in memory."""
+    """Save whose weights and optimizer are in memory; None if none."""
     _untouched: tuple[str, int] | None = None
     """Model whose original weights are in memory, with a new optimizer; and the seed of its LoRA adapter."""
 
@@ -190,7 +190,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         return batch
 
     def _in_passes(self, batch: Any) -> Any:
-        """Set the fields that a pass reads, and the size of a pass, which verl drops from every result."""
+        """Returns a batch after setting the fields and the size of a pass; batches that verl returns lack both."""
         batch.extra_info["micro_batch_size_per_gpu"] = self._micro_batch_size
         batch.fields = PASS_FIELDS
         if tokens := self.config.selfplay.get("tokens_per_pass"):
@@ -244,7 +244,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         return batch
 
     def _credit_turns(self, batch: Any) -> Any:
-        """Replace the advantages of whole episodes by those of single turns."""
+        """Returns a batch in which the advantages of single turns replace the advantages of whole episodes."""
         by_std = bool(self.config.algorithm.norm_adv_by_std_in_grpo)
         own: dict[str, list[float]] = {}
         for uid, position in self._position_of.items():
