@@ -261,8 +261,8 @@ def rises_over(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode, 
 
 
 def _swapped_in(pair: Sequence[EvaluationJob], mode: Mode) -> bool:
-    """Whether all of the evaluations have episodes with swapped messages."""
-    return all(job.file(mode, "swapped").exists() for job in pair)
+    """Whether episodes with swapped messages are asked for, and all of the evaluations have them."""
+    return bool(pair[0].swaps) and all(job.file(mode, "swapped").exists() for job in pair)
 
 
 def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:

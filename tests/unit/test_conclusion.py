@@ -131,6 +131,8 @@ def test_rises_are_paired_by_state(tmp_path):
     assert rise.worth == contrast([(1, talk), (-1, swapped[0]), (-1, deaf), (1, swapped[1])])["reward"]
     assert rises_over(config, after, after.output)["scripted"].worth == Interval(value=0, low=0, high=0)
     assert rises_over(config, replace(after, swaps=()), before.output)["scripted"] == Rise(reward=rise.reward)
+    before.file("scripted", "swapped").unlink()  # as if the run had begun without swapped messages
+    assert rises_over(config, after, before.output)["scripted"] == Rise(reward=rise.reward)
 
 
 def test_rewards_alone_are_those_among_all_figures(tmp_path):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import identity
-from selfplay_pipeline.config.identity import KNOWN, check_same, deciding
+from selfplay_pipeline.config.identity import KNOWN, check_same, deciding, differences
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.config.schema import Config
@@ -207,3 +207,13 @@ def test_a_loop_goes_on_from_any_folder_with_what_comes_with_the_package_and_wit
     assert Path(str(elsewhere.model)).is_absolute()
     run.open(elsewhere)
     assert re.search(MESSAGE, selfplay("iterate --dry-run --max-new-tokens 9 --output", run.path))
+
+
+def test_a_content_hash_that_is_unknown_makes_no_difference_and_the_name_does():
+    """A hub model on an attached server has none, so that a server may be attached in the middle."""
+    known, unknown = ({"policy": {"checkpoint": "org/name", "weights": weights}} for weights in ("abc", ""))
+    assert differences(known, unknown) == differences(unknown, known) == {}
+    other = {"policy": {"checkpoint": "org/other", "weights": ""}}
+    assert len(differences(known, other)) == 1
+    changed = {"policy": {"checkpoint": "org/name", "weights": "def"}}
+    assert len(differences(known, changed)) == 1
