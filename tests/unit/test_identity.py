@@ -211,9 +211,9 @@ def test_a_loop_goes_on_from_any_folder_with_what_comes_with_the_package_and_wit
 
 def test_a_content_hash_that_is_unknown_makes_no_difference_and_the_name_does():
     """A hub model on an attached server has none, so that a server may be attached in the middle."""
-    known, unknown = ({"policy": {"checkpoint": "org/name", "weights": weights}} for weights in ("abc", ""))
+    known, unknown = ({"first": "org/name", "policy.weights": weights} for weights in ("abc", ""))
     assert differences(known, unknown) == differences(unknown, known) == {}
-    other = {"policy": {"checkpoint": "org/other", "weights": ""}}
+    other = {"first": "org/other", "policy.weights": ""}
     assert len(differences(known, other)) == 1
-    changed = {"policy": {"checkpoint": "org/name", "weights": "def"}}
+    changed = {"first": "org/name", "policy.weights": "def"}
     assert len(differences(known, changed)) == 1
