@@ -29,8 +29,8 @@ What a run does stands in its configuration: a YAML file for `--config`, key by 
 commands behind it take it too, and it wins over the file. "Used by" names the commands that use a key, where these are
 not those of its section, and in brackets what others have in its place; another command that does the work of the
 section [refuses the key](configuration.md#keys-that-a-command-does-not-use). Defaults are those of the built-in
-configuration `default`, which is used with a GPU; where `tiny_honest`, which is used without one, has another, it is
-named. `selfplay config` prints all keys with the values that would be used here.
+configuration `default`, which is used with several GPUs. If `tiny_honest`, which is used without a GPU, has another
+default, it is named. `selfplay config` prints all keys with the values that would be used here.
 
 `make docs` writes this page from the fields of the configuration; it is not edited by hand.
 """

@@ -72,7 +72,6 @@ def load_config(
     given = {key: value for key, value in overrides.items() if value is not None}
     if gpus is None:
         gpus = max(1, visible_gpus()) if gpu_visible() else 0
-    gpu = gpus > 0
     if source is None:
         name, why = _base_for(given.get("model"), gpus)
         file = _built_in(name)
@@ -103,7 +102,7 @@ def load_config(
         where = f"{options[key]}, the option for {key}" if key in options else f"option for {key}"
         raise UserError(f"{where if key in given else file.where(path)}: {what}") from None
     check_used(command, config, file, given)
-    config.model = shipped(config.model or (GPU_MODEL if gpu else TINY_MODEL))
+    config.model = shipped(config.model or (GPU_MODEL if gpus else TINY_MODEL))
     config.iterate.partner = shipped(config.iterate.partner)
     _use_all(config, gpus, command)
     tell(f"configuration: {said}")

@@ -87,7 +87,7 @@ def finish_reason(said: str | None, token_ids: Sequence[int], params: SamplingPa
     """Returns the reason why sampling stopped, based on the sampled tokens.
 
     Engines disagree about a completion that reaches the token limit: SGLang reports `length` even if the last token is
-        a stop token, and verl's vLLM always reports `completed`.
+    a stop token, and verl's vLLM always reports `completed`.
     """
     if said in ("abort", "aborted"):
         return FinishReason.ABORT

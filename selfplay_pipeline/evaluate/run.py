@@ -165,14 +165,13 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     reports: dict[Mode, ModeReport] = {}
     for mode in job.modes(config):
         lost = await play_pairing(config, job.pairing(config, mode), servers)
-        lost_swapped = sum([await play_pairing(config, job.pairing(config, mode, swap), servers) for swap in job.swaps])
         tally = tally_of(config, job, mode)
         tally.statuses.update({Status.ENGINE_FAILURE.value: lost} if lost else {})
         reports[mode] = ModeReport(
             episodes=tally.statuses.total(),
             statuses=dict(tally.statuses),
             figures=tally.totals().intervals(),
-            words=_worth(config, job, mode, lost_swapped) if job.swaps else None,
+            words=await _worth(config, job, mode, servers) if job.swaps else None,
         )
     evaluation = Evaluation(
         player=job.player,
@@ -190,14 +189,17 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     return evaluation
 
 
-def _worth(config: Config, job: EvaluationJob, mode: Mode, lost: int) -> Words:
-    """Returns the worth of words in one mode; `lost` episodes with swapped messages failed."""
-    swapped = dict[Swap, Swapped]()
+async def _worth(config: Config, job: EvaluationJob, mode: Mode, servers: Servers) -> Words:
+    """Play the missing episodes with swapped messages, and return what words are worth."""
+    game, swapped, lost = make_game(config.game), dict[Swap, Swapped](), 0
     for swap in job.swaps:
-        turns = (turn for record in read_episodes(job.file(mode, swap)) for turn in record.turns)
-        count = Counter(bool(text) for turn in turns for text in (turn.heard or {}).values())
-        swapped[swap] = Swapped(rewards_of(config, job, mode, swap), count.total(), count[False])
-    return worth_of_words(make_game(config.game), rewards_of(config, job, mode), swapped, lost)
+        lost += await play_pairing(config, job.pairing(config, mode, swap), servers)
+        tally, count = Tally(game, len(job.states), job.seating, measure_reward), Counter[bool]()
+        for record in read_episodes(job.file(mode, swap)):
+            tally.add([record])
+            count.update(bool(text) for turn in record.turns for text in (turn.heard or {}).values())
+        swapped[swap] = Swapped(tally.totals(), count.total(), count[False])
+    return worth_of_words(game, rewards_of(config, job, mode), swapped, lost)
 
 
 def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> None:
