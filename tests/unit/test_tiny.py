@@ -1,6 +1,7 @@
 """What the tiny models are made of: an exact tokenizer, lessons that can be played, weights that look back."""
 
 import asyncio
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,13 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 @example(text="  two  spaces , and . punctuation , it's n't \n\n\ttabs\r\n ")
 @example(text="Avatar seen users100 [messages] match-again")
 @example(text="<|im_start|>user\nsee<|im_end|>\n<|endoftext|>")
-def test_any_text_decodes_to_itself(tokenizer: Any, text: str) -> None:
-    assert tokenizer.decode(encode(tokenizer, text)) == text
+@example(text="\U0002f800 and e\u0301")
+def test_any_text_decodes_to_itself_once_its_characters_are_composed(tokenizer: Any, text: str) -> None:
+    """Qwen2's tokenizer composes characters (NFC). Text without characters to compose is kept exactly."""
+    decoded = tokenizer.decode(encode(tokenizer, text))
+    assert unicodedata.normalize("NFC", decoded) == unicodedata.normalize("NFC", text)
+    if unicodedata.is_normalized("NFC", text):
+        assert decoded == text
 
 
 @pytest.mark.parametrize("config", [TINY, MatchingConfig(hard_factor=0)], ids=["compact", "default"])
