@@ -42,9 +42,10 @@ TEACHER = "deaf-teacher"
 """The scripted player that `data/tiny_honest_model` imitated."""
 EFFORT = "effort.json"
 TEACHING = "episodes/teacher.jsonl"
-TEACHING_SEED = 1
-TAUGHT = {"generate.num_episodes": 16384, "imitate.learning_rate": 1.0e-3}
-"""Amount and peak rate of the teaching before the muted arm's self-play."""
+SILENT_TEACHER = "own-view"
+"""The scripted player that the muted arm imitates first: it plays the silence line."""
+TAUGHT = {"seed": 1, "generate.num_episodes": 16384, "imitate.learning_rate": 1.0e-3}
+"""Seed, amount and peak rate of this imitation."""
 MONITOR_SEEDS = 1000
 """Added to a seed to draw the states that are evaluated while it trains."""
 MODES: tuple[Mode, ...] = ("sampled", "greedy")
@@ -194,7 +195,8 @@ class Study:
         began = time.monotonic()
         tokens = self.effort(SELF_PLAY, seed).sampled_tokens
         count = round(tokens * (first.episodes or 0) / (first.sampled_tokens or 1))
-        trained = self._teach(self.config(seed, ARMS[IMITATION].changes | {"generate.num_episodes": count}), folder)
+        config = self.config(seed, ARMS[IMITATION].changes | {"generate.num_episodes": count})
+        trained = self._teach(self.teacher, config, folder)
         game = make_game(self.config(seed).game)
         effort = Effort(
             minutes=round((time.monotonic() - began) / 60, 1),
@@ -206,20 +208,19 @@ class Study:
         write_text(folder / EFFORT, effort.model_dump_json() + "\n")
 
     def _used_to_silence(self) -> str:
-        """Returns the model that the muted arm begins with: the warm start after more imitation, with messages muted.
+        """Returns the model that the muted arm begins with: the warm start after it imitated play without words.
 
         The warm start never met a prompt without words, so that self-play alone stays below what silence allows.
         """
         folder = self.work / MUTED / "teaching"
         checkpoint = folder / "training" / "checkpoint"
         if not checkpoint.exists():
-            changes = ARMS[IMITATION].changes | {"game.mute": True} | TAUGHT
-            self._teach(self.config(TEACHING_SEED, changes), folder)
+            self._teach(SILENT_TEACHER, self.config(1, ARMS[IMITATION].changes | {"game.mute": True} | TAUGHT), folder)
         return str(checkpoint)
 
-    def _teach(self, config: Config, folder: Path) -> TrainResult:
-        """Play episodes of the teacher, and imitate them in `folder`."""
-        seats = [self.teacher] * len(make_game(config.game).roles)
+    def _teach(self, teacher: str, config: Config, folder: Path) -> TrainResult:
+        """Play episodes of a scripted player, and imitate them in `folder`."""
+        seats = [teacher] * len(make_game(config.game).roles)
         asyncio.run(generate_episodes(config, folder / TEACHING, seats=seats))
         return stopping.run(imitate_episodes(config, [Source(folder / TEACHING)], folder / "training"))
 

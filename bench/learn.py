@@ -59,10 +59,10 @@ def main(
     for arm in arms:
         if arm not in ARMS:
             raise UserError(f"--arm: there is no arm {arm!r}; choose from {', '.join(ARMS)}")
-    if {IMITATION, MUTED} & {*arms} and teacher is None and model != HONEST:
+    if IMITATION in arms and teacher is None and model != HONEST:
         raise UserError(
-            f"--arm {IMITATION} and {MUTED}: they imitate further whom the warm start imitated, which is known of "
-            f"{HONEST} alone; name the scripted player with --teacher, or name the other arms with --arm"
+            f"--arm {IMITATION}: it imitates further whom the warm start imitated, which is known of {HONEST} alone; "
+            "name the scripted player with --teacher, or name the other arms with --arm"
         )
     study = Study(config, model, iterations, states, episodes, work, teacher or TEACHER)
     chosen = range(first_seed, first_seed + seeds)
