@@ -110,7 +110,7 @@ def load_config(
 
 
 def _use_all(config: Config, gpus: int, command: str) -> None:
-    """Use all GPUs of the machine to play and to train, where the configuration does not say how many."""
+    """Use all GPUs of the machine to play and to train, unless the configuration gives their number."""
     train, engine, generate = config.train, config.engine, config.generate
     if config.device != "cpu":
         if "gpus_per_node" not in train.model_fields_set:
