@@ -68,7 +68,7 @@ class Source(NamedTuple):
 
 @dataclass
 class Imitated:
-    """Counts of the rows to imitate that files of episodes gave; a row is one seat's part of an episode."""
+    """Counts of the rows to imitate in files of episodes; a row is one seat's part of an episode."""
 
     episodes: int = 0
     train_rows: int = 0
