@@ -42,7 +42,7 @@ class Pairing:
         episodes: Number of episodes of each state, or, with `both_seatings`, of each state and seat of `first`.
         greedy: Whether checkpoints play greedily.
         both_seatings: Whether `first` holds each seat in turn.
-        swap: Rule by which heard messages are replaced; None if seats hear what is said.
+        swap: Rule by which heard messages are replaced; None for the original messages.
     """
 
     first: str
