@@ -47,7 +47,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
       because the partner's side is not stored: it begins anew. So with --partial-rollout, batches are biased towards
       short episodes, because only these end in time.
     - FAILED: the partner gave no answer. `remove_sample` excludes the sample from the loss, and
-    `hooks.post_process_rewards` excludes it from its group's mean.
+      `hooks.post_process_rewards` excludes it from its group's mean.
 
     Raises:
         EngineError: The router does not answer after all retries; without it no sample can be played.
