@@ -86,8 +86,8 @@ def layer_activations(sizes: ModelSizes, number: int) -> int:
     norms: its input, the normalised and the scaled output (3h). Attention: queries, its output, and that output in the
     order of the output projection (3h), keys and values. Feed-forward part: gate, its activation, up and the product
     (4i). In bfloat16 a norm computes in float32, so that the first of its three tensors takes 4 bytes. For Qwen2.5-7B
-    this gives 6.5 MB per token for all layers; a measurement gave 6.3 MB. A test compares the estimate with what
-    autograd saves.
+    this gives 6.5 MB per token for all layers; a measurement gave 6.3 MB. A test compares the estimate with the
+    tensors that autograd saves.
     """
     hidden = sizes.hidden
     norms = 2 * hidden * (FULL + 2 * number)

@@ -1,4 +1,4 @@
-"""verl's workers, in a form that can be rebuilt for another training in the same process."""
+"""verl's workers, which can be rebuilt for another training in the same process."""
 
 from __future__ import annotations
 
