@@ -98,7 +98,7 @@ def check_names(config: Config, names: Iterable[str]) -> None:
     """Raises UserError unless each name is a checkpoint, a scripted player or `chat`."""
     names = list(names)
     if POLICY in names:
-        raise UserError(f"{POLICY!r} is no player here: name a checkpoint's folder")
+        raise UserError(f"{POLICY!r} is not allowed here; give a checkpoint folder")
     check_players(config, names)
 
 

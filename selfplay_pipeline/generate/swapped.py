@@ -243,4 +243,4 @@ def check_swap(game: Game, states: Sequence[State]) -> None:
         for seat, _role in enumerate(game.roles):
             game.redraw(states[0], seat, np.random.default_rng(0))
     elif len(states) < 2:
-        raise UserError(f"{KEY}: the game {game.name} takes messages of another state, and there is only one")
+        raise UserError(f"{KEY}: the game {game.name} takes replacements from another state; give two states or more")

@@ -151,7 +151,7 @@ def _connect(address: str) -> None:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise UserError(
-            f"train.ray_address {address}: nothing answers there ({error}); `ray start --head` says the address"
+            f"train.ray_address {address}: nothing answers there ({error}); `ray start --head` prints the address"
         ) from None
 
 

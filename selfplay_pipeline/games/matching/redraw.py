@@ -31,7 +31,7 @@ def redraw(state: MatchingState, seat: int, config: MatchingConfig, rng: np.rand
         UserError: The configuration keeps some states that fail the filter, or it cannot have drawn the state.
     """
     if config.hard_factor and config.unfiltered_after:
-        raise UserError("game.unfiltered_after: messages cannot be swapped where some states pass no filter; set 0")
+        raise UserError("game.unfiltered_after: messages cannot be swapped if some states are kept unfiltered; set 0")
     own, shown, count = state.masks[seat], state.view(seat), 1
     readings = Readings.of(state, seat, config)
     for _ in range(TRIES if len(readings.chances) else 0):
