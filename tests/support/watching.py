@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @dataclass(frozen=True, order=True)

@@ -71,12 +71,12 @@ class Driver:
     def left(self) -> list[str]:
         return list(self.processes().values())
 
-    def wait_until(self, happened: Callable[[], bool], every: float = 0.002) -> None:
+    def wait_until(self, happened: Callable[[], bool], every: float = 0.01) -> None:
         while not happened():
             assert self.process.poll() is None, "the driver ended before it could be killed"
             time.sleep(every)
 
-    def send_when(self, number: signal.Signals, happened: Callable[[], bool], every: float = 0.002) -> None:
+    def send_when(self, number: signal.Signals, happened: Callable[[], bool], every: float = 0.01) -> None:
         """Send a signal to the driver once something has happened, after which is looked every so many seconds."""
         self.wait_until(happened, every)
         os.kill(self.process.pid, number)

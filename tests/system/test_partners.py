@@ -39,15 +39,6 @@ def test_a_checkpoint_plays_itself_sampled_and_greedily(sglang_server, tmp_path)
     assert sampled["messages"].value > 0.9
 
 
-def test_greedy_play_repeats_exactly(sglang_server, tmp_path):
-    texts = []
-    for name in ("first", "second"):
-        evaluate(sglang_server, tmp_path / name, "--num-states", "12", "--episodes", "1", "--max-concurrency", "1")
-        games = sorted(read_episodes(tmp_path / name / "greedy.jsonl"), key=lambda game: game.group_index)
-        texts.append([[turn.text for turn in game.turns] for game in games])
-    assert texts[0] == texts[1]
-
-
 def test_a_scripted_partner_sits_on_both_sides_and_mute_costs_reward(sglang_server, tmp_path):
     options = ("--partner", "sharing", "--num-states", "60", "--episodes", "1")
     loud = evaluate(sglang_server, tmp_path / "loud", *options)
