@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from selfplay_pipeline.convert.parquet_check import check_parquet
-from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.files import locked
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.iterate.loop import run_iterate
 
@@ -151,20 +149,12 @@ def test_games_of_different_iterations_play_different_states(run):
     assert not indices[0] & indices[1]
 
 
-def test_the_same_command_again_does_nothing_and_other_options_are_refused(run):
+def test_the_same_command_again_does_nothing(run):
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.is_file()}
     again = asyncio.run(run_iterate(run.config, run.path))
     assert again.state == run.directory.state
     changed = {path for path in before if path.stat().st_mtime_ns != before[path]}
     assert not changed
-    other = run.config.model_copy(update={"seed": 5})
-    with pytest.raises(UserError, match="begun with seed = 0, now it is 5"):
-        asyncio.run(run_iterate(other, run.path))
-
-
-def test_a_run_directory_is_never_shared(run):
-    with locked(run.path / ".lock", "this test"), pytest.raises(UserError, match="in use by another process"):
-        asyncio.run(run_iterate(run.config, run.path))
 
 
 def test_one_server_served_the_whole_run(run):

@@ -15,6 +15,7 @@ import secrets
 import shutil
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 from factories import BOARD, POLICY, Habits, make_episode
+from test_advantages import verls_advantages
 from training_rows import write_training_rows
 
 from selfplay_pipeline.config.online import OnlineConfig
@@ -291,21 +293,9 @@ def offline_fields(records: list[EpisodeRecord]) -> dict[str, dict[str, Any]]:
     return fields
 
 
-def advantages(keys: list[str], fields: list[dict[str, Any]]) -> dict[str, list[float]]:
+def advantages(keys: Sequence[str], fields: Sequence[dict[str, Any]]) -> dict[str, float]:
     """verl's, by key."""
-    import torch
-    from verl.protocol import DataProto
-    from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
-
-    def padded(name: str) -> Any:
-        return torch.nn.utils.rnn.pad_sequence([torch.as_tensor(f[name]) for f in fields], batch_first=True)
-
-    data = DataProto.from_dict(
-        tensors={"response_mask": padded("response_mask"), "token_level_rewards": padded("rm_scores")},
-        non_tensors={"uid": np.array([key.rsplit("_", 2)[0] for key in keys], dtype=object)},
-    )
-    data = compute_advantage_for_multi_trajectories(data, keys, "grpo", num_repeat=EPISODES)
-    return dict(zip(keys, [row.tolist() for row in data.batch["advantages"]], strict=True))
+    return dict(zip(keys, verls_advantages(keys, fields, EPISODES), strict=True))
 
 
 def test_the_same_games_online_and_offline_give_verl_the_same(cleared):
@@ -324,7 +314,7 @@ def test_the_same_games_online_and_offline_give_verl_the_same(cleared):
     ours = advantages(keys, [{name: stored[name][key] for name in stored} for key in keys])
     theirs = advantages(keys, [offline[key] for key in keys])
     assert ours == theirs
-    assert any(any(row) for row in ours.values()), "no group carried a signal"
+    assert any(ours.values()), "no group carried a signal"
 
 
 def test_where_rewards_differ_a_seat_is_compared_with_the_same_seat_of_the_other_episodes(cleared):
@@ -343,8 +333,7 @@ def test_where_rewards_differ_a_seat_is_compared_with_the_same_seat_of_the_other
         seat = extra[key]["seat"]
         same_seat = np.array([rewarded[group, other, seat] for other in range(EPISODES)])
         expected = (rewarded[group, episode, seat] - same_seat.mean()) / (same_seat.std(ddof=1) + 1e-6)
-        own = [value for value, sampled in zip(found[key], masks[key], strict=False) if sampled]
-        assert own == pytest.approx([expected] * len(own), abs=1e-5)
+        assert found[key] == pytest.approx(expected, abs=1e-5)
         assert uids[key] == key.rsplit("_", 2)[0], "by which verl groups"
     figures = {name: online.metrics[f"selfplay/{name}"] for name in ("episodes", "groups", "groups_lost")}
     assert figures == {"episodes": len(records), "groups": 6, "groups_lost": 0}
@@ -406,15 +395,10 @@ def test_an_exception_in_one_game_is_logged_counted_and_loses_no_other(cleared, 
     assert "on purpose" in caplog.text and "was lost" in caplog.text
 
 
-def verls_advantages(records: list[EpisodeRecord], keys: set[str]) -> dict[str, float]:
-    """What verl gives each of these rows, the same on all its own tokens."""
+def of_rows(records: list[EpisodeRecord], keys: set[str]) -> dict[str, float]:
+    """What verl gives each of these rows."""
     fields = {key: field for key, field in offline_fields(records).items() if key in keys}
-    found = advantages(list(fields), list(fields.values()))
-    values = {
-        key: np.array(found[key])[: len(f["response_mask"])][f["response_mask"] == 1] for key, f in fields.items()
-    }
-    assert all(np.ptp(row) == 0 for row in values.values())
-    return {key: float(row[0]) for key, row in values.items()}
+    return advantages(list(fields), list(fields.values()))
 
 
 @pytest.mark.parametrize("per_seat", [None, 0], ids=["two rows an episode", "one row an episode"])
@@ -432,10 +416,10 @@ def test_a_group_left_with_one_episode_is_not_trained_on(cleared, per_seat):
     )
     assert online.metrics["selfplay/groups_without_signal"] == 1
     single = {f"g1_{left.episode}_{index}" for index in range(1 if per_seat is not None else 2)}
-    handed_on = verls_advantages(records, set(online.batch.keys) | single)
+    handed_on = of_rows(records, set(online.batch.keys) | single)
     reward = pytest.approx(left.outcome.normalized_reward, abs=1e-4)
     assert all(handed_on[key] == reward for key in single), "what verl would do"
-    assert verls_advantages(records, set(online.batch.keys)) == {
+    assert of_rows(records, set(online.batch.keys)) == {
         key: value for key, value in handed_on.items() if key not in single
     }
     assert not set(cleared.kv_list("train")["train"]) & single, "nothing of it stays in the queue"
@@ -469,7 +453,7 @@ def test_a_step_without_any_signal_has_rows_whose_advantages_are_zero_and_is_cou
     records = alike(0) + alike(1)
     online = play(cleared, RecordedClient(records), records)
     assert online.metrics["selfplay/groups_without_signal"] == online.metrics["selfplay/groups"] == 2
-    handed_on = verls_advantages(records, set(online.batch.keys))
+    handed_on = of_rows(records, set(online.batch.keys))
     assert len(handed_on) == online.metrics["selfplay/rows"] > 0
     assert set(handed_on.values()) == {0.0}
 

@@ -125,26 +125,13 @@ def test_games_with_a_partner_become_one_row_each(sglang_server, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def refused(*arguments: str) -> str:
-    done = selfplay(*arguments)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr.splitlines()[-1]
-
-
-def test_mistakes_are_one_clear_line(sglang_server, tmp_path):
-    served = ("--server-url", sglang_server.url, "--output", str(tmp_path / "out"), "--num-states", "2")
-    assert "no Hugging Face model there" in refused("evaluate", "data/no/such/checkpoint", *served)
+def test_a_tokenizer_of_another_model_is_one_clear_line(sglang_server, tmp_path):
     other = copy_of_the_model(tmp_path / "other")
     vocabulary = json.loads((other / "tokenizer.json").read_text())
     token = vocabulary["added_tokens"][-1]
     vocabulary["added_tokens"].append({**token, "id": 391, "content": "Zoe"})
     (other / "tokenizer.json").write_text(json.dumps(vocabulary))
-    assert "the tokenizer belongs to another model" in refused("evaluate", str(other), *served)
-    states = tmp_path / "states.jsonl"
-    state = json.loads(Path("data/dialop/optimization_human.jsonl").read_text().splitlines()[0])
-    states.write_text(json.dumps(state | {"mask2": [[1]]}) + "\n")
-    line = refused("evaluate", TINY, "--states", str(states), *served)
-    assert "states.jsonl:1: game state: field 'mask2' has shape (1, 1), the table has (8, 8)" in line
-    assert "no scripted player or checkpoint 'nobody'" in refused("evaluate", TINY, "--partner", "nobody", *served)
-    assert "needs a server of its own" in refused("evaluate", TINY, "--partner", str(other), *served)
+    served = ("--server-url", sglang_server.url, "--output", str(tmp_path / "out"), "--num-states", "2")
+    done = selfplay("evaluate", str(other), *served)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "the tokenizer belongs to another model" in done.stderr.splitlines()[-1]
