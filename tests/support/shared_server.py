@@ -80,7 +80,7 @@ def loop_with(trainer: Trainer) -> type[Loop]:
 
 @pytest.fixture(scope="session")
 def session_trainer() -> Iterator[Trainer]:
-    """Of all trainings of whole models without a KL term that need no process of their own."""
+    """Of all trainings of whole models with a KL term that need no process of their own."""
     with StayingTrainer() as trainer:
         yield trainer
 
