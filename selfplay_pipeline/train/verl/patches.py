@@ -38,6 +38,7 @@ from verl.single_controller.ray import RayWorkerGroup, ResourcePoolManager
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import ray_utils, torch_functional
 from verl.utils import tensordict_utils as tu
+from verl.utils.checkpoint import fsdp_checkpoint_manager
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.device import get_device_id
 from verl.utils.fsdp_utils import offload_fsdp_model_to_cpu
@@ -71,6 +72,7 @@ def apply() -> None:
     keep_torch_local()
     load_as_data()
     check_saves()
+    export_in_own_dtype()
     seed_adapters()
     send_merged_weights()
     count_real_rows()
@@ -151,6 +153,24 @@ def _whole(tensor: Any) -> torch.Tensor:
     tensor = tensor.detach().to(get_device_id())
     whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return whole
+
+
+@verl_patch(
+    "verl.utils.checkpoint.fsdp_checkpoint_manager:get_fsdp_full_state_dict",
+    "verl.utils.fsdp_utils:get_fsdp_full_state_dict",
+    public_way="verl exports the master weights, and has no option for another dtype.",
+)
+def export_in_own_dtype() -> None:
+    """Make verl export weights in the dtype of the passes, which is the checkpoint's, instead of float32."""
+    whole = fsdp_checkpoint_manager.get_fsdp_full_state_dict
+
+    def cast(model: Any, **options: Any) -> dict[str, torch.Tensor]:
+        dtype, state = model._get_fsdp_state()._mp_policy.param_dtype, whole(model, **options)
+        for name, tensor in state.items():  # one at a time, since both copies of all would not fit
+            state[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+        return state
+
+    fsdp_checkpoint_manager.get_fsdp_full_state_dict = cast
 
 
 @verl_patch(f"{ENGINE}:FSDPEngine._build_lora_module", public_way="No option of verl or peft seeds an adapter.")
