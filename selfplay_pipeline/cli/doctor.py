@@ -52,18 +52,18 @@ def doctor(
         described["train.nodes"] = nodes
     settings = load(context, described, gpus=gpus)
     from selfplay_pipeline.cli.show.doctor import as_object, show, verdict
-    from selfplay_pipeline.core.shapes import shapes_of
+    from selfplay_pipeline.core.gpus import resolve_device
+    from selfplay_pipeline.core.model_sizes import sizes_of
     from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.doctor.checks import look
     from selfplay_pipeline.doctor.estimate import gpu_speed
     from selfplay_pipeline.doctor.examine import Machine, examine, needs_gpu, this_machine
     from selfplay_pipeline.doctor.speed import speed_here
-    from selfplay_pipeline.engines.open import resolve_device
 
-    shapes, here, not_here = shapes_of(str(settings.model)), settings, ""
+    sizes, here, not_here = sizes_of(str(settings.model)), settings, ""
     if gpus is None:
         machine = this_machine(output)
-        not_here = needs_gpu(settings, shapes, machine)
+        not_here = needs_gpu(settings, sizes, machine)
         if not_here:
             announced.clear()
             settings = load(context, {"device": "cuda"}, gpus=1)
@@ -73,7 +73,7 @@ def doctor(
         machine = Machine(gpus, memory if gpus else None, host, free, nodes, here=False)
     say_announced()
     speed = gpu_speed("") if machine.gpus and not machine.here else speed_here()
-    found = replace(examine(settings, shapes, machine, speed, row_tokens), not_here=not_here)
+    found = replace(examine(settings, sizes, machine, speed, row_tokens), not_here=not_here)
     checks = look(here, "cpu" if not_here else resolve_device(here.device), output) if gpus is None else []
     if as_json:
         terminal.result(json.dumps(as_object(found, checks), indent=2))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from selfplay_pipeline.core.shapes import Shapes
+from selfplay_pipeline.core.model_sizes import ModelSizes
 from selfplay_pipeline.train.memory import ADAM, FULL, Setup, disk, kv_bytes, trainable
 
 ROW_SHARE = 3 / 8
@@ -125,12 +125,12 @@ class Stage:
     why: str
 
 
-def operations(shapes: Shapes) -> int:
+def operations(sizes: ModelSizes) -> int:
     """Returns the operations of a forward pass for one token, without attention to other tokens."""
-    return 2 * (shapes.parameters - (shapes.embedding if shapes.head else 0))
+    return 2 * (sizes.parameters - (sizes.embedding if sizes.head else 0))
 
 
-def playing(shapes: Shapes, play: Play, work: Work, speed: Speed, episodes: int) -> float:
+def playing(sizes: ModelSizes, play: Play, work: Work, speed: Speed, episodes: int) -> float:
     """Returns the seconds in which so many episodes are played.
 
     One seat of an episode speaks at a time, so that an episode is one sequence of a decoding step. A step reads all
@@ -142,14 +142,14 @@ def playing(shapes: Shapes, play: Play, work: Work, speed: Speed, episodes: int)
     if play.cached is not None:
         together = max(1, min(together, play.cached // work.row))
     number = 2 if play.half else FULL
-    read = number * shapes.parameters + together * work.row // 2 * kv_bytes(shapes, play.half)
-    step = max(read / speed.memory, together * operations(shapes) / speed.prompts) / play.gpus_per_copy
+    read = number * sizes.parameters + together * work.row // 2 * kv_bytes(sizes, play.half)
+    step = max(read / speed.memory, together * operations(sizes) / speed.prompts) / play.gpus_per_copy
     decoding = each * work.sampled / together * (step + speed.step + together * speed.token)
     heard = work.seats * work.row - work.sampled
-    return decoding + each * heard * operations(shapes) / (speed.prompts * play.gpus_per_copy)
+    return decoding + each * heard * operations(sizes) / (speed.prompts * play.gpus_per_copy)
 
 
-def training(shapes: Shapes, setup: Setup, work: Work, speed: Speed) -> float:
+def training(sizes: ModelSizes, setup: Setup, work: Work, speed: Speed) -> float:
     """Returns the seconds of all passes of a training.
 
     A backward pass takes twice the operations of a forward pass, once with LoRA, and gradient checkpointing adds a
@@ -159,61 +159,61 @@ def training(shapes: Shapes, setup: Setup, work: Work, speed: Speed) -> float:
     tokens = work.rows * work.row / setup.processes
     of_a_pass = min(setup.tokens, max(work.row, tokens / work.updates))
     context = of_a_pass if setup.cuda else work.row / 2
-    forward = operations(shapes) + 4 * shapes.layers * shapes.hidden * context
+    forward = operations(sizes) + 4 * sizes.layers * sizes.hidden * context
     backward = forward * ((1 if setup.lora_rank else 2) + setup.checkpointing)
     passes = tokens / of_a_pass
-    both = max(of_a_pass * (forward + backward) / speed.training, _moved(shapes, setup, speed, backward=True))
-    alone = max(of_a_pass * forward / speed.training, _moved(shapes, setup, speed, backward=False))
+    both = max(of_a_pass * (forward + backward) / speed.training, _moved(sizes, setup, speed, backward=True))
+    alone = max(of_a_pass * forward / speed.training, _moved(sizes, setup, speed, backward=False))
     return passes * (both + work.forward_only * alone)
 
 
-def _moved(shapes: Shapes, setup: Setup, speed: Speed, *, backward: bool) -> float:
+def _moved(sizes: ModelSizes, setup: Setup, speed: Speed, *, backward: bool) -> float:
     """Returns the seconds in which FSDP moves weights and gradients for one pass.
 
     Weights are gathered for the forward pass and again for the backward pass, after which gradients are reduced. If
     they are in host memory, each process also fetches its share in float32 and returns the gradients.
     """
-    gathers, own = 1 + backward, trainable(shapes, setup) * backward
+    gathers, own = 1 + backward, trainable(sizes, setup) * backward
     seconds = 0.0
     if setup.processes > 1:
         slowest = speed.link if setup.processes == setup.processes_per_node else min(speed.link, speed.network)
-        seconds += (gathers * setup.bytes * shapes.parameters + FULL * own) / slowest
+        seconds += (gathers * setup.bytes * sizes.parameters + FULL * own) / slowest
     if setup.offload:
-        seconds += FULL * (gathers * shapes.parameters + own) / setup.processes / speed.bus
+        seconds += FULL * (gathers * sizes.parameters + own) / setup.processes / speed.bus
     return seconds
 
 
-def optimizing(shapes: Shapes, setup: Setup, work: Work, speed: Speed) -> float:
+def optimizing(sizes: ModelSizes, setup: Setup, work: Work, speed: Speed) -> float:
     """Returns the seconds of all optimizer steps, which read and write each trained weight and its moments."""
-    moved = OPTIMIZER * trainable(shapes, setup) / setup.processes
+    moved = OPTIMIZER * trainable(sizes, setup) / setup.processes
     on_host = setup.offload or not setup.cuda
     rate = speed.host / setup.processes_per_node if on_host else speed.memory
     return work.updates * moved / rate
 
 
-def exchanging(shapes: Shapes, setup: Setup, speed: Speed) -> float:
+def exchanging(sizes: ModelSizes, setup: Setup, speed: Speed) -> float:
     """Returns the seconds in which the trainer leaves the GPUs and enters them again, if a server shares them."""
     if not setup.shares_gpu or setup.offload:
         return 0.0
-    own = trainable(shapes, setup)
-    kept = ADAM * own + FULL * (own + (shapes.parameters if setup.lora_rank else 0))
+    own = trainable(sizes, setup)
+    kept = ADAM * own + FULL * (own + (sizes.parameters if setup.lora_rank else 0))
     return 2 * kept / setup.processes / speed.bus
 
 
-def iteration(shapes: Shapes, setup: Setup, play: Play, work: Work, speed: Speed) -> list[Stage]:
+def iteration(sizes: ModelSizes, setup: Setup, play: Play, work: Work, speed: Speed) -> list[Stage]:
     """Returns the stages of an iteration after the first, which also starts server and trainer."""
-    written = disk(shapes, setup)
+    written = disk(sizes, setup)
     saved, checkpoint = written.state + written.checkpoint, written.checkpoint
-    evaluating = 2 * work.evaluations * playing(shapes, play, work, speed, work.evaluated)
+    evaluating = 2 * work.evaluations * playing(sizes, play, work, speed, work.evaluated)
     stages = [
-        Stage("play", playing(shapes, play, work, speed, work.episodes),
+        Stage("play", playing(sizes, play, work, speed, work.episodes),
               f"{work.episodes:,} episodes, {work.sampled:,} sampled tokens each, {play.copies} copies"),
         Stage("convert", work.rows * work.row / CONVERTED, f"{work.rows:,} rows of {work.row:,} tokens"),
-        Stage("train: passes", training(shapes, setup, work, speed),
+        Stage("train: passes", training(sizes, setup, work, speed),
               f"{work.rows * work.row:,} tokens, {setup.processes} processes"),
-        Stage("train: optimizer", optimizing(shapes, setup, work, speed), f"{work.updates:,} updates"),
+        Stage("train: optimizer", optimizing(sizes, setup, work, speed), f"{work.updates:,} updates"),
         Stage("train: save", saved / speed.disk, f"{saved / 1e9:.1f} GB are written"),
-        Stage("exchange", exchanging(shapes, setup, speed) + 2 * checkpoint / speed.disk,
+        Stage("exchange", exchanging(sizes, setup, speed) + 2 * checkpoint / speed.disk,
               "trainer leaves and enters the GPUs, the new weights are hashed and loaded into the server"),
         Stage("evaluate", evaluating, f"{work.evaluated} states, sampled and greedy"),
     ]  # fmt: skip

@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.core.gpus import visible_gpus
-from selfplay_pipeline.core.shapes import Shapes
+from selfplay_pipeline.core.gpus import Device, resolve_device, visible_gpus
+from selfplay_pipeline.core.model_sizes import ModelSizes
 from selfplay_pipeline.doctor.estimate import ROW_SHARE, SAMPLED_SHARE, Play, Speed, Stage, Work, iteration
-from selfplay_pipeline.engines.open import Device, resolve_device
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.stage import num_groups
 from selfplay_pipeline.iterate.loop import seats_of
-from selfplay_pipeline.train.fit import meaning_of_offload, room_here, setup_of
 from selfplay_pipeline.train.memory import (
     SERVER_REST,
     Disk,
@@ -32,6 +30,7 @@ from selfplay_pipeline.train.memory import (
     remedy,
     surely_lacks,
 )
+from selfplay_pipeline.train.memory_check import resolve_offload, room_here, setup_of
 from selfplay_pipeline.train.verl_overrides import resolve_dtype
 
 
@@ -94,7 +93,7 @@ class Examination:
     """Result of the comparison."""
 
     model: str
-    shapes: Shapes
+    sizes: ModelSizes
     machine: Machine
     setup: Setup
     training: list[Need]
@@ -126,14 +125,14 @@ class Examination:
         return in_host(self.training, self.setup)
 
 
-def needs_gpu(config: Config, shapes: Shapes, machine: Machine) -> str:
+def needs_gpu(config: Config, sizes: ModelSizes, machine: Machine) -> str:
     """Returns the reason why a machine without a GPU cannot train the model.
 
     The reason is "" if training may work, or if the configuration demands the CPU.
     """
     if machine.gpus or config.device == "cpu":
         return ""
-    missing = surely_lacks(shapes, setup_of(config.train, "cpu"), machine.room)
+    missing = surely_lacks(sizes, setup_of(config.train, "cpu"), machine.room)
     if config.device == "auto" and missing is None:
         return ""
     on_cpu = f", and training on its CPU needs at least {missing}" if missing else ""
@@ -141,32 +140,32 @@ def needs_gpu(config: Config, shapes: Shapes, machine: Machine) -> str:
 
 
 def examine(
-    config: Config, shapes: Shapes, machine: Machine, speed: Speed, row_tokens: int | None = None
+    config: Config, sizes: ModelSizes, machine: Machine, speed: Speed, row_tokens: int | None = None
 ) -> Examination:
     """Returns the needs of a configuration, and the problems that it has on a machine.
 
     Args:
         config: The configuration, with a model.
-        shapes: Sizes of the model.
+        sizes: Sizes of the model.
         machine: The machine.
         speed: Speeds of the machine.
         row_tokens: Tokens of the longest row; by default the context length.
     """
     device = resolve_device(config.device)
-    context = min(shapes.context, config.engine.context_length or shapes.context)
+    context = min(sizes.context, config.engine.context_length or sizes.context)
     row = min(row_tokens or context, context)
     per_pass = config.train.max_tokens_per_pass
     tokens = max(per_pass, row) if per_pass else config.train.micro_batch_size * row
     shares = config.iterate.keep_processes and not config.engine.server_url
     setup = setup_of(config.train, device, tokens=tokens, shares_gpu=shares)
-    offload = meaning_of_offload(config.train, shapes, setup, machine.room)
+    offload = resolve_offload(config.train, sizes, setup, machine.room)
     setup = replace(setup, offload=offload == "cpu" and device == "cuda")
-    serving = _serving(config, shapes, machine) if device == "cuda" and not config.engine.server_url else None
-    written = disk(shapes, setup)
+    serving = _serving(config, sizes, machine) if device == "cuda" and not config.engine.server_url else None
+    written = disk(sizes, setup)
     peak = _disk_peak(config, written)
-    stages = iteration(shapes, setup, _play(config, setup, serving), work_of(config, row), speed)
+    stages = iteration(sizes, setup, _play(config, setup, serving), work_of(config, row), speed)
     found = Examination(
-        str(config.model), shapes, machine, setup, needs(shapes, setup), serving, written, peak,
+        str(config.model), sizes, machine, setup, needs(sizes, setup), serving, written, peak,
         _used(config, setup, device), stages, speed, [], [],
     )  # fmt: skip
     found.faults.extend(_faults(config, found, row, context))
@@ -231,7 +230,7 @@ def _used(config: Config, setup: Setup, device: Device) -> dict[str, object]:
     return {key: value for key, value in values.items() if value not in (None, [])}
 
 
-def _serving(config: Config, shapes: Shapes, machine: Machine) -> Serving | None:
+def _serving(config: Config, sizes: ModelSizes, machine: Machine) -> Serving | None:
     """Returns SGLang's use of its share of a GPU, `engine.memory_fraction`.
 
     Weights are in bfloat16, split among `engine.tensor_parallel` GPUs; keys and values take the rest.
@@ -239,9 +238,9 @@ def _serving(config: Config, shapes: Shapes, machine: Machine) -> Serving | None
     if machine.gpu is None:
         return None
     shared = config.engine.tensor_parallel
-    memory, weights = int(config.engine.memory_fraction * machine.gpu), 2 * shapes.parameters // shared
+    memory, weights = int(config.engine.memory_fraction * machine.gpu), 2 * sizes.parameters // shared
     cache = memory - weights - SERVER_REST
-    return Serving(memory, weights, cache, int(max(0, cache) * shared / kv_bytes(shapes, half=True)))
+    return Serving(memory, weights, cache, int(max(0, cache) * shared / kv_bytes(sizes, half=True)))
 
 
 def _disk_peak(config: Config, written: Disk) -> int:
@@ -254,11 +253,11 @@ def _disk_peak(config: Config, written: Disk) -> int:
 
 
 def _faults(config: Config, found: Examination, row: int, context: int) -> list[str]:
-    shapes, setup, machine, faults = found.shapes, found.setup, found.machine, []
-    missing = lacks(shapes, setup, machine.room)
+    sizes, setup, machine, faults = found.sizes, found.setup, found.machine, []
+    missing = lacks(sizes, setup, machine.room)
     if missing:
         faults.append(
-            f"training needs {missing} with rows of {row:,} tokens: {remedy(shapes, setup, machine.room, row)}"
+            f"training needs {missing} with rows of {row:,} tokens: {remedy(sizes, setup, machine.room, row)}"
         )
     if setup.cuda and setup.processes_per_node > machine.gpus:
         faults.append(f"train.gpus_per_node is {setup.processes_per_node}, GPUs are {machine.gpus}: ask for fewer")

@@ -56,7 +56,7 @@ def _memory() -> float:
     import torch
 
     weights, one = torch.ones(SIZE, LARGE // SIZE), torch.ones(LARGE // SIZE)
-    return weights.nbytes / _seconds(lambda: weights @ one)
+    return int(weights.nbytes) / _seconds(lambda: weights @ one)
 
 
 def _seconds(do: Callable[[], object]) -> float:

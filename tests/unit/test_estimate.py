@@ -11,7 +11,7 @@ from command import selfplay
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.gpus import gpu_name
-from selfplay_pipeline.core.shapes import KNOWN, Shapes, shapes_of
+from selfplay_pipeline.core.model_sizes import KNOWN, ModelSizes, sizes_of
 from selfplay_pipeline.doctor.estimate import (
     Play,
     Work,
@@ -42,12 +42,12 @@ def configured(nodes: int, gpus: int, **changes: object) -> Config:
 
 def examined(nodes: int, gpus: int, **changes: object) -> Examination:
     machine = Machine(gpus, 80 * 10**9, None, None, nodes, here=False)
-    return examine(configured(nodes, gpus, **changes), shapes_of(GPU_MODEL), machine, H100)
+    return examine(configured(nodes, gpus, **changes), sizes_of(GPU_MODEL), machine, H100)
 
 
 @pytest.fixture(scope="module")
-def qwen() -> Shapes:
-    return shapes_of(GPU_MODEL)
+def qwen() -> ModelSizes:
+    return sizes_of(GPU_MODEL)
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), MACHINES.values(), ids=list(MACHINES))
@@ -72,11 +72,11 @@ def test_verl_accepts_what_it_is_given_there(
     from test_train_config import DATA
     from verl.utils.config import validate_config
 
-    from selfplay_pipeline.train import fit
+    from selfplay_pipeline.train import memory_check
     from selfplay_pipeline.train.offline_stage import training_of
     from selfplay_pipeline.train.verl_overrides import verl_overrides
 
-    monkeypatch.setattr(fit, "gpu_memory", lambda: 80 * 10**9)
+    monkeypatch.setattr(memory_check, "gpu_memory", lambda: 80 * 10**9)
     (tmp_path / "model").mkdir()
     shutil.copy(KNOWN[GPU_MODEL], tmp_path / "model" / "config.json")
     config, used = configured(nodes, gpus), examined(nodes, gpus).used
@@ -119,27 +119,27 @@ def test_the_table_of_the_documents_is_what_is_counted() -> None:
 class TestArithmetic:
     WORK = Work(episodes=512, seats=2, rows=1024, row=3072, sampled=2048, updates=16, forward_only=0)
 
-    def test_one_sequence_reads_all_weights_and_half_a_row_of_its_cache_for_each_token(self, qwen: Shapes) -> None:
+    def test_one_sequence_reads_all_weights_and_half_a_row_of_its_cache_for_each_token(self, qwen: ModelSizes) -> None:
         one = replace(self.WORK, episodes=1)
         read = 2 * qwen.parameters + 1536 * 57344
         prompts = (2 * 3072 - 2048) * operations(qwen) / H100.prompts
         expected = 2048 * (read / H100.memory + H100.step) + prompts
         assert playing(qwen, Play(copies=1), one, H100, 1) == pytest.approx(expected)
 
-    def test_episodes_that_do_not_fit_the_cache_wait(self, qwen: Shapes) -> None:
+    def test_episodes_that_do_not_fit_the_cache_wait(self, qwen: ModelSizes) -> None:
         def seconds(cached: int | None) -> float:
             return playing(qwen, Play(copies=1, cached=cached), self.WORK, H100, 512)
 
         assert seconds(None) == seconds(256 * 3072) < seconds(64 * 3072) < seconds(1)
 
-    def test_copies_and_gpus_of_a_copy_make_play_faster(self, qwen: Shapes) -> None:
+    def test_copies_and_gpus_of_a_copy_make_play_faster(self, qwen: ModelSizes) -> None:
         alone = playing(qwen, Play(copies=1, at_once=512), self.WORK, H100, 512)
         for faster in (Play(copies=4, at_once=512), Play(copies=1, gpus_per_copy=4, at_once=512)):
             assert alone / 4 < playing(qwen, faster, self.WORK, H100, 512) < alone
 
     @pytest.mark.parametrize(("lora_rank", "checkpointing", "passes"), [(0, True, 4), (0, False, 3), (32, True, 3)])
     def test_a_pass_takes_two_operations_a_weight_forward_and_two_to_three_times_as_many_back(
-        self, qwen: Shapes, lora_rank: int, checkpointing: bool, passes: int
+        self, qwen: ModelSizes, lora_rank: int, checkpointing: bool, passes: int
     ) -> None:
         setup = Setup(processes=1, tokens=8192, lora_rank=lora_rank, checkpointing=checkpointing)
         weights = 2 * (qwen.parameters - qwen.embedding)
@@ -149,7 +149,7 @@ class TestArithmetic:
         before = replace(self.WORK, forward_only=1)
         assert training(qwen, setup, before, H100) == pytest.approx(expected * (passes + 1) / passes)
 
-    def test_what_is_moved_counts_where_it_takes_longer_than_the_pass(self, qwen: Shapes) -> None:
+    def test_what_is_moved_counts_where_it_takes_longer_than_the_pass(self, qwen: ModelSizes) -> None:
         def seconds(**changes: object) -> float:
             return training(
                 qwen, replace(Setup(processes=1, tokens=8192, checkpointing=True), **changes), self.WORK, H100
@@ -161,7 +161,7 @@ class TestArithmetic:
         assert slow == pytest.approx(max(seconds() / 16, moved * 1024 * 3072 / 16 / 8192))
         assert seconds(offload=True) > seconds()
 
-    def test_an_update_reads_and_writes_28_bytes_a_weight(self, qwen: Shapes) -> None:
+    def test_an_update_reads_and_writes_28_bytes_a_weight(self, qwen: ModelSizes) -> None:
         for setup, rate in (
             (Setup(processes=8, processes_per_node=8, tokens=1), H100.memory),
             (Setup(processes=2, processes_per_node=2, tokens=1, offload=True), H100.host / 2),
@@ -169,14 +169,14 @@ class TestArithmetic:
             found = optimizing(qwen, setup, self.WORK, H100)
             assert found == pytest.approx(16 * 28 * qwen.parameters / setup.processes / rate)
 
-    def test_only_a_trainer_that_shares_gpus_leaves_them(self, qwen: Shapes) -> None:
+    def test_only_a_trainer_that_shares_gpus_leaves_them(self, qwen: ModelSizes) -> None:
         setup = Setup(processes=8, processes_per_node=8, tokens=1)
         assert exchanging(qwen, setup, H100) == 0
         shares = replace(setup, shares_gpu=True)
         assert exchanging(qwen, shares, H100) == pytest.approx(2 * 12 * qwen.parameters / 8 / H100.bus)
         assert exchanging(qwen, replace(shares, offload=True), H100) == 0
 
-    def test_an_evaluation_is_shared_by_the_iterations_between_two(self, qwen: Shapes) -> None:
+    def test_an_evaluation_is_shared_by_the_iterations_between_two(self, qwen: ModelSizes) -> None:
         def seconds(evaluations: float) -> float:
             work = replace(self.WORK, evaluated=100, evaluations=evaluations)
             stages = iteration(qwen, Setup(processes=1, tokens=8192), Play(copies=1), work, H100)

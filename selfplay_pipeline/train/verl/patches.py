@@ -165,7 +165,8 @@ def export_in_own_dtype() -> None:
     whole = fsdp_checkpoint_manager.get_fsdp_full_state_dict
 
     def cast(model: Any, **options: Any) -> dict[str, torch.Tensor]:
-        dtype, state = model._get_fsdp_state()._mp_policy.param_dtype, whole(model, **options)
+        state: dict[str, torch.Tensor] = whole(model, **options)
+        dtype = model._get_fsdp_state()._mp_policy.param_dtype
         for name, tensor in state.items():  # one at a time, since both copies of all would not fit
             state[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
         return state
