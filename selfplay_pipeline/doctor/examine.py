@@ -104,6 +104,8 @@ class Examination:
     """Bytes that a whole run of `iterate` takes at its peak, in addition to its episodes."""
     used: dict[str, object]
     """Values that `iterate` uses, by keys of the configuration, with `auto` and the machine's numbers filled in."""
+    play: Play
+    """Settings that decide how fast episodes are played."""
     stages: list[Stage]
     """Estimated time of each stage of an iteration."""
     speed: Speed
@@ -163,10 +165,11 @@ def examine(
     serving = _serving(config, sizes, machine) if device == "cuda" and not config.engine.server_url else None
     written = disk(sizes, setup)
     peak = _disk_peak(config, written)
-    stages = iteration(sizes, setup, _play(config, setup, serving), work_of(config, row), speed)
+    play = _play(config, setup, serving)
+    stages = iteration(sizes, setup, play, work_of(config, row), speed)
     found = Examination(
         str(config.model), sizes, machine, setup, needs(sizes, setup), serving, written, peak,
-        _used(config, setup, device), stages, speed, [], [],
+        _used(config, setup, device), play, stages, speed, [], [],
     )  # fmt: skip
     found.faults.extend(_faults(config, found, row, context))
     found.advice.extend(_advice(config, found))

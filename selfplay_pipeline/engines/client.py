@@ -103,7 +103,7 @@ class Client:
         """Version of the weights that each answer must name; None if any version is accepted."""
         self.ranks = 1
         """Number of copies of the model on the server (SGLang's `dp_size`); 1 until the server has been asked."""
-        self.saves_memory = False
+        self.saves_memory: bool = False
         """Whether the server can release its GPU memory; False until the server has been asked."""
         self.returning: asyncio.Task[None] | None = None
         """Task that waits for a server that is gone; else None."""

@@ -227,7 +227,7 @@ def _merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 class RealRowsWorker(TrainingWorker):  # type: ignore[misc]
     """Training worker that averages over rows with sampled tokens only, and reports the learning rate of the current
-    update.
+    update and its largest pass.
 
     verl divides a loss of the form `seq-mean-*` by all rows of an update, including padding rows without sampled
     tokens. It reports the learning rate of the next update.
@@ -239,9 +239,17 @@ class RealRowsWorker(TrainingWorker):  # type: ignore[misc]
         torch.distributed.all_reduce(rows, group=self.engine.get_data_parallel_group())
         tu.assign_non_tensor(data, global_batch_size=rows.item())
         rate = self.engine.optimizer.param_groups[0]["lr"]
+        self.engine.largest_pass = 0
         output = super().train_batch(data)
-        if output is not None and "lr" in (metrics := tu.get(output, "metrics")):
-            metrics["lr"] = rate
+        largest = torch.tensor(self.engine.largest_pass, device=get_device_id())
+        torch.distributed.all_reduce(
+            largest, torch.distributed.ReduceOp.MAX, group=self.engine.get_data_parallel_group()
+        )
+        if output is not None:
+            metrics = tu.get(output, "metrics")
+            metrics["selfplay/max_tokens_of_a_pass"] = largest.item()
+            if "lr" in metrics:
+                metrics["lr"] = rate
         return output
 
 
@@ -341,8 +349,12 @@ class OwnTokensEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[mi
     logits from the last token of the shortest prompt on.
     """
 
+    largest_pass = 0
+    """Tokens of the largest pass, padding included, since a worker set it to 0."""
+
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         inputs, arguments = super().prepare_model_inputs(micro_batch)
+        self.largest_pass = max(self.largest_pass, inputs["input_ids"].numel())
         if (
             self.use_ulysses_sp
             or arguments.get("pad_size")
