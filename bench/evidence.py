@@ -85,12 +85,15 @@ def main(
         smoke.attempt(name, smoke.doctor, config)
         with peak_memory() as peak:
             smoke.attempt(name, smoke.offline, config)
-        smoke.attempt(
-            name, lambda name, config, peak=peak: found.update({name: measured(smoke, name, speed, peak)}), config
-        )
+
+        def note(name: str, config: dict[str, Any], peak: list[int] = peak) -> None:
+            found[name] = measured(smoke, name, speed, peak)
+
+        smoke.attempt(name, note, config)
+    seconds = round(time.monotonic() - began)
     result = {
         "machine": [*described_machine()],
-        "seconds": round(time.monotonic() - began),
+        "seconds": seconds,
         "assumed": vars(speed),
         "sizes": found,
         "checks": [vars(check) for check in smoke.checks],
@@ -98,7 +101,7 @@ def main(
     target = output or folder
     target.mkdir(parents=True, exist_ok=True)
     (target / "evidence.json").write_text(json.dumps(result, indent=1) + "\n")
-    (target / "evidence.md").write_text(page(smoke, speed, found, result["seconds"]))
+    (target / "evidence.md").write_text(page(smoke, speed, found, seconds))
     print((target / "evidence.md").read_text() + f"\nwritten to {target}")
     if not all(check.passed for check in smoke.checks):
         raise typer.Exit(1)

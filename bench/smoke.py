@@ -221,7 +221,7 @@ def main(
     smoke = Smoke("cpu" if device == "cpu" else "cuda", folder, [])
     if not model:
         model = str(folder / "model")
-        small = {"layers": 2, "tokens": qwen.FEW} if smoke.device == "cpu" else {}
+        small: dict[str, Any] = {"layers": 2, "tokens": qwen.FEW} if smoke.device == "cpu" else {}
         qwen.build(Path(model), **small)
     smoke.attempt("0.5B", smoke.doctor, QWEN_RUN | {"model": model})
     smoke.attempt("tiny offline", smoke.offline, TINY_RUN)
