@@ -204,7 +204,7 @@ def iteration(sizes: ModelSizes, setup: Setup, play: Play, work: Work, speed: Sp
     """Returns the stages of an iteration after the first, which also starts server and trainer."""
     written = disk(sizes, setup)
     saved, checkpoint = written.state + written.checkpoint, written.checkpoint
-    evaluating = 2 * work.evaluations * playing(sizes, play, work, speed, work.evaluated)
+    each = 2 * playing(sizes, play, work, speed, work.evaluated) if work.evaluated else 0.0
     stages = [
         Stage("play", playing(sizes, play, work, speed, work.episodes),
               f"{work.episodes:,} episodes, {work.sampled:,} sampled tokens each, {play.copies} copies"),
@@ -215,6 +215,6 @@ def iteration(sizes: ModelSizes, setup: Setup, play: Play, work: Work, speed: Sp
         Stage("train: save", saved / speed.disk, f"{saved / 1e9:.1f} GB are written"),
         Stage("exchange", exchanging(sizes, setup, speed) + 2 * checkpoint / speed.disk,
               "trainer leaves and enters the GPUs, the new weights are hashed and loaded into the server"),
-        Stage("evaluate", evaluating, f"{work.evaluated} states, sampled and greedy"),
+        Stage("evaluate", work.evaluations * each, f"{work.evaluated} states, sampled and greedy"),
     ]  # fmt: skip
     return [stage for stage in stages if stage.seconds > 0]

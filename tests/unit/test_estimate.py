@@ -178,7 +178,7 @@ class TestArithmetic:
 
     def test_an_evaluation_is_shared_by_the_iterations_between_two(self, qwen: ModelSizes) -> None:
         def seconds(evaluations: float) -> float:
-            work = replace(self.WORK, evaluated=100, evaluations=evaluations)
+            work = replace(self.WORK, evaluated=100 if evaluations else 0, evaluations=evaluations)
             stages = iteration(qwen, Setup(processes=1, tokens=8192), Play(copies=1), work, H100)
             return sum(stage.seconds for stage in stages if stage.what == "evaluate")
 
