@@ -21,8 +21,11 @@ import torch
 from library_code import check_code, check_records, ours
 from shared_server import TINY
 from tensordict import TensorDict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM
 from verl.utils import tensordict_utils as tu
+from verl.utils.checkpoint import fsdp_checkpoint_manager
 from verl.utils.torch_functional import entropy_from_logits
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
@@ -33,6 +36,7 @@ from selfplay_pipeline.core.patches import PATCHES
 from selfplay_pipeline.train.verl.patches import (
     TOKENS_AT_A_TIME,
     OwnTokensEngine,
+    export_in_own_dtype,
     log_probs_of,
     scale_logits_in_float32,
 )
@@ -190,6 +194,26 @@ def test_logits_are_divided_by_the_temperature_in_float32(monkeypatch: pytest.Mo
     scaled = transformer_impl._scale_logits_by_temperature(logits, temperature, is_unit_temperature=False)
     torch.testing.assert_close(scaled, logits.float() / 0.7)
     assert transformer_impl._scale_logits_by_temperature(logits, temperature, is_unit_temperature=True) is logits
+
+
+def test_weights_are_exported_in_the_dtype_of_the_passes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The master weights stay in float32."""
+    whole = fsdp_checkpoint_manager.get_fsdp_full_state_dict
+    monkeypatch.setattr(fsdp_checkpoint_manager, "get_fsdp_full_state_dict", whole)  # restored afterwards
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32)
+        fully_shard(
+            model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16), mesh=init_device_mesh("cpu", (1,))
+        )
+        master = whole(model)
+        export_in_own_dtype()
+        exported = fsdp_checkpoint_manager.get_fsdp_full_state_dict(model, offload_to_cpu=True, rank0_only=True)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
+    assert exported.keys() == master.keys()
+    assert all(torch.equal(exported[name], master[name].bfloat16()) for name in master)
 
 
 def test_log_probs_of_bfloat16_logits_are_computed_in_float32():

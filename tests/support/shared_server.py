@@ -23,7 +23,7 @@ TINY = Path("data/tiny_model")
 PREFERRED = '--preferred-sampling-params={"top_p": 0.1, "top_k": 2, "min_p": 0.5}'
 """What a server would do to requests that do not say otherwise; every test that samples shows that ours do."""
 
-TAKEN_WITH_A_TRAINING = ("actor_rollout_ref.actor.", "algorithm.")
+TAKEN_WITH_A_TRAINING = ("actor_rollout_ref.actor.", "actor_rollout_ref.model.", "algorithm.")
 """Beginnings of the names of settings that verl's process takes anew with each training."""
 
 

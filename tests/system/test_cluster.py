@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shared_server import TINY
+from shared_server import TINY, StayingTrainer
 from test_kill import Driver
 from test_train import build_model, farthest, share_apart, write_games
 from two_nodes import TwoNodes, two_nodes
@@ -31,6 +31,8 @@ verl averages those of rollout_corr/ over the passes of each process, rows of pa
 the importance weights is exact.
 """
 EXACT = "rollout_corr/rollout_is_mean"
+LARGEST = "selfplay/max_tokens_of_a_pass"
+"""Tokens of the largest pass, which differ from one way of computing to another too."""
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,8 @@ class Expected:
         lines, others = figures(self.config.output), figures(checkpoint.parent)
         assert [line["step"] for line in others] == [line["step"] for line in lines] == [1, 2, 3]
         for line, of_other in zip(lines, others, strict=True):
+            for how in (line, of_other):
+                assert how.pop(LARGEST) > 0
             groups = line.pop("groups")
             assert of_other.pop("groups") == groups
             assert of_other == pytest.approx(line, rel=1e-4, abs=1e-4)
@@ -78,6 +82,32 @@ class Expected:
 @pytest.fixture(scope="module")
 def one(training: TrainConfig) -> Expected:
     return Expected(training, asyncio.run(run_train(training)))
+
+
+def test_packed_rows_on_two_processes_train_as_padded_ones_in_passes_of_at_most_the_limit(
+    training: TrainConfig, tmp_path: Path
+) -> None:
+    """Losses and weights agree to 1e-5. Padding is not counted against the limit, so that padded passes exceed it."""
+    limit, found = 100, {}
+    with StayingTrainer() as trainer:
+        for packed in (False, True):
+            config = training.model_copy(
+                update={
+                    "output": tmp_path / str(packed),
+                    "gpus_per_node": 2,
+                    "max_tokens_per_pass": limit,
+                    "learning_rate": 1e-4,  # AdamW turns rounding into a part of its step where there is hardly a gradient
+                    "overrides": [*training.overrides, f"actor_rollout_ref.model.use_remove_padding={packed}"],
+                }
+            )
+            found[packed] = asyncio.run(run_train(config, trainer=trainer))
+    padded, packed_lines = ([*figures(found[packed].checkpoint.parent)] for packed in (False, True))
+    for line, of_packed in zip(padded, packed_lines, strict=True):
+        for name in ("actor/pg_loss", "actor/kl_loss"):
+            assert of_packed[name] == pytest.approx(line[name], rel=1e-5, abs=1e-5), name
+        assert 0 < of_packed[LARGEST] <= limit < line[LARGEST]
+    assert farthest(found[False].checkpoint, found[True].checkpoint) < 1e-5
+    assert farthest(found[True].checkpoint, Path(training.model)) > 2e-4
 
 
 @pytest.fixture(scope="module")
