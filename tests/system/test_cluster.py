@@ -96,7 +96,8 @@ def test_packed_rows_on_two_processes_train_as_padded_ones_in_passes_of_at_most_
                     "output": tmp_path / str(packed),
                     "gpus_per_node": 2,
                     "max_tokens_per_pass": limit,
-                    "learning_rate": 1e-4,  # AdamW turns rounding into a part of its step where there is hardly a gradient
+                    # AdamW turns rounding into a part of its step where there is hardly a gradient.
+                    "learning_rate": 1e-4,
                     "overrides": [*training.overrides, f"actor_rollout_ref.model.use_remove_padding={packed}"],
                 }
             )
