@@ -68,10 +68,10 @@ show: $(READY) ## read an episode in the terminal (file and options in ARGS)
 browser: ## Chromium for the tests of the report, if there is none
 	bin/install_browser.sh
 
-test: $(READY) browser ## all tests but whole benchmarks, with the real SGLang and the real verl
-	$(BIN)/python -m pytest -m "not bench" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY) browser ## all tests but those of benchmarks and slime, with the real SGLang and the real verl
+	$(BIN)/python -m pytest -m "not bench and not slime" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-all: $(READY) browser ## whole benchmarks as well
+test-all: $(READY) browser ## those of benchmarks and slime as well
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(READY) ## the tests that need no server and no training

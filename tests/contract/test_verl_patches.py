@@ -90,6 +90,8 @@ except OSError:
     print(group._master_addr)
 print(EngineRegistry.get_engine_cls("language_model", "fsdp2").__name__)
 print(ActorRolloutRefWorker.actor_worker_cls.__name__)
+from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+print("selfplay" in _agent_loop_registry)
 import torch, os
 os.environ |= {"MASTER_ADDR": group._master_addr, "MASTER_PORT": group._master_port}
 from verl.workers.engine_workers import initialize_global_process_group_ray
@@ -109,15 +111,15 @@ except Exception as error:
 @pytest.mark.parametrize("extension", ["load_offline", "load_online"])
 def test_each_of_verls_processes_gets_the_replacements_with_verl(extension: str, tmp_path: Path) -> None:
     """Its port is held; its engine leaves out the logits of prompts; its updates, offline and online, count the rows
-    that have own tokens; its CPU is named once; and what it loads runs no code.
+    that have own tokens; online it knows the agent loop; its CPU is named once; and what it loads runs no code.
     """
     extended = {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": f"{folder.__name__}.{extension}"}
     env = os.environ | loopback_environment() | extended | {"PYTHONPATH": str(Path.cwd())}
     program = [sys.executable, "-c", IN_A_PROCESS]
     done = subprocess.run(program, env=env, cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout.split() == ["127.0.0.1", "OwnTokensEngine", "RealRowsWorker", "gloo", "UnpicklingError"], (
-        done.stderr
-    )
+    loop = str(extension == "load_online")
+    expected = ["127.0.0.1", "OwnTokensEngine", "RealRowsWorker", loop, "gloo", "UnpicklingError"]
+    assert done.stdout.split() == expected, done.stderr
     assert not (tmp_path / "ran").exists()
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from bench.smoke import TINY, Smoke
 
+pytestmark = pytest.mark.bench
 PARTS = ("tiny offline", "tiny online", "0.5B offline")
 
 
-@pytest.mark.bench
 def test_the_verdict_says_of_each_part_that_it_passed(tmp_path):
     command = [sys.executable, "-m", "bench.smoke", "--device", "cpu", "--output", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
