@@ -35,10 +35,9 @@ from selfplay_pipeline.train.groups import (
     to_groups,
     updates_of,
 )
-from selfplay_pipeline.train.offline import check_training, export_of, run_train
+from selfplay_pipeline.train.offline import check_training, check_verls_keys, export_of, run_train
 from selfplay_pipeline.train.verl_overrides import (
     can_be_packed,
-    check_overrides,
     environment,
     plan_for,
     verl_overrides,
@@ -412,11 +411,12 @@ def test_an_override_that_hydra_cannot_read_is_refused_by_its_key(override: str)
         load_config("tiny", {"train.overrides": [override]})
 
 
-def test_verl_has_each_of_its_keys_that_the_documents_name() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
-    named = re.findall(r"`((?:actor_rollout_ref|algorithm)\.[\w.]+=[\w.-]+)`", page)
-    assert len(named) >= 10
-    check_overrides(tuple(named))
+def test_verl_takes_each_of_its_keys_that_the_documents_name_after_ours() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    pages = "".join((docs / f"{name}.md").read_text() for name in ("configuration", "gpus-and-clusters"))
+    named = re.findall(r"[`'](~[\w.]+|(?:actor_rollout_ref|algorithm)\.[\w.]+=[\w.-]+)[`']", pages)
+    assert len(named) >= 10 and any(key.startswith("~") for key in named)
+    check_verls_keys(config(overrides=named))
 
 
 @pytest.mark.parametrize(
