@@ -51,14 +51,15 @@ def test_a_scripted_listener_always_follows_and_a_deaf_one_never(tmp_path, playe
     assert Listening.model_validate_json((tmp_path / "listening.json").read_text()) == found
 
 
-def test_who_hears_nothing_follows_nothing(tmp_path):
-    muted = listen("sharing", tmp_path, load_config("tiny_honest", {"game.protocol": "free", "game.mute": True}))
+def test_who_hears_nothing_follows_nothing_and_who_says_nothing_cannot_be_tested(tmp_path):
+    muted = listen(
+        "sharing", tmp_path / "deaf", load_config("tiny_honest", {"game.protocol": "free", "game.mute": True})
+    )
     assert all(kind.tested > 10 and kind.follows.value == 0 for kind in muted.kinds.values())
-
-
-def test_who_says_nothing_cannot_be_tested(tmp_path):
-    found = listen("quiet", tmp_path)
-    assert [(kind.tested, str(kind.follows)) for kind in found.kinds.values()] == [(0, "–")] * 2
+    quiet = listen("quiet", tmp_path / "quiet")
+    assert [(kind.tested, str(kind.follows)) for kind in quiet.kinds.values()] == [(0, "–")] * 2
+    for text in ("[message] none", "[message] hello", f"[message] {STATES.states[0].reviewers[0]} is good"):
+        assert GAME.alter(STATES.states[0], [Said(0, text)], CHANGED, np.random.default_rng(0)) is None
 
 
 def test_a_stopped_test_goes_on_to_the_same_result(tmp_path):
@@ -99,12 +100,6 @@ def test_an_altered_message_has_other_scores_and_makes_one_other_plan_the_best(n
 DIGITS = dict.fromkeys(map(ord, "0123456789"))
 
 
-def test_a_message_without_scores_that_its_hearer_lacks_cannot_be_altered():
-    state = STATES.states[0]
-    for text in ("[message] none", "[message] hello", f"[message] {state.reviewers[0]} is good"):
-        assert GAME.alter(state, [Said(0, text)], CHANGED, np.random.default_rng(0)) is None
-
-
 @given(st.text(), st.sampled_from(("{reviewer}, {paper}: {score}", *TOLD)), st.text())
 def test_a_text_keeps_all_but_the_scores_that_are_told_anew(before, told, behind):
     old, new = (f"{before}\n{told.format(reviewer='Ava Li', paper='BLEU', score=score)}\n{behind}" for score in (7, 3))
@@ -135,13 +130,6 @@ def test_the_command_prints_the_shares_and_says_where_they_are(tmp_path):
     assert other.returncode == 2 and "a listening test of `selfplay listen`" in other.stderr
 
 
-def test_the_command_says_why_a_state_is_not_tested(tmp_path):
-    options = ("--config", "tiny_honest", "--num-states", "8", "--output", str(tmp_path / "out"))
-    done = selfplay("listen", "speaking", *options)
-    assert done.returncode == 0 and "not tested: states without a decision right after" in done.stdout
-    assert "a question, for example" in done.stdout
-
-
 class Unlucky(TransformersEngine):
     """A real engine that fails one episode."""
 
@@ -166,9 +154,3 @@ def test_where_episodes_are_lost_the_command_fails_and_the_same_one_plays_them(t
     assert (failed.exit_code, lost) == (1, 1) and "1 episodes are missing" in failed.stderr
     done, lost = listening(TransformersEngine)
     assert (done.exit_code, lost) == (0, 0)
-
-
-def test_a_game_without_the_test_is_named(tmp_path):
-    done = selfplay("listen", "sharing", "--config", "tiny_bargaining", "--output", str(tmp_path / "out"))
-    assert done.returncode == 2 and "bargaining has no listening test" in done.stderr
-    assert not (tmp_path / "out").exists()

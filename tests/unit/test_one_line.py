@@ -78,11 +78,6 @@ def test_the_game_that_went_is_named_nowhere(copy):
 
 def test_words_of_any_game_are_found_outside_of_its_folder(copy):
     assert run(copy, "bin/check_words.py").stdout == ""
-    generic = copy / "selfplay_pipeline" / "generate" / "board.py"
-    generic.write_text("best_board = 1\nclass HagglingEnv: ...\nTENSORBOARD_DIR = 'scoreboard'\n")
-    done = run(copy, "bin/check_words.py")
-    assert done.returncode == 1
-    assert re.findall(r"board\.py:(\d): '(\w+)' is a word of the game (\w+)", done.stdout) == [
-        ("0", "board", "matching"), ("1", "board", "matching"), ("2", "Haggling", "haggling")
-    ]  # fmt: skip
-    generic.unlink()
+    (copy / "selfplay_pipeline" / "generate" / "board.py").write_text("class HagglingEnv: ...\nA = 'scoreboard'\n")
+    found = re.findall(r"board\.py:(\d): '(\w+)' is a word of the game (\w+)", run(copy, "bin/check_words.py").stdout)
+    assert found == [("0", "board", "matching"), ("1", "Haggling", "haggling")]

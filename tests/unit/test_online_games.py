@@ -173,23 +173,13 @@ def read_by(seat, chat, game, state, words) -> list[int]:
     return episode.seats[seat].stream.prompt()
 
 
-class TestFigures:
-    def test_ratios_are_put_together_and_verls_names_taken_off(self):
-        data = {
-            "val-core/dialop_matching_selfplay/reward/mean@1": 0.4,
-            "val-aux/num_turns/min": 2,
-            "selfplay/told": 1.0,
-            "selfplay/per_told": 2.0,
-            "actor/pg_loss": 0.25,
-            "actor/nothing": float("nan"),
-            "note": "text",
-        }
-        held_out = {"reward": 0.5, "told": 3.0, "per_told": 4.0, "reward_if_agreed": 0.0, "per_reward_if_agreed": 0.0}
-        assert to_line(3, data, held_out) == {
-            "step": 3,
-            "held_out/reward": 0.5,
-            "held_out/told": 0.75,
-            "held_out/reward_if_agreed": None,
-            "selfplay/told": 0.5,
-            "actor/pg_loss": 0.25,
-        }
+def test_ratios_of_figures_are_put_together_and_verls_names_taken_off():
+    data = {
+        "val-core/dialop_matching_selfplay/reward/mean@1": 0.4, "val-aux/num_turns/min": 2, "selfplay/told": 1.0,
+        "selfplay/per_told": 2.0, "actor/pg_loss": 0.25, "actor/nothing": float("nan"), "note": "text",
+    }  # fmt: skip
+    held_out = {"reward": 0.5, "told": 3.0, "per_told": 4.0, "reward_if_agreed": 0.0, "per_reward_if_agreed": 0.0}
+    assert to_line(3, data, held_out) == {
+        "step": 3, "held_out/reward": 0.5, "held_out/told": 0.75, "held_out/reward_if_agreed": None,
+        "selfplay/told": 0.5, "actor/pg_loss": 0.25,
+    }  # fmt: skip

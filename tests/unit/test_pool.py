@@ -12,6 +12,7 @@ from tenacity import wait_none
 from test_client import PARAMS
 from test_shared_gpu import SGLang
 
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config, EngineConfig
 from selfplay_pipeline.core.content import content_hash
 from selfplay_pipeline.core.errors import UserError
@@ -19,6 +20,7 @@ from selfplay_pipeline.engines import client, server_lock
 from selfplay_pipeline.engines.pool import EnginePool, engine_for, log_name, plan
 from selfplay_pipeline.engines.server_lock import ServerLock
 from selfplay_pipeline.engines.types import Engine, EngineError
+from selfplay_pipeline.generate.seats import check_seats
 
 FOURTH = "selfplay_pipeline/games/bargaining/data/tiny_bargaining_model"
 A, B, C = (f"data/tiny{kind}_model" for kind in ("", "_honest", "_shy"))
@@ -73,10 +75,14 @@ def test_attached_servers_are_divided_among_checkpoints_in_the_order_of_their_lo
     ids=["two of one", "three of two", "two names of one"],
 )
 def test_attached_servers_that_are_fewer_than_the_checkpoints_are_refused(urls, at_once, number):
-    with pytest.raises(UserError) as caught:
-        EnginePool(Config(engine=EngineConfig(server_url=urls)), Path("logs"), at_once=at_once)
-    for words in (f"--server-url: each of the {at_once} checkpoints", "needs a server of its own", number, "leave out"):
-        assert words in str(caught.value)
+    config = Config(engine=EngineConfig(server_url=urls))
+    words = f"--server-url: each of the {at_once} checkpoints .* needs a server of its own.*{number}.*leave out"
+    with pytest.raises(UserError, match=words):
+        EnginePool(config, Path("logs"), at_once=at_once)
+    players = ["policy", B, C][:at_once]
+    with pytest.raises(UserError, match=words):
+        check_seats(load_config("tiny", {"engine.server_url": urls}), A, players)
+    check_seats(load_config("tiny", {"engine.server_url": URLS[:at_once]}), A, players)
 
 
 @pytest.mark.parametrize(

@@ -114,12 +114,9 @@ async def test_the_episodes_of_a_server_that_dies_go_on_at_the_other_one_and_not
 
 
 async def test_a_busy_server_is_asked_again_elsewhere():
-    async def refuse(request: web.Request) -> web.Response:
-        return web.Response(status=503)
-
     busy, idle = Copies(), Copies()
     busy.app = web.Application()
-    busy.app.router.add_post("/generate", refuse)
+    busy.app.router.add_post("/generate", lambda request: asyncio.sleep(0, web.Response(status=503)))
     async with await attached(busy, idle) as engine:
         assert len(await play(engine)) == EPISODES * 2 * TURNS
     assert idle.episodes() == set(range(EPISODES))

@@ -6,8 +6,6 @@ These are the seats that `generate`, verl's agent loop and slime's environment p
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from itertools import pairwise, product
 
 import numpy as np
@@ -15,10 +13,9 @@ import pytest
 from factories import BOARD, POLICY, byte_chat, make_episode
 
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
-from selfplay_pipeline.games.base import Status, state_rng
+from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
-from selfplay_pipeline.games.matching.proposals import format_proposal
-from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
+from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.matching.scripted import player_view
 from selfplay_pipeline.generate.episode import Episode, Reply
 from selfplay_pipeline.generate.outside_text import ChatPlayer, as_dicts
@@ -72,27 +69,6 @@ def test_words_are_the_speakers_as_assistant_and_the_partners_as_user():
     assert after[0] == [*before[0], {"role": "assistant", "content": "[message] Ava likes BLEU"}]
     assert [message["role"] for message in after[1]] == ["system", "user"]
     assert after[1][1]["content"] == before[1][1]["content"] + "\nThe other player said: [message] Ava likes BLEU"
-
-
-def test_an_illegal_turn_stays_with_its_speaker_and_is_told_to_it_alone():
-    episode = seated().episode
-    partner = history(episode, 1)
-    say(episode, "[accept]")
-    assert episode.session.seats == (0,) and history(episode, 1) == partner
-    assert "no proposal" in episode.turns[-1].error and "no proposal" in history(episode, 0)[-1]["content"]
-
-
-def test_the_optimum_scores_one_for_both_once_it_is_accepted_and_nothing_if_it_is_broken_off():
-    episode = seated().episode
-    say(episode, format_proposal(best_matching(STATE.table)[0], STATE.papers, STATE.reviewers))
-    assert episode.session.status is None, "proposed is not agreed"
-    say(episode, "[accept]")
-    assert episode.session.status == "agreed" and episode.session.outcome().rewards == (1.0, 1.0)
-    with pytest.raises(RuntimeError, match="has ended"):
-        episode.take_turn(0, Reply("[accept]", False, "stop"))
-    cut = seated().episode.session
-    cut.abort(Status.TURN_LIMIT)
-    assert set(cut.outcome().rewards) == {0.0}
 
 
 def test_a_chat_model_may_speak_for_every_seat():
@@ -191,11 +167,3 @@ def test_each_seat_of_each_episode_draws_random_numbers_of_its_own_and_the_same_
     numbers = [number for numbers in found.values() for number in numbers]
     assert len(numbers) == len(set(numbers)) == len(places) * SPOKEN.max_length
     assert found == {place: drawn(place) for place in reversed(places)}
-
-
-@pytest.mark.long
-def test_playing_and_writing_states_need_neither_torch_nor_verl():
-    probe = "import sys, selfplay_pipeline.generate.run, selfplay_pipeline.train.online_states\n"
-    probe += "print([name for name in ('torch', 'verl', 'ray', 'transformers') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    assert done.stdout.strip() == "[]", done.stderr

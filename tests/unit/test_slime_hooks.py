@@ -178,13 +178,6 @@ def test_evaluations_have_a_folder_each_and_count_the_updates_before_them(tmp_pa
     assert "'eval/held_out/episode/length'" in caplog.text
 
 
-@pytest.mark.skipif(RealSample is not None, reason="slime is installed")
-def test_figures_that_slime_cannot_take_are_not_lost_silently(tmp_path, caplog):
-    log_eval_rollout(4, arguments(selfplay={"log_dir": str(tmp_path)}), evaluation(played(0, *WRONG)), None)
-    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "not on TensorBoard or wandb (No module named 'slime'" in warning.message
-
-
 @pytest.mark.skipif(RealSample is None, reason="slime is not installed")
 def test_figures_of_evaluations_stand_beside_slimes_own_on_tensorboard(tmp_path, monkeypatch):
     from slime.utils.misc import SingletonMeta

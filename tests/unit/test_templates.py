@@ -23,17 +23,14 @@ def render(folder: Path, source: str) -> str:
 
 HOSTILE = {
     "attribute": "{{ ''.__class__.__mro__ }}",
-    "module": "{{ self.__init__.__globals__ }}",
     "globals": "{{ cycler.__init__.__globals__.os.popen('true').read() }}",
     "format": "{{ '{0.__class__}'.format(text) }}",
     "filter": "{{ text | attr('__class__') }}",
     "range": "{% for i in range(10**9) %}x{% endfor %}",
-    "long range": "{% for i in range(1000000000) %}x{% endfor %}",
     "replaced": "{{ text | replace('', text) | replace('', text) }}",
     "of many numbers": "{{ range(20000000)|sum }}",
     "centred": "{{ text.center(1000000000) }}",
     "macro": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-    "recursive": "{% for i in words recursive %}{{ loop(words) }}{% endfor %}",
     "include": "{% include 't.j2' %}",
     "long text": "{% for i in range(90000) %}" + "x" * 100 + "{% endfor %}",
     "undefined": "{{ nobody }}",

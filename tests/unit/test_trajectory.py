@@ -50,16 +50,15 @@ def speak(stream: Stream, text: str, finish: FinishReason = FinishReason.STOP) -
 @example(first="<|im_start|>", dialogue=[("0", "0")])
 def test_incremental_ids_equal_the_whole_conversations(name, first, dialogue):
     tokenizer = chat(name)
-    stream = Stream(tokenizer, 0, "rules", [first])
-    conversation = [{"role": "system", "content": "rules"}, {"role": "user", "content": tokenizer.neutralise(first)}]
+    stream, texts = Stream(tokenizer, 0, "rules", [first]), [tokenizer.neutralise(first)]
     for reply, heard in dialogue:
         speak(stream, reply)
         stream.observe(heard)
-        conversation += [
-            {"role": "assistant", "content": reply},
-            {"role": "user", "content": tokenizer.neutralise(heard)},
-        ]
-    whole = tokenizer.tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
+        texts += [reply, tokenizer.neutralise(heard)]
+    conversation = [{"role": ("user", "assistant")[turn % 2], "content": text} for turn, text in enumerate(texts)]
+    whole = tokenizer.tokenizer.apply_chat_template(
+        [{"role": "system", "content": "rules"}, *conversation], add_generation_prompt=True, tokenize=False
+    )
     assert stream.prompt() == tokenizer.tokenizer.encode(whole, add_special_tokens=False)
 
 
@@ -128,9 +127,7 @@ def test_messages_hold_the_whole_conversation_and_a_seat_that_never_spoke_has_no
     assert trajectory.num_prompt_messages == 2
 
 
-def test_a_missing_model_is_one_clear_line(tmp_path):
-    with pytest.raises(UserError, match="no tokenizer found"):
-        ChatTokenizer.load(str(tmp_path))
+def test_a_damaged_tokenizer_is_one_clear_line(tmp_path):
     shutil.copy("data/tiny_model/config.json", tmp_path)
     for damaged in ("{", "{}"):
         (tmp_path / "tokenizer.json").write_text(damaged)
