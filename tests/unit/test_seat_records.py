@@ -18,7 +18,7 @@ from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.convert.rows import METADATA_KEY, PARTNER
 from selfplay_pipeline.convert.run import run_convert
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.engines.types import Completion, EngineError, SamplingParams
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
 from selfplay_pipeline.evaluate.states import sample_held_out
@@ -28,7 +28,7 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import parse_game_config
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord, parse_episode
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.report.questions.analysis import records_of
@@ -65,14 +65,14 @@ def player(checkpoint: str, *, trained: bool, temperature: float = 1.0) -> Polic
 def play(players: Sequence[Player], group: int = 0, episode: int = 0) -> EpisodeRecord:
     """One episode, written to a line and read again."""
     state = board_state(0, group)
-    sitting = Sitting(MatchingGame(BOARD), state, players, f"s0-g{group:06d}-p{episode}", (0, group, episode))
+    seated = SeatedEpisode(MatchingGame(BOARD), state, players, f"s0-g{group:06d}-p{episode}", (0, group, episode))
     for seat, one in enumerate(players):
         if isinstance(one, PolicyPlayer):
             assert isinstance(one.engine, Marked)
-            one.engine.episode, one.engine.state = sitting.episode, state
+            one.engine.episode, one.engine.state = seated.episode, state
             one.engine.rng = np.random.default_rng([group, episode, seat])
-    sitting.episode.play_out()
-    record = sitting.record(POLICY)
+    seated.episode.play_out()
+    record = seated.record(POLICY)
     line = record.model_dump_json().encode()
     assert parse_episode(line) == record and parse_episode(line).model_dump_json().encode() == line
     return record
@@ -147,11 +147,11 @@ SELFISH = BargainingGame(parse_game_config('{"name": "bargaining", "reward": "se
 def selfish(seat: int, group: int, episode: int) -> EpisodeRecord:
     """Returns an episode with rewards of their own: in this seat a trained checkpoint, a person in the other."""
     state = SELFISH.sample_state(state_rng(0, group))
-    sitting = Sitting(
+    seated = SeatedEpisode(
         SELFISH, state, [Scripted("random"), Scripted("sharing")], f"{group}-{episode}", (0, group, episode)
     )
-    sitting.episode.play_out()
-    record = sitting.record(POLICY)
+    seated.episode.play_out()
+    record = seated.record(POLICY)
     held = [SeatRecord(kind="person", name="human"), trained(A).record]
     streams = [stream for stream in replay(record, SELFISH, byte_chat()) if stream.seat == seat]
     seats = {"players": None, "policy": None, "all_seats": held if seat else held[::-1], "trajectories": streams}

@@ -17,8 +17,8 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.outside_text import ChatPlayer
 from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord
-from selfplay_pipeline.generate.run import Sitting
-from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 from selfplay_pipeline.slime.rollout import first_prompt
 
 NO_THOUGHT = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -43,7 +43,7 @@ def test_the_first_prompt_is_the_templates_own_and_without_thinking_every_turn_b
         add_generation_prompt=True, tokenize=False, enable_thinking=thinking,
     )  # fmt: skip
     assert chat(thinking).first_prompt(messages) == tokens(whole)
-    stream = Stream(chat(thinking), 0, "rules", ["table"])
+    stream = TrajectoryBuilder(chat(thinking), 0, "rules", ["table"])
     for _ in range(3):
         prompt, none = stream.prompt(), tokens(NO_THOUGHT)
         assert (prompt[-len(none) :] == none) is not thinking
@@ -120,7 +120,7 @@ def test_a_chat_models_thought_is_no_part_of_what_it_says(monkeypatch):
 
     game = MatchingGame(BOARD.model_copy(update={"max_length": 2}))
     players = [ChatPlayer(ask=thinker), ChatPlayer(ask=endless)]
-    sitting = Sitting(game, game.sample_state(state_rng(0, 0)), players, "g", (0, 0, 0))
-    asyncio.run(sitting.episode.run())
-    assert [(turn.text, turn.error_kind) for turn in sitting.episode.turns] == [("[message] hi", None), ("", "cut")]
-    assert all("secretly" not in message.content for seat in sitting.episode.seats for message in seat.context())
+    seated = SeatedEpisode(game, game.sample_state(state_rng(0, 0)), players, "g", (0, 0, 0))
+    asyncio.run(seated.episode.run())
+    assert [(turn.text, turn.error_kind) for turn in seated.episode.turns] == [("[message] hi", None), ("", "cut")]
+    assert all("secretly" not in message.content for seat in seated.episode.seats for message in seat.context())

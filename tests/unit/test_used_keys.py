@@ -16,7 +16,7 @@ from selfplay_pipeline.config.fields import Key, keys, value_of
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.config.uses import WORK, standing
+from selfplay_pipeline.config.used_keys import WORK, standing
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import built_in
 from selfplay_pipeline.train import imitation
