@@ -69,6 +69,14 @@ def test_attached_servers_are_divided_among_checkpoints_in_the_order_of_their_lo
     assert groups == attached(URLS[::-1], at_once), "whatever order they are named in"
 
 
+def test_two_names_of_one_server_have_one_lock():
+    named = ("http://localhost", "http://127.0.0.1:80", "https://localhost", "https://127.0.0.1:443")
+    http, same, https, also = (ServerLock(url).path for url in named)
+    assert http == same != https == also
+    others = {ServerLock(url).path for url in ("http://localhost:81", "http://localhost/v1", "http://127.0.0.2:80")}
+    assert len(others | {http, https}) == 5
+
+
 @pytest.mark.parametrize(
     ("urls", "at_once", "number"),
     [(URLS[:1], 2, "1 is given"), (URLS[:2], 3, "2 are given"), ([URLS[0], "http://localhost:29995"], 2, "1 is given")],

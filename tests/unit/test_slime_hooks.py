@@ -149,9 +149,11 @@ def test_a_step_that_is_played_again_takes_the_place_of_its_former_lines(tmp_pat
 
 
 def test_dialogues_on_one_state_are_one_group_whenever_slime_comes_to_it():
-    samples = [played(number, *WRONG, group_index=group) for number, group in ((0, 0), (1, 1), (0, 1000))]
-    first, other, later = (record.group for record in records_of(samples, 0))
-    assert first == later != other
+    samples = [played(number, *WRONG, group_index=group) for number, group in ((0, 0), (1, 1), (0, 1000), (2, 7))]
+    del samples[-1].metadata["state_id"]
+    first, other, later, nameless = records_of(samples, 0)
+    assert first.group == later.group != other.group
+    assert nameless.episode_id == "7", "slime's group, where a state has no name"
 
 
 def evaluation(*samples: NewSample) -> dict[str, dict]:
