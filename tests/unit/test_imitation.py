@@ -113,10 +113,10 @@ def test_a_row_beyond_the_context_is_left_out_and_counted(games, tmp_path):
         ({"game": MatchingGame(BOARD.model_copy(update={"size": 4}))}, "games.jsonl:1: field 'state': .*--config"),
     ],
 )
-def test_what_cannot_be_imitated_is_refused_in_one_line_and_nothing_is_written(games, tmp_path, choice, problem):
-    with pytest.raises(UserError, match=problem) as refused:
+def test_what_cannot_be_imitated_is_refused_and_nothing_is_written(games, tmp_path, choice, problem):
+    with pytest.raises(UserError, match=problem):
         write(tmp_path / "out", games, **choice)
-    assert "\n" not in str(refused.value) and not (tmp_path / "out").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_may_have_a_weight_and_an_equals_sign_in_its_name(tmp_path):

@@ -101,12 +101,11 @@ def test_in_free_play_the_table_gives_the_lines_of_play_without_words_and_no_tal
 
 
 def test_an_iteration_in_words():
-    trained = Trained(**FINISHED["train"])
-    assert in_words(Iteration(1, Played(**PLAY), trained, Evaluated(**HELD_OUT))) == (
+    done = Iteration(1, Played(**PLAY), Trained(**FINISHED["train"]), Evaluated(**HELD_OUT))
+    assert in_words(done) == (
         "reward 0.800 ± 0.010, agreed 100.0%, illegal 0.000, 7 steps, "
         "held out 0.900 [0.800, 1.000], greedy 0.900 [0.800, 1.000]"
     )
     parts = {"lost_to_telling": {"value": 0.1, "low": 0.0, "high": 0.2}}
     said = in_words(Iteration(0, evaluated=Evaluated(**HELD_OUT, held_out_parts=parts)), game_named("matching"))
-    assert said.endswith(", lost to telling 0.100 [0.000, 0.200]")
-    assert in_words(Iteration(0)) == ""
+    assert said.endswith(", lost to telling 0.100 [0.000, 0.200]") and in_words(Iteration(0)) == ""

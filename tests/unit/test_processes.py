@@ -64,11 +64,11 @@ def test_a_child_has_an_exit_code_last_lines_and_the_programs_of_its_python_envi
     assert child.last_lines(1) == str(Path(sys.executable).parent / "pytest")
 
 
-WRITER = (
-    "import os, sys, tempfile, time, multiprocessing; from selfplay_pipeline.core.processes import name_semaphores; "
-    "name_semaphores(); lock = multiprocessing.get_context('spawn').Lock(); handle, path = tempfile.mkstemp(); "
-    "print(os.environ['SELFPLAY_SCRATCH'], path, flush=True); time.sleep({seconds})"
-)
+WRITER = """
+import os, sys, tempfile, time, multiprocessing; from selfplay_pipeline.core.processes import name_semaphores
+name_semaphores(); lock = multiprocessing.get_context('spawn').Lock(); handle, path = tempfile.mkstemp()
+print(os.environ['SELFPLAY_SCRATCH'], path, flush=True); time.sleep(300)
+"""
 """Leaves a file and, when it is killed, a semaphore in shared memory; says where its folder and the file are."""
 
 
@@ -95,7 +95,7 @@ def semaphores(folder: Path) -> list[Path]:
 @pytest.mark.parametrize("killed", [False, True])
 def test_what_a_child_writes_into_the_temporary_folder_is_its_own_and_goes_with_it(tmp_path, killed):
     """Also where its supervisor was killed before."""
-    child = spawn([sys.executable, "-c", WRITER.format(seconds=300)], tmp_path / "log")
+    child = spawn([sys.executable, "-c", WRITER], tmp_path / "log")
     folder, file = wrote(tmp_path / "log")
     assert file.parent == folder
     assert stat.filemode(folder.stat().st_mode) == "drwx------"
@@ -125,15 +125,14 @@ def test_so_are_daemons_that_a_killed_supervisor_could_not_end(tmp_path, titled)
     assert all(map(has_ended, daemons))
 
 
+KEEP = """
+import sys, time; from pathlib import Path; from selfplay_pipeline.core.processes import scratch_folder
+context = scratch_folder(Path(sys.argv[1])); print(context.__enter__(), flush=True); time.sleep(300)
+"""
+
+
 def test_a_folder_is_abandoned_once_its_process_is_gone_and_not_before(tmp_path):
-    keep = "; ".join(
-        [
-            "import sys, time; from pathlib import Path; from selfplay_pipeline.core.processes import scratch_folder",
-            f"context = scratch_folder(Path({str(tmp_path)!r}))",
-            "print(context.__enter__(), flush=True); time.sleep(300)",
-        ]
-    )
-    process = subprocess.Popen([sys.executable, "-c", keep], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", KEEP, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     folder = Path(process.stdout.readline().strip())
     with scratch_folder(tmp_path) as other:
@@ -141,8 +140,7 @@ def test_a_folder_is_abandoned_once_its_process_is_gone_and_not_before(tmp_path)
         process.kill()
         process.wait()
         remove_abandoned(tmp_path)
-        assert not folder.exists()
-        assert other.is_dir()
+        assert not folder.exists() and other.is_dir()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -61,33 +61,18 @@ def test_a_scripted_partner_speaks_until_it_is_the_others_turn(seat):
 def test_words_are_the_speakers_as_assistant_and_the_partners_as_user():
     episode = seated().episode
     before = [history(episode, seat) for seat in (0, 1)]
-    say(episode, "[message] Ava likes BLEU")
-    after = [history(episode, seat) for seat in (0, 1)]
     openings = [MatchingGame(SPOKEN).start(STATE).opening(seat) for seat in (0, 1)]
     assert [context[1]["content"] for context in before] == [opening.observation for opening in openings]
-    assert episode.session.seats == (1,) and episode.turns[-1].error is None
+    say(episode, "[message] Ava likes BLEU")
+    after = [history(episode, seat) for seat in (0, 1)]
     assert after[0] == [*before[0], {"role": "assistant", "content": "[message] Ava likes BLEU"}]
-    assert [message["role"] for message in after[1]] == ["system", "user"]
-    assert after[1][1]["content"] == before[1][1]["content"] + "\nThe other player said: [message] Ava likes BLEU"
+    heard = before[1][1]["content"] + "\nThe other player said: [message] Ava likes BLEU"
+    assert after[1] == [before[1][0], {"role": "user", "content": heard}]
 
 
-def test_a_chat_model_may_speak_for_every_seat():
-    histories = []
-
-    async def model(messages):
-        histories.append(messages)
-        return "[message] hello"
-
-    episode = seated(*[ChatPlayer("api", model)] * 2).episode
-    asyncio.run(episode.run())
-    assert len(histories) == SPOKEN.max_length
-    assert all(len({m["role"] for m in pair}) == 2 for h in histories for pair in pairwise(h))
-    assert history(episode, 0)[: len(histories[-2])] == histories[-2]
-
-
-@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("number", range(10))
 def test_histories_of_words_are_those_of_the_token_streams(number):
-    """The same words give a chat model and a policy the same messages."""
+    """The same words give a chat model and a policy the same messages, of alternating roles."""
     record = make_episode(number, seed=7)
     game = MatchingGame(BOARD)
     episode = seated(game=game, state=game.state_from_json(record.state)).episode
@@ -97,7 +82,9 @@ def test_histories_of_words_are_those_of_the_token_streams(number):
     for trajectory in record.trajectories:
         assert episode.session.outcome().rewards[trajectory.seat] == record.outcome.normalized_reward
         if trajectory.response_ids:
-            assert history(episode, trajectory.seat) == [m.model_dump() for m in trajectory.messages]
+            messages = history(episode, trajectory.seat)
+            assert messages == [m.model_dump() for m in trajectory.messages]
+            assert all(one["role"] != other["role"] for one, other in pairwise(messages))
 
 
 TEXTS = ("[message] one", "[message] two", "[message] three", "[message] four")

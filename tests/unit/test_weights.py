@@ -211,11 +211,6 @@ class Dies:
         raise TrainError("on purpose")
 
 
-def train_and_die(config: TrainConfig) -> None:
-    with pytest.raises(TrainError, match="on purpose"):
-        asyncio.run(run_train(config, trainer=Dies()))  # type: ignore[arg-type]
-
-
 def begun_with(*keys: str) -> Any:
     """What refuses a run of which one of these differs by its content hash."""
     return pytest.raises(UserError, match=rf"begun with ({'|'.join(keys)}) = '\w{{32}}', now it is '\w{{32}}'")
@@ -224,19 +219,22 @@ def begun_with(*keys: str) -> Any:
 def test_a_training_goes_on_only_with_the_same_rows_and_the_same_model(tmp_path, model):
     rows = rows_of(model, tmp_path)
     config = TrainConfig(model=str(model), data=rows, output=tmp_path / "training", any_model=True, device="cpu")
-    for _ in "begun", "continued":
-        train_and_die(config)
-    table = pq.read_table(rows)
-    others = [
-        row | {"response_logprobs": [value / 2 for value in row["response_logprobs"]]} for row in table.to_pylist()
-    ]
-    pq.write_table(pa.Table.from_pylist(others, table.schema), rows)
-    with begun_with("rows"):
+
+    def train() -> None:
         asyncio.run(run_train(config, trainer=Dies()))  # type: ignore[arg-type]
+
+    for _ in "begun", "continued":
+        with pytest.raises(TrainError, match="on purpose"):
+            train()
+    table = pq.read_table(rows)
+    halved = [row | {"response_logprobs": [p / 2 for p in row["response_logprobs"]]} for row in table.to_pylist()]
+    pq.write_table(pa.Table.from_pylist(halved, table.schema), rows)
+    with begun_with("rows"):
+        train()
     rows_of(model, tmp_path)
     change(model)
     with begun_with(r"weights\.model"):
-        asyncio.run(run_train(config, trainer=Dies()))  # type: ignore[arg-type]
+        train()
 
 
 @pytest.mark.parametrize(("seats", "key"), [((), r"policy\.weights"), (("policy", "other"), r"weights\.1")])

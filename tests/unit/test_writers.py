@@ -227,21 +227,6 @@ def test_too_many_open_files_are_no_fault_of_the_file(tmp_path, write):
     assert refused.value.errno == errno.EMFILE
 
 
-@pytest.mark.parametrize(
-    ("kind", "what"), [("folder", "a folder"), ("pipe", "a device or pipe"), ("/dev/null", "a device or pipe")]
-)
-def test_only_a_file_is_replaced_by_a_file(tmp_path, kind, what):
-    path = tmp_path / kind  # which is /dev/null itself for an absolute one
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    mode = path.stat().st_mode
-    with pytest.raises(UserError, match=f"{path}: cannot be written: it is {what}; give a file"):
-        write_text(path, "text")
-    assert path.stat().st_mode == mode
-
-
 @contextmanager
 def limited(folder, left):
     """No file may grow beyond a size, which a process can be told anywhere."""
