@@ -241,7 +241,9 @@ def test_after_a_proposal_only_an_answer_is_legal_and_reject_keeps_the_turn():
     assert take(session, "[message] let us talk").error is None
 
 
-@pytest.mark.parametrize(("text", "cut"), [("hello", False), ("[message] hello", True), ("[accept]", False)])
+@pytest.mark.parametrize(
+    ("text", "cut"), [("hello", False), ("[message]", False), ("[message] hello", True), ("[accept]", False)]
+)
 def test_an_illegal_turn_is_told_to_its_author_alone_and_keeps_the_turn(text, cut):
     session = SMALL.start(small_state())
     step = take(session, text, cut=cut)

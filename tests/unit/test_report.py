@@ -34,7 +34,7 @@ from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord, describe
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report import reading, sample
 from selfplay_pipeline.report.charts import Chart, Series, charts_of
-from selfplay_pipeline.report.draw import DARK, LIGHT, _stack, draw, in_dark
+from selfplay_pipeline.report.draw import DARK, LIGHT, _curve, _points, _stack, draw, in_dark
 from selfplay_pipeline.report.page import facts, render
 from selfplay_pipeline.report.reading import read_episode, read_state, read_stream
 from selfplay_pipeline.report.run import write_plots
@@ -342,6 +342,14 @@ def test_what_is_gained_is_stacked_below_zero():
     axes = Figure().subplots()
     _stack(Chart("parts", "Parts", "", "", "", parts, style="stack"), axes, LIGHT)
     assert [bar.get_y() for bar in axes.patches] == [0.0, 0.0, 0.2, -0.1]
+
+
+@pytest.mark.parametrize("paint", [_points, _curve])
+def test_an_interval_is_drawn_from_its_low_end_to_its_high_end(paint):
+    axes, series = Figure().subplots(), Series("all episodes", [0], [0.5], low=[0.4], high=[0.7])
+    paint(Chart("reward", "Reward", "", "", "", [series], names=["games"]), axes, LIGHT)
+    ((segment,),) = (bars.get_segments() for bars in axes.collections)
+    assert segment[:, 1].tolist() == pytest.approx([0.4, 0.7])
 
 
 def test_a_run_with_one_iteration_and_one_that_has_only_begun_can_be_shown(run_folder):

@@ -21,7 +21,15 @@ from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.loop import Loop, run_iterate
 from selfplay_pipeline.train.offline import TrainResult, claim
-from selfplay_pipeline.train.saves import LATEST, PICKLED_POSITION, WHOLE, NewLines, go_back_to_last_logged_save
+from selfplay_pipeline.train.saves import (
+    LATEST,
+    PICKLED_POSITION,
+    WHOLE,
+    NewLines,
+    go_back_to_last_logged_save,
+    keep_lines,
+    prune,
+)
 
 
 def saved(folder: Path, whole: list[int], torn: list[int], logged: list[int], latest: str | None) -> tuple[Path, Path]:
@@ -75,6 +83,19 @@ def test_each_line_of_a_growing_file_is_read_once(tmp_path):
         file.write("4\n")
     with pytest.raises(UserError, match=r"metrics\.jsonl:4: damaged"):
         lines.read()
+
+
+def test_of_a_finished_training_the_last_save_stays_without_its_copy_of_the_weights(tmp_path):
+    folder, metrics = saved(tmp_path, [2, 4], [6], [1, 2, 3, 4], "4")
+    copy = folder / "global_step_4" / "actor" / "huggingface"
+    copy.mkdir()
+    for name in ("model.safetensors", "config.json"):
+        (copy / name).touch()
+    prune(folder, 4)
+    assert [path.name for path in folder.glob("global_step_*")] == ["global_step_4"]
+    assert [path.name for path in copy.iterdir()] == ["config.json"]
+    keep_lines(metrics, 2)
+    assert [line["step"] for line in NewLines(metrics).read()] == [1, 2], "steps that are done again"
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", '{"loss": 1}', '{"step": "one"}'])

@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from factories import BOARD, POLICY, TINY, Habits, RandomTurns, board_state, byte_chat, write_episodes
+from factories import BOARD, POLICY, TINY, Habits, RandomTurns, board_state, byte_chat, make_episode, write_episodes
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.parquet import sampler_of
@@ -203,11 +203,16 @@ def test_a_group_has_signal_where_the_policys_rewards_differ_whatever_its_partne
 
 
 @pytest.mark.parametrize("by", [0.1, -0.1])
-def test_rewards_with_another_mean_than_the_episodes_are_refused(by):
+def test_rewards_with_another_mean_than_the_episodes_or_of_seats_that_share_theirs_are_refused(by):
     record = with_rewards(selfish(0, 0, 0), 0.3, 0.7)
     outcome = record.outcome.model_copy(update={"normalized_reward": 0.5 + by})
     with pytest.raises(ValueError, match="but 'rewards' have another mean"):
         parse_episode(record.model_copy(update={"outcome": outcome}).model_dump_json().encode())
+    shared = next(record for group in range(9) if (record := make_episode(group)).outcome.status == "agreed")
+    reward = shared.outcome.normalized_reward
+    apart = with_rewards(shared, reward - by / 10, reward + by / 10)
+    with pytest.raises(ValueError, match=r"'outcome.rewards': all seats of this game have one reward"):
+        parse_episode(apart.model_dump_json().encode())
 
 
 def test_rows_have_the_rewards_of_their_seats_even_if_the_last_episode_shared_one(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from factories import BOARD, POLICY, byte_chat, make_episode
 
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
-from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.matching.scripted import player_view
@@ -91,17 +91,20 @@ TEXTS = ("[message] one", "[message] two", "[message] three", "[message] four")
 
 
 class Saying:
-    """An engine whose model says these texts, one a turn."""
+    """An engine whose model says these texts, one a turn; it reports one cached token a request."""
+
+    finish = FinishReason.STOP
 
     def __init__(self) -> None:
-        self.texts, self.sampled = list(TEXTS), []
+        self.texts, self.sampled, self.read = list(TEXTS), [], 0
 
     async def generate(self, prompt, params, session):
         if not self.texts:
             raise EngineError("silent")
         ids = [*byte_chat().tokenizer.encode(self.texts.pop(0), add_special_tokens=False), byte_chat().end_of_turn]
         self.sampled.append((session, ids))
-        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, len(prompt), 0)
+        self.read += len(prompt)
+        return Completion(ids, [-0.5] * len(ids), self.finish, len(prompt), 1)
 
 
 def test_each_seat_of_a_policy_is_trained_on_its_own_tokens_under_one_id():
@@ -111,11 +114,36 @@ def test_each_seat_of_a_policy_is_trained_on_its_own_tokens_under_one_id():
     record = made.record(POLICY)
     openings = [made.episode.session.opening(seat).observation for seat in (0, 1)]
     assert (record.episode_id, [side.seat for side in record.trajectories]) == ("g", [0, 1])
+    assert (record.prompt_tokens, record.cached_tokens) == (engine.read, len(TEXTS))
     for seat, side in enumerate(record.trajectories):
         own = [id_ for session, ids in engine.sampled if session == f"g-{seat}" for id_ in ids]
         assert [id_ for id_, mask in zip(side.response_ids, side.response_mask, strict=True) if mask] == own
         read = byte_chat().tokenizer.decode([*side.prompt_ids, *side.response_ids])
         assert openings[seat] in read and openings[1 - seat] not in read
+
+
+@pytest.mark.parametrize("lacks", [0, 1])
+def test_a_turn_is_taken_where_the_context_has_room_for_its_longest_reply(lacks):
+    prompt = seated(PolicyPlayer(Saying(), byte_chat(), POLICY, 100_000), ChatPlayer()).episode.seats[0].stream.prompt()
+    room = len(prompt) + POLICY.max_new_tokens - lacks
+    made = seated(*[PolicyPlayer(Saying(), byte_chat(), POLICY, room)] * 2)
+    asyncio.run(made.episode.run())
+    assert (len(made.episode.turns), made.episode.session.status) == (1 - lacks, Status.CONTEXT_LENGTH)
+
+
+def test_an_aborted_request_loses_the_episode_and_a_seat_that_waits_cannot_be_played_out():
+    class Aborting(Saying):
+        finish = FinishReason.ABORT
+
+    made = seated(*[PolicyPlayer(Aborting(), byte_chat(), POLICY, 100_000)] * 2)
+    asyncio.run(made.episode.run())
+    assert (made.episode.turns, made.episode.session.status) == ([], Status.ENGINE_FAILURE)
+
+    async def model(messages):
+        await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="await `run` instead"):
+        seated(*[ChatPlayer("api", model)] * 2).episode.play_out()
 
 
 @pytest.mark.parametrize("names", product(("policy", "other"), repeat=2))

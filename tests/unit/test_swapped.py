@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections import Counter, defaultdict
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -181,6 +182,15 @@ def test_values_of_a_bargain_are_drawn_anew_from_all_that_are_possible(seat):
     found = Counter(game.redraw(state, seat, rng).values for _ in range(100 * len(possible)))
     pairs = {(state.values[0], other) if seat == 0 else (other, state.values[1]) for other in possible}
     assert found.keys() == pairs and all(55 < count < 150 for count in found.values())
+
+
+@pytest.mark.parametrize("filtered", [True, False])
+def test_a_board_that_keeps_some_unfiltered_states_is_refused(filtered):
+    hard = {} if filtered else {"game.hard_factor": 0}
+    game = make_game(load_config("tiny", {"game.unfiltered_after": 10001} | hard).game)
+    state = game.sample_state(state_rng(0, 0))
+    with pytest.raises(UserError, match=r"game.unfiltered_after: .*set 0") if filtered else nullcontext():
+        game.redraw(state, 0, np.random.default_rng(0))
 
 
 # --- what is heard: the second theorem of `tagged_session.py`

@@ -157,6 +157,7 @@ CANNOT = "cannot render a system and a user message: "
 @pytest.mark.parametrize(
     ("template", "problem"),
     [
+        (None, "has no chat template; use an instruct model"),
         ("hello", NO_END),
         ("{% for m in messages %}{{ m.content }}{% endfor %}", NO_END),
         ("{% include '/etc/passwd' %}", CANNOT + "no loader"),
@@ -166,7 +167,7 @@ CANNOT = "cannot render a system and a user message: "
 def test_a_template_that_no_game_can_be_played_with_is_refused_in_one_line_that_names_the_model(template, problem):
     tokenizer = copy(shaped_tokenizer("qwen2.5"))
     tokenizer.name_or_path, tokenizer.chat_template = "some/model", template
-    with pytest.raises(UserError, match=f"some/model: the chat template .*{problem}") as refused:
+    with pytest.raises(UserError, match=f"some/model: the .*{problem}") as refused:
         ChatTokenizer(tokenizer)
     assert "\n" not in str(refused.value)
 
