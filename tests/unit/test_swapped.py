@@ -32,7 +32,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import PolicyRecord, parse_episode, read_episodes
-from selfplay_pipeline.generate.swapped import TRIES, SwappedEpisode
+from selfplay_pipeline.generate.swapped import TRIES, SwappedEpisode, check_swap
 
 POLICY = PolicyRecord(checkpoint="", iteration=0, engine="", temperature=1, max_new_tokens=1)
 
@@ -356,6 +356,9 @@ def test_a_game_without_the_ability_takes_messages_of_other_states_and_says_so(t
     game = make_game(configured().game)
     for record in read_episodes(job.file("scripted", "swapped")):
         assert record.turns[0].heard == {1: said(game, states[record.group_index], 0, 1)}
+    check_swap(game, states[:2])
+    with pytest.raises(UserError, match="takes messages of another state, and there is only one"):
+        check_swap(game, states[:1])
 
 
 # --- files
