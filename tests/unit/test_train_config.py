@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,14 @@ from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.train.cluster import facts, no_room
 from selfplay_pipeline.train.groups import TrainData, read_data
 from selfplay_pipeline.train.offline import check_training, export_of, run_train
-from selfplay_pipeline.train.verl_overrides import can_be_packed, environment, plan_for, verl_overrides, worker_threads
+from selfplay_pipeline.train.verl_overrides import (
+    can_be_packed,
+    check_overrides,
+    environment,
+    plan_for,
+    verl_overrides,
+    worker_threads,
+)
 
 DATA = TrainData(
     groups=[], signal=Signal(0, 0), temperature=0.7, episodes_per_state=2, num_rows=52, max_prompt_tokens=300,
@@ -188,6 +196,13 @@ def test_rows_of_a_model_with_other_layers_than_attention_are_padded(tmp_path, k
 def test_further_hydra_overrides_come_last_and_untouched():
     own = ["actor_rollout_ref.actor.optim.lr=0.5", "+trainer.anything='a b'"]
     assert verl_overrides(config(overrides=own), DATA, 13, "cpu")[-2:] == own
+
+
+def test_verl_has_each_of_its_keys_that_the_documents_name():
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    named = re.findall(r"`((?:actor_rollout_ref|algorithm)\.[\w.]+=[\w.-]+)`", page)
+    assert len(named) >= 10
+    check_overrides(tuple(named))
 
 
 @pytest.mark.parametrize(("seats", "groups"), [((0, 1), 2), ((0,), 4)])
