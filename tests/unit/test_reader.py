@@ -192,8 +192,8 @@ def test_long_hostile_turns_are_read_in_no_time(text: str) -> None:
     ("turn", "kind", "words"),
     [
         ("[propose]\nBLEU: Ava\nElectra: Peter Lustig\nGloVe: Sofia", ErrorKind.MALFORMED, "Lustig' is unclear"),
-        ("[propose]\nBLEU: Ava\nElectra: Daniel", ErrorKind.MALFORMED, "no reviewer for GloVe"),
-        ("[propose]\nBLEU: Ava\nElectra: Ava\nGloVe: Sofia", ErrorKind.MALFORMED, "repeats Ava"),
+        ("[propose]\nBLEU: Ava\nElectra: Daniel", ErrorKind.INCOMPLETE, "no reviewer for GloVe"),
+        ("[propose]\nBLEU: Ava\nElectra: Ava\nGloVe: Sofia", ErrorKind.REPEATED_NAME, "repeats Ava"),
         (f"[message] What?\n[propose] {THREE}", ErrorKind.SEVERAL_ACTIONS, "[message] and [propose]"),
     ],
 )
