@@ -57,6 +57,7 @@ def states(output, name) -> set[str]:
 def test_every_row_is_there_or_left_out_for_a_named_reason(games, tmp_path):
     done = write(tmp_path, games, min_reward=0.3, best_of_group=2, seats=[0, 1])
     assert done.episodes == GROUPS * EPISODES
+    assert done.to_text().startswith(f"{done.train_rows + done.held_out_rows} rows of {done.episodes} episodes: ")
     assert done.train_rows + done.held_out_rows + sum(done.left_out.values()) == 2 * GROUPS * EPISODES
     assert {"reward below 0.3", "not among the best of its state"} <= done.left_out.keys()
     assert (len(rows(tmp_path, TRAIN)), len(rows(tmp_path, HELD_OUT))) == (done.train_rows, done.held_out_rows)

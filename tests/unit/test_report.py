@@ -369,6 +369,14 @@ def test_a_file_that_has_only_begun_draws_no_point(run_folder):
         assert list(charts(run_folder)["flat_groups"].series[0].x) == [0]
 
 
+@pytest.mark.parametrize("reject", [0.0, 1.0])
+def test_what_agreed_episodes_earn_is_drawn_where_there_are_any(tmp_path, reject):
+    habits = Habits(talk=0, spoil=0, cut=0, reject=reject)
+    path = write_episodes(tmp_path / "games.jsonl", make_episodes(3, 1, habits=habits))
+    every, agreed = charts(path)["reward"].series
+    assert (list(every.x), list(agreed.x)) == ([0], [] if reject else [0])
+
+
 def test_steps_are_numbered_through_the_iterations_and_many_are_drawn_as_means(run_folder):
     write_steps(run_folder / "iter_2", {"actor/pg_loss": 0.5})
     assert list(charts(run_folder)["loss"].series[0].x) == [1, 2, 3]

@@ -20,6 +20,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, swaps_of
 from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.evaluate.worth import rise_of
 from selfplay_pipeline.games import registry
 from selfplay_pipeline.games.bargaining.rules import possible_values
 from selfplay_pipeline.games.base import MESSAGE, Game, state_rng
@@ -33,6 +34,7 @@ from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import PolicyRecord, parse_episode, read_episodes
 from selfplay_pipeline.generate.swapped import TRIES, SwappedEpisode, check_swap
+from selfplay_pipeline.metrics.bootstrap import Totals
 
 POLICY = PolicyRecord(checkpoint="", iteration=0, engine="", temperature=1, max_new_tokens=1)
 
@@ -305,6 +307,40 @@ def test_a_policys_tokens_hold_what_it_heard_and_the_record_counts_the_counterfa
     assert [one.seat for one in record.trajectories] == [0, 1], "counterfactual turns leave no trajectory"
     prompts = [len(chat.first_prompt(one.messages[: one.num_prompt_messages])) for one in record.trajectories]
     assert record.prompt_tokens > sum(prompts)
+
+
+class Insisting:
+    """An engine of one model: each seat takes these turns, by the number of its own that it reads."""
+
+    turns = {"0": ("[message] one", "[reject]", "[message] two", PLAN), "1": (PLAN, "[message] three", "[accept]")}
+
+    async def generate(self, prompt, params, *, session=""):
+        chat, seat = byte_chat(), session.rpartition("-")[2]
+        text = self.turns[seat][chat.tokenizer.decode(prompt).count("assistant\n") - 1]
+        text += f" {session}" if text.startswith("[message]") else ""
+        ids = [*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_of_turn]
+        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, len(prompt), 0)
+
+
+def test_a_counterfactual_policy_remembers_the_proposals_and_answers_of_the_real_one():
+    game = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game)
+    state = game.sample_state(state_rng(0, 0))
+    player = PolicyPlayer(Insisting(), byte_chat(), POLICY, 100_000)
+    seated = SwappedEpisode(game, state, [player] * 2, "e", (0, 0, 0), "swapped", [state])
+    asyncio.run(seated.episode.run())
+    heard = [turn.heard for turn in seated.record(POLICY).turns]
+    one, two, three = {1: "[message] one e-h1-0-0"}, {1: "[message] two e-h1-0-0"}, {0: "[message] three e-h0-0-1"}
+    assert heard == [one, None, None, two, three, None, None]
+
+
+@pytest.mark.parametrize("swapped", [True, False])
+def test_a_rise_is_of_the_reward_and_of_the_worth_of_words_where_messages_were_swapped(swapped):
+    later, earlier, *heard = (
+        Totals.of({"reward": (mean + np.linspace(-0.1, 0.1, 20), np.ones(20))}) for mean in (0.9, 0.7, 0.6, 0.65)
+    )
+    rise = rise_of([later, earlier], heard if swapped else [])
+    assert rise.reward.value == pytest.approx(0.2)
+    assert rise.worth is None if not swapped else rise.worth.value == pytest.approx(0.3 - 0.05)
 
 
 # --- the worth of words
