@@ -275,7 +275,7 @@ class TestCommand:
     def test_half_a_description_of_a_machine_is_refused(self, nowhere: str) -> None:
         done = doctor(nowhere)
         assert (done.returncode, done.stdout) == (2, "")
-        assert "say with --gpus how many it has" in done.stderr
+        assert "give --gpus, its number of GPUs" in done.stderr
 
 
 @pytest.fixture
