@@ -192,5 +192,5 @@ def test_figures_of_an_episode_become_those_of_a_validation():
     game, record = MatchingGame(BOARD), make_episode(3)
     line = to_line(0, {}, figures_of(record, game))
     for name, (above, below) in measure(Measured(game, record, (0, 1))).items():
-        expected = (above / below if below else None) if figures_of_games(game)[name].below else above
+        expected = (above / below if below else None) if figures_of_games(game)[name].below else float(above)
         assert name == "reward" or line[f"held_out/{name}"] == pytest.approx(expected), name
