@@ -393,7 +393,7 @@ def test_a_game_without_the_ability_takes_messages_of_other_states_and_says_so(t
     for record in read_episodes(job.file("scripted", "swapped")):
         assert record.turns[0].heard == {1: said(game, states[record.group_index], 0, 1)}
     check_swap(game, states[:2])
-    with pytest.raises(UserError, match="takes messages of another state, and there is only one"):
+    with pytest.raises(UserError, match="give two states or more"):
         check_swap(game, states[:1])
 
 
