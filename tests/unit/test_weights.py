@@ -312,5 +312,5 @@ def test_the_partner_of_an_evaluation_is_what_it_holds_wherever_it_lies():
 def test_a_player_to_evaluate_is_named_by_its_folder():
     config = load_config("tiny", {})
     check_names(config, ["sharing", TINY])
-    with pytest.raises(UserError, match="^'policy' "):
+    with pytest.raises(UserError, match=r"^'policy' "):
         check_names(config, ["sharing", "policy"])
