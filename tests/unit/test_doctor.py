@@ -58,8 +58,7 @@ def test_a_shipped_model_has_as_many_parameters_as_its_weights_have_numbers() ->
     assert shapes_of(folder).parameters == number_of_weights(Path(folder))
 
 
-class TestArithmetic:
-    """The figures of the audit, for Qwen2.5-7B."""
+# The figures of the audit, for Qwen2.5-7B.
 
     def test_full_training_takes_16_bytes_a_parameter(self, qwen: Shapes) -> None:
         assert state(qwen, Setup(processes=1, tokens=1)) == 16 * qwen.parameters == pytest.approx(122 * GB, rel=0.01)
