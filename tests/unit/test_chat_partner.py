@@ -32,7 +32,7 @@ from selfplay_pipeline.generate.chat_player import ChatPartner
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import CHAT, POLICY, PartnerUsage, read_episodes
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.seats import check_players
 from selfplay_pipeline.generate.stage import generate_episodes, plan_generate
 from selfplay_pipeline.iterate.folder import RunDirectory
@@ -369,32 +369,32 @@ def play_one(endpoint, **options):
         client = ChatClient(PartnerConfig(base_url=endpoint.url, **options), first_pause=0.001)
         game = MatchingGame(SHORT)
         state = game.sample_state(state_rng(0, 0))
-        sitting = Sitting(game, state, [Scripted("sharing"), ChatPartner.of(client, game)], "game", (0, 0, 0))
-        await sitting.episode.run()
+        seated = SeatedEpisode(game, state, [Scripted("sharing"), ChatPartner.of(client, game)], "game", (0, 0, 0))
+        await seated.episode.run()
         await client.close()
-        return sitting
+        return seated
 
     return asyncio.run(script())
 
 
 def test_it_reads_what_any_player_reads_under_the_shy_rules_and_its_tokens_are_apart(endpoint):
-    sitting = play_one(endpoint)
-    opening, seat = sitting.episode.session.opening(1), sitting.episode.seats[1]
+    seated = play_one(endpoint)
+    opening, seat = seated.episode.session.opening(1), seated.episode.seats[1]
     system, first = endpoint.requests[0]["messages"]
     assert system["role"] == "system" and first["role"] == "user"
     assert system["content"].startswith(opening.system)
     for rule in ("Never volunteer", "only when your partner asks about exactly that pair", "vaguely", "honestly"):
         assert rule in system["content"].removeprefix(opening.system)
     assert first["content"].startswith(opening.observation)
-    assert sitting.episode.session.opening(0).observation not in json.dumps(endpoint.requests)
+    assert seated.episode.session.opening(0).observation not in json.dumps(endpoint.requests)
     assert (seat.prompt_tokens, seat.cached_tokens) == (0, 0), "those of the policy's engine"
     assert (seat.usage.requests, seat.usage.prompt_tokens) == (len(endpoint.requests), 100 * len(endpoint.requests))
 
 
 def test_its_turns_are_recorded_with_their_finish_reason_and_a_cut_one_is_an_error(endpoint):
     endpoint.script = [says("[message] I was about to", reason="length")]
-    sitting = play_one(endpoint)
-    turns = [turn for turn in sitting.episode.turns if turn.seat == 1]
+    seated = play_one(endpoint)
+    turns = [turn for turn in seated.episode.turns if turn.seat == 1]
     assert (turns[0].finish_reason, turns[0].error_kind) == ("length", "cut")
     assert {turn.finish_reason for turn in turns[1:]} == {"stop"}
     assert "too long" in endpoint.requests[1]["messages"][-1]["content"]

@@ -74,7 +74,7 @@ MISTAKES = [
     ("generate --player random --player random --player random", "--player: given 3 times, but the game has 2 seats"),
     ("generate --player random --player greedy", "no scripted player or checkpoint 'greedy'"),
     ("train /nowhere/train.parquet", "/nowhere/train.parquet: no such file"),
-    ("train /nowhere/train.parquet a=b ~c.d", "/nowhere/train.parquet: no such file"),
+    ("train /nowhere/train.parquet +a=b ~trainer.balance_batch", "/nowhere/train.parquet: no such file"),
     ("train games.jsonl", "games.jsonl: training reads parquet; `selfplay convert games.jsonl` makes it"),
     ("train a.parquet b.parquet", "takes one path, but a.parquet and b.parquet are given"),
     ("train a.parquet --data b.parquet", "give a.parquet or --data b.parquet, not both"),
