@@ -414,6 +414,18 @@ def test_sharing_reaches_the_best_sum_and_greedy_takes_all_from_one_who_accepts_
     assert play(selfish, state, ("greedy", "greedy")).status is Status.TURN_LIMIT
 
 
+@settings(max_examples=30)
+@given(seeds)
+def test_sharing_proposes_the_most_equal_of_the_best_splits_that_it_knows(seed):
+    state = state_of(seed)
+    partner, me = (PlayerView(seat, state.counts, state.values[seat]) for seat in (0, 1))
+    said = SCRIPTED["sharing"].act(replace(me, history=((0, tell(partner)),)), np.random.default_rng(0))
+    share = read_share(said.removeprefix("[propose]"), state.counts)
+    reached = state.worth((rest(state.counts, share), share))
+    best = [worth for split in all_splits(state) if sum(worth := state.worth(split)) == state.best]
+    assert sum(reached) == state.best and abs(reached[0] - reached[1]) == min(abs(a - b) for a, b in best)
+
+
 def test_players_know_no_more_than_their_own_values_and_what_they_heard():
     other = with_values(STATE.values[0], (2, 1, 2))
     assert GAME.view(GAME.start(STATE), 0) == GAME.view(GAME.start(other), 0)

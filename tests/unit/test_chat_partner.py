@@ -4,9 +4,7 @@ import asyncio
 import gzip
 import json
 import logging
-import multiprocessing
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -246,47 +244,6 @@ def test_failures_are_not_kept(endpoint, tmp_path):
     assert isinstance(ask(endpoint, cache=tmp_path)[0][0], Reply)
 
 
-@pytest.mark.long
-def test_processes_share_it_and_a_kill_leaves_whole_entries(tmp_path):
-    path, context = tmp_path / "cache", multiprocessing.get_context("spawn")
-    writers = [context.Process(target=fill, args=(path, start)) for start in (0, 1_000_000)]
-    for writer in writers:
-        writer.start()
-    entries = 0
-    while entries < 400 or not all(count_entries(path, f"'{last}'") for last in (9, 1_000_009)):
-        assert all(writer.is_alive() for writer in writers)
-        entries = count_entries(path)
-    for writer in writers:
-        os.kill(writer.pid, signal.SIGKILL)
-        writer.join()
-    assert count_entries(path) >= entries
-    cache = AnswerCache(path)
-    for start in (0, 1_000_000):
-        found = [cache.get(str(start + number)) for number in range(10)]
-        assert found == [Reply(f"answer {start + number}", False, "stop") for number in range(10)]
-    cache.put("after", Reply("the kill", True, "length"))
-    assert cache.get("after") == Reply("the kill", True, "length")
-
-
-def fill(path: Path, start: int) -> None:
-    cache = AnswerCache(path)
-    for number in range(start, start + 1_000_000):
-        cache.put(str(number), Reply(f"answer {number}", False, "stop"))
-
-
-def count_entries(path: Path, key: str = "key") -> int:
-    file = path / "chat_answers.sqlite3"
-    if not file.exists():
-        return 0
-    try:
-        database = sqlite3.connect(file, timeout=60)
-        return database.execute(f"SELECT count(*) FROM answers WHERE key = {key}").fetchone()[0]
-    except sqlite3.OperationalError:  # the table is being made
-        return 0
-    finally:
-        database.close()
-
-
 @pytest.mark.parametrize("table", ["answers (colour text)", "colours (name text)"])
 @pytest.mark.parametrize("mode", ["delete", "wal"])
 def test_a_database_of_something_else_is_left_as_it_is(tmp_path, table, mode):
@@ -451,15 +408,6 @@ def test_an_episode_that_a_partner_failed_is_played_again_and_the_cost_of_all_is
     assert written == summary.partner.model_dump() == (kept + PartnerUsage(requests=1)).model_dump()
     assert written["requests"] == len(endpoint.requests)
     assert written["prompt_tokens"] == 100 * (len(endpoint.requests) - 1)
-
-
-def test_too_many_failures_stop_the_run_with_the_last_reason(endpoint, tmp_path):
-    endpoint.script = [fails(500, "out of order")] * 100
-    config = settings(endpoint)
-    config.generate.max_failures = 2
-    with pytest.raises(BaseExceptionGroup) as caught:
-        generate(config, tmp_path / "games.jsonl")
-    assert "answered 500: out of order" in str(caught.value.exceptions[0])
 
 
 def test_the_cap_stops_the_run_and_a_higher_one_continues_it(endpoint, tmp_path):
