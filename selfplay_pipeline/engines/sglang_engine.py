@@ -161,7 +161,8 @@ class SGLangEngine:
 
     async def release(self) -> None:
         for client in self.clients:
-            await client.release()
+            if client.server.ours or client.saves_memory:
+                await client.release()
 
     async def close(self) -> None:
         for client in self.clients:

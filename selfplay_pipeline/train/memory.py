@@ -313,10 +313,11 @@ class Disk:
     state: int
     """Size of a trainer state: weights and optimizer."""
     saving: int
-    """Size of the float32 weights that verl keeps next to a state until the checkpoint is exported."""
+    """Size of an adapter that verl saves next to a state before it is merged into the checkpoint."""
 
 
 def disk(sizes: ModelSizes, setup: Setup) -> Disk:
     """Returns the disk space of a training: the checkpoint in the passes' dtype, the trained weights in float32."""
     own = trainable(sizes, setup)
-    return Disk(checkpoint=setup.bytes * sizes.parameters, state=(FULL + ADAM) * own, saving=FULL * own)
+    adapter = FULL * own if setup.lora_rank else 0
+    return Disk(checkpoint=setup.bytes * sizes.parameters, state=(FULL + ADAM) * own, saving=adapter)
