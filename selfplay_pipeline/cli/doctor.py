@@ -46,7 +46,9 @@ def doctor(
     machine with GPUs. To describe another machine: selfplay doctor --gpus 8 --gpu-memory 80 --nodes 2
     """
     if gpus is None and (nodes > 1 or host_memory or disk is not None):
-        raise UserError("doctor: --nodes, --host-memory and --disk describe a machine; say with --gpus how many it has")
+        raise UserError(
+            "doctor: --nodes, --host-memory and --disk describe another machine; give --gpus, its number of GPUs"
+        )
     described: dict[str, Any] = {"device": "cuda" if gpus else "cpu"} if gpus is not None else {}
     if nodes > 1:
         described["train.nodes"] = nodes

@@ -113,7 +113,7 @@ def load_config(
 
 
 def _use_all(config: Config, gpus: int, command: str) -> None:
-    """Use all GPUs of the machine to play and to train, where the configuration does not say how many.
+    """Use all GPUs of the machine to play and to train, unless the configuration gives their number.
 
     These numbers count as not given, so that `selfplay config` does not write them into a file for another machine.
     """

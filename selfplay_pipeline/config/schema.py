@@ -179,10 +179,10 @@ class EvaluateConfig(Section):
         ),
         FREE,
     ] = False
-    """Play all episodes again with swapped messages, to measure what words are worth.
+    """Play all episodes again with swapped messages, to measure the worth of words.
 
-    Each message that a player hears is replaced by one that the same partner says in a state in which everything that
-    the hearer does not see is drawn anew. The worth of words is the reward minus the reward with swapped messages.
+    Each message that a player hears is replaced by a message of the same partner in another state, in which everything
+    hidden from the hearer is resampled. The worth of words is the reward minus the reward with swapped messages.
     """
     state_seed: Annotated[
         int, Field(ge=0), UsedBy(*MEASURING, "iterate", "train-online", "games"), Identity("iterate")

@@ -407,7 +407,7 @@ class Client:
         Does nothing if a wait is under way, or if the server has come back since the failed request was sent.
 
         Args:
-            life: Number of the server's returns when the request was sent.
+            life: Number of times that the server had come back when the request was sent.
             reason: Error of the request.
         """
         if self._life == life and self.returning is None:

@@ -91,7 +91,7 @@ MISTAKES = [
         "no scripted player or checkpoint 'nobody'; scripted players of the game match",
     ),
     ("evaluate random --states /nowhere.jsonl", "/nowhere.jsonl: No such file"),
-    ("evaluate policy", "'policy' is no player here"),
+    ("evaluate policy", "'policy' is not allowed here"),
     ("evaluate random --num-states 2 --compare /nowhere", "/nowhere: no finished evaluation"),
 ]
 

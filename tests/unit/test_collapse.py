@@ -15,6 +15,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.summary import Played, Summary
+from selfplay_pipeline.iterate import history as limits
 from selfplay_pipeline.iterate.folder import RunDirectory, RunState, StageRecord, describe
 from selfplay_pipeline.iterate.history import EPISODE_FIGURES, Iteration, best_iteration, collapse_reason, history_of
 from selfplay_pipeline.iterate.logs import PipelineLog
@@ -68,6 +69,18 @@ def test_a_healthy_run_has_not_collapsed(history, what):
 )
 def test_each_sign_of_a_collapse_is_named(change, words):
     assert words in (collapse_reason([iteration(1), iteration(2, **change)]) or "")
+
+
+@pytest.mark.parametrize(
+    ("figure", "limit", "holds"),
+    [
+        ("token_entropy", limits.MIN_ENTROPY, False), ("repeated_messages", limits.MAX_REPEATED, False),
+        ("proposed_without_message", limits.MAX_SILENT, False), ("gap", limits.MAX_LOG_PROB_GAP, False),
+        ("groups_without_signal", 95, True),
+    ],
+)  # fmt: skip
+def test_at_its_limit_a_figure_shows_no_collapse_but_for_groups_without_a_signal(figure, limit, holds):
+    assert (collapse_reason([iteration(1), iteration(2, **{figure: limit})]) is not None) == holds
 
 
 def test_a_figure_that_an_earlier_version_did_not_take_shows_no_collapse():

@@ -46,6 +46,15 @@ def test_the_names_and_contents_of_what_is_read_decide_wherever_the_folder_lies(
     assert len({before, renamed, content_hash(str(model))}) == 3
 
 
+def test_the_order_in_which_a_disk_lists_files_makes_no_difference(model: Path, monkeypatch) -> None:
+    (model / "other.safetensors").write_bytes(b"more")
+    glob, found = Path.glob, []
+    for step in (1, -1):
+        monkeypatch.setattr(Path, "glob", lambda path, pattern, step=step: sorted(glob(path, pattern))[::step])
+        found.append(content_hash(str(model)))
+    assert found[0] == found[1]
+
+
 def test_a_model_that_is_nowhere_is_a_clear_error() -> None:
     with pytest.raises(UserError, match="no such folder"):
         content_hash("nobody/nothing")

@@ -117,7 +117,7 @@ OTHER_STATE = make_episode(1, 2).model_copy(update={"group_index": 0})
 @pytest.mark.parametrize(
     ("episodes", "words"),
     [
-        ([*PAIR, PAIR[0]], "group 0 episode 0 is there twice"),
+        ([*PAIR, PAIR[0]], "group 0 episode 0 occurs twice"),
         ([*PAIR, OTHER_STATE], r"jsonl:3: field 'state': group 0 has two different"),
         (sampled(temperature=0.7), r"jsonl:2: .*temperature': 0.7, but 1.0 before"),
         (sampled(temperature=0.0), r"jsonl:2: field 'policy.temperature': greedy play cannot be trained on"),

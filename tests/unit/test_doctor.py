@@ -310,7 +310,7 @@ def test_a_folder_with_a_configuration_alone_is_enough(tmp_path):
 def test_half_a_description_of_a_machine_is_refused(option):
     done = selfplay("doctor", option)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "say with --gpus how many it has" in done.stderr
+    assert "give --gpus, its number of GPUs" in done.stderr
 
 
 @pytest.fixture

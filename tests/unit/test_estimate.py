@@ -27,7 +27,7 @@ from selfplay_pipeline.doctor.examine import Examination, Machine, examine
 from selfplay_pipeline.train.memory import Setup, gigabytes
 
 GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
-PAGE = Path("docs/gpus-and-clusters.md")
+PAGE = Path("docs/results/iteration-time.md")
 MACHINES = {
     "1 GPU": (1, 1), "2 GPUs": (1, 2), "4 GPUs": (1, 4), "8 GPUs": (1, 8), "2 nodes of 8 GPUs": (2, 8),
 }  # fmt: skip

@@ -16,8 +16,8 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.evaluate.crossplay import run_crossplay
-from selfplay_pipeline.evaluate.pairing import check_names, comparable
+from selfplay_pipeline.evaluate.crossplay import plan_crossplay, run_crossplay
+from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_comparable, compare_with, default_folder, run_evaluate
 from selfplay_pipeline.evaluate.states import (
     StateSet,
@@ -241,9 +241,19 @@ def test_scripted_partners_play_as_the_references_say(tmp_path):
 
 def test_policy_is_no_name_of_a_player_where_nothing_is_trained():
     for players in (("policy",), ("random", "policy")):
-        with pytest.raises(UserError, match="'policy' is no player here: name a checkpoint's folder"):
+        with pytest.raises(UserError, match="'policy' is not allowed here; give a checkpoint folder"):
             check_names(config(), players)
     check_names(config(), ["random", "data/tiny_model", "chat"])
+
+
+def test_of_two_checkpoints_the_first_is_recorded_as_the_policy_and_each_seating_is_an_episode(tmp_path):
+    names = ("data/tiny_model", "data/tiny_shy_model")
+    for first, second in (names, names[::-1]):
+        pairing = Pairing(first, second, four_states(), tmp_path / "games.jsonl", episodes=3, both_seatings=True)
+        task = pairing.task(config())
+        assert (task.policy.checkpoint, task.num_episodes) == (first, 4 * 3 * 2)
+    planned = plan_crossplay(config(), ["random", "own-view", "sharing"], four_states(), 2, tmp_path)
+    assert f": {3 * 3 * 4 * 2} episodes to " in planned
 
 
 def test_both_seatings_are_played_and_only_the_evaluated_players_words_count(tmp_path):

@@ -128,7 +128,7 @@ class TestRefusals:
             row["extra_info"]["split"] = "test"
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), test)
         said = self.train_online(tmp_path, "--games", str(tmp_path))
-        assert "test.parquet: its states are not those that a validation uses" in said
+        assert "test.parquet: its states are not validation states" in said
 
 
 @pytest.mark.long

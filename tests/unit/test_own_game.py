@@ -183,10 +183,10 @@ def test_what_is_no_game_is_refused_in_one_line(name, words, tmp_path, monkeypat
 def test_two_games_of_one_name_are_refused(tmp_path):
     registry.find(GAME)
     (tmp_path / "other.py").write_text(Path("examples/sums.py").read_text())
-    with pytest.raises(UserError, match=f"its name 'sums' is that of {GAME}; give it another"):
+    with pytest.raises(UserError, match=f"its name 'sums' belongs to {GAME}; give it another name"):
         registry.find(f"{tmp_path / 'other.py'}:Sums")
     (tmp_path / "shadow.py").write_text(Path("examples/sums.py").read_text().replace('"sums"', '"matching"'))
-    with pytest.raises(UserError, match="its name 'matching' is that of a game that comes with the package"):
+    with pytest.raises(UserError, match="its name 'matching' belongs to a game that comes with the package"):
         registry.find(f"{tmp_path / 'shadow.py'}:Sums")
 
 

@@ -111,9 +111,12 @@ def test_a_text_that_spells_control_tokens_stays_text():
     ("change", "problem"),
     [
         (lambda turns: turns[:1] + turns[:1] + turns[1:], "field 'turns.1': it is another seat's turn"),
-        (lambda turns: [turns[0].model_copy(update={"action": "accept"}), *turns[1:]], "recorded as accept, but it is"),
+        (
+            lambda turns: [turns[0].model_copy(update={"action": "accept"}), *turns[1:]],
+            "recorded as accept, but the replay gives",
+        ),
         (lambda turns: turns + turns[-1:], "the episode has ended \\(agreed\\)"),
-        (lambda turns: turns[:-1], "field 'outcome.status': recorded as agreed, but it is None"),
+        (lambda turns: turns[:-1], "field 'outcome.status': recorded as agreed, but the replay gives None"),
     ],
 )
 def test_an_episode_that_goes_otherwise_under_this_configuration_is_refused(change, problem):

@@ -97,7 +97,7 @@ def test_a_board_without_states_leaves_no_file(tmp_path):
         ("metadata.game_state.best_assignment_reward", 1, "the table's best matching gives"),
         ("metadata.rules", None, "metadata.rules is missing"),
         ("metadata.rules", {"size": 1}, "metadata.rules"),
-        ("metadata.rules.max_length", 99, "field 'prompt' is not what these rules tell"),
+        ("metadata.rules.max_length", 99, "field 'prompt' is not the prompt of seat 0"),
         ("metadata.optimal_score", 1, "'optimal_score' are not those"),
         ("metadata.state_id", None, "'state_id' is missing"),
         ("metadata.state_id", [1], "field 'state_id' is no text"),

@@ -118,7 +118,7 @@ def check_saves() -> None:
 
     @functools.wraps(save)
     def save_finite(self: Any, local_path: str, *args: Any, **kwargs: Any) -> None:
-        """Each process checks its own shard."""
+        """Save unless a weight of this process's shard is not finite."""
         for name, parameter in self.model.named_parameters():
             local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
             if not torch.isfinite(local).all():
