@@ -316,18 +316,10 @@ def test_sglang_knows_what_it_is_told_and_asked():
     assert set(RELEASED["tags"]) == set(constants["GPU_MEMORY_ALL_TYPES"]) - {constants["GPU_MEMORY_TYPE_CUDA_GRAPH"]}
 
 
-@pytest.mark.parametrize(
-    ("changes", "shared"),
-    [
-        ({}, True),
-        ({"iterate.keep_processes": False}, False),
-        ({"engine.server_url": ["http://localhost:1"]}, False),
-        ({"device": "cpu"}, False),
-    ],
-)
-def test_memory_is_shared_where_both_stay_on_gpus_that_are_taken_here(changes, shared):
-    config = load_config("tiny", {"device": "cuda"} | changes)
-    assert iterate.shares_gpu(config) == shared
+def test_memory_is_shared_where_both_stay_on_gpus_that_are_taken_here():
+    server = {"engine.server_url": ["http://localhost:1"]}
+    for changes in ({}, {"iterate.keep_processes": False}, server, {"device": "cpu"}):
+        assert iterate.shares_gpu(load_config("tiny", {"device": "cuda"} | changes)) == (not changes)
 
 
 class Noted(OnlyTraining):
@@ -361,24 +353,21 @@ def test_the_server_gives_memory_back_before_a_training_and_the_trainer_after_it
             raise NoSignalError("all groups")
         return trained(job.output)
 
-    def noting(what: str, result=None):
-        return lambda *given: notes.append(what) or result
+    async def note_later(what):
+        notes.append(what)
 
-    def later(what: str):
-        async def note(self):
-            notes.append(what)
-
-        return note
+    def prepare(job, *rest):
+        told.add(job.shares_gpu)
+        notes.append("prepare")
 
     settings = {"iterate.evaluate_every": 0, "iterate.num_iterations": 2, "iterate.keep_processes": keeps}
-    config = load_config("tiny", settings | {"device": device})
     monkeypatch.setattr(Noted, "notes", notes, raising=False)
     monkeypatch.setattr(iterate, "check_run", lambda config: None)
     monkeypatch.setattr(iterate, "train_policy", train)
-    monkeypatch.setattr(iterate, "prepare_training", lambda job, *rest: (told.add(job.shares_gpu), noting("prepare")()))
-    monkeypatch.setattr(iterate.Servers, "release", later("release"))
-    monkeypatch.setattr(iterate.Servers, "stop", later("stop server"))
-    monkeypatch.setattr(iterate.Trainer, "stop", noting("stop trainer"))
-    asyncio.run(iterate.run_iterate(config, tmp_path / "run", Noted))
+    monkeypatch.setattr(iterate, "prepare_training", prepare)
+    monkeypatch.setattr(iterate.Servers, "release", lambda self: note_later("release"))
+    monkeypatch.setattr(iterate.Servers, "stop", lambda self: note_later("stop server"))
+    monkeypatch.setattr(iterate.Trainer, "stop", lambda self: notes.append("stop trainer"))
+    asyncio.run(iterate.run_iterate(load_config("tiny", settings | {"device": device}), tmp_path / "run", Noted))
     assert notes == [*noted, *noted, "stop trainer", "stop server"]
     assert told == {device == "cuda" and keeps}
