@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from hostile_folder import fill, imported_by_runpy, ran
 from recording_proxy import RecordingProxy
 from test_kill import Driver
 
@@ -58,9 +59,11 @@ def signal_one(driver: Driver, named: str, number: signal.Signals) -> None:
 
 
 def test_a_launched_server_that_hangs_is_started_again_and_every_game_is_there_once(tmp_path):
-    """`test_kill.py` kills a server."""
+    """In a folder of which it runs no file. `test_kill.py` kills a server."""
+    (hostile := tmp_path / "hostile").mkdir()
+    fill(hostile, spare=imported_by_runpy())
     run = Run(tmp_path, "{hang_timeout: 8}")
-    driver = run.begin()
+    driver = run.begin(cwd=hostile)
     run.wait_until(lambda: run.played() >= 5, driver)
     signal_one(driver, "sglang::scheduler", signal.SIGSTOP)
     struck = run.played()
@@ -69,6 +72,7 @@ def test_a_launched_server_that_hangs_is_started_again_and_every_game_is_there_o
     assert run.ids() == IDS
     (line,) = (line for line in run.said().splitlines() if "starting it again with" in line)
     assert "hangs: no sign of life for 8 s (engine.hang_timeout)" in line and "(1 of 3)" in line
+    assert ran(hostile) == ""
     driver.assert_nothing_is_left()
 
 
