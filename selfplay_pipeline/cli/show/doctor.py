@@ -58,7 +58,7 @@ def _used(found: Examination) -> Table:
 
 
 def _table(title: str, numbers: Sequence[str], reasons: str = "") -> Table:
-    """Returns a table without rows: their names, so many columns of numbers, and a column of reasons."""
+    """Returns an empty table: a column for the names of the rows, columns of numbers, and a column of reasons."""
     table = Table(title=title, box=None)
     table.add_column("")
     for name in numbers:
