@@ -141,7 +141,7 @@ def _lines(section: Section) -> Iterator[str]:
             yield from textwrap.indent("\n".join(_lines(value)), "  ").splitlines()
         else:
             yield from _comment(field.description or "")
-            yield from yaml.safe_dump({name: values[name]}, sort_keys=False, allow_unicode=True).splitlines()
+            yield from yaml.safe_dump({name: values.get(name)}, sort_keys=False, allow_unicode=True).splitlines()
 
 
 def _comment(text: str) -> list[str]:

@@ -76,6 +76,8 @@ class GameSettings(Section):
 
     name: str
     """Name of the game."""
+    path: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    """File of a game of your own, whose code is run; None for a game of an installed package."""
     max_length: Annotated[int, Field(ge=1)] = 20
     """Maximum number of turns in an episode, counting all players and illegal turns.
 

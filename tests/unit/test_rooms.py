@@ -164,7 +164,7 @@ def games(tmp_path_factory):
     states = [RoomsState(numbers=(3, 4)), RoomsState(numbers=(5, 9))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_found", dict(registry._found))
-        registry.find("test_rooms:RoomsGame")
+        registry.register(RoomsGame)
         asyncio.run(run_generate(job, RoomsGame(), states.__getitem__, lambda number: players))
         yield path
 
