@@ -63,7 +63,7 @@ class Recorded(Servers):
         super().__init__(config, folder)
         self._recorder = recorder
 
-    async def serving(self, checkpoint: str, *, beside: Collection[str] = ()) -> Engine:
+    async def serving(self, checkpoint: str, *, keep: Collection[str] = ()) -> Engine:
         return self._recorder
 
 

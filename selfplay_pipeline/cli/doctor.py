@@ -49,16 +49,16 @@ def doctor(
     described = {"device": "cuda" if gpus else "cpu"} if gpus is not None else {}
     settings = load(context, described, gpus=gpus)
     from selfplay_pipeline.cli.show.doctor import as_object, show, verdict
-    from selfplay_pipeline.core.shapes import shapes_of
+    from selfplay_pipeline.core.gpus import resolve_device
+    from selfplay_pipeline.core.model_sizes import sizes_of
     from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.doctor.checks import look
     from selfplay_pipeline.doctor.examine import Machine, examine, needs_gpu, this_machine
-    from selfplay_pipeline.engines.open import resolve_device
 
-    shapes, here, not_here = shapes_of(str(settings.model)), settings, ""
+    sizes, here, not_here = sizes_of(str(settings.model)), settings, ""
     if gpus is None:
         machine = this_machine(output)
-        not_here = needs_gpu(settings, shapes, machine)
+        not_here = needs_gpu(settings, sizes, machine)
         if not_here:
             announced.clear()
             settings = load(context, {"device": "cuda"}, gpus=1)
@@ -67,7 +67,7 @@ def doctor(
         memory, host, free = (None if size is None else int(size * 1e9) for size in (gpu_memory, host_memory, disk))
         machine = Machine(gpus, memory if gpus else None, host, free, nodes, here=False)
     say_announced()
-    found = replace(examine(settings, shapes, machine, row_tokens), not_here=not_here)
+    found = replace(examine(settings, sizes, machine, row_tokens), not_here=not_here)
     checks = look(here, "cpu" if not_here else resolve_device(here.device), output) if gpus is None else []
     if as_json:
         terminal.result(json.dumps(as_object(found, checks), indent=2))

@@ -19,7 +19,7 @@ from selfplay_pipeline.cli.options import Configured
 from selfplay_pipeline.config.fields import Key, keys, sections, used_by, value_of
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.config.uses import WORK
+from selfplay_pipeline.config.used_keys import WORK
 from selfplay_pipeline.core.sections import Section, UsedBy
 from selfplay_pipeline.games.registry import all_games
 

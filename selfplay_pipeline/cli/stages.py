@@ -136,7 +136,7 @@ def convert(
     """
     settings = load(context)
     if check is not None:
-        from selfplay_pipeline.convert.check import check_parquet
+        from selfplay_pipeline.convert.parquet_check import check_parquet
 
         if dry_run:
             check_regular(check, "`selfplay convert` writes it")

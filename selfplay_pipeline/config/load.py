@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from selfplay_pipeline.config.fields import keys, listed
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.config.uses import check_used
+from selfplay_pipeline.config.used_keys import check_used
 from selfplay_pipeline.config.yaml_file import YamlFile, read_yaml
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import gpu_visible, visible_gpus
@@ -246,8 +246,8 @@ def _meant(path: list[str], section: type[Section], given: Mapping[str, Any]) ->
     everything = [key.name for key in keys(section)]
     if path[0] == "game":  # the game defines the keys of this section
         everything += [key.name for key in keys(known(given["game"].get("name", FIRST_GAME)).settings, above)]
-    beside = {name.removeprefix(above).split(".")[0] for name in everything if name.startswith(above)}
-    near = get_close_matches(path[-1], sorted(beside), n=1)
+    siblings = {name.removeprefix(above).split(".")[0] for name in everything if name.startswith(above)}
+    near = get_close_matches(path[-1], sorted(siblings), n=1)
     elsewhere = [name for name in everything if name.rpartition(".")[2] == path[-1]]
     meant = listed([f"`{name}`" for name in near or elsewhere])
     return f"did you mean {meant}? " if meant else ""

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from selfplay_pipeline.config.partner import PartnerConfig
 from selfplay_pipeline.config.training import SUPERVISED, TrainOptions
-from selfplay_pipeline.config.uses import MEASURING, PLAYING, TRAINING
+from selfplay_pipeline.config.used_keys import MEASURING, PLAYING, TRAINING
 from selfplay_pipeline.core.addresses import checked_address
 from selfplay_pipeline.core.sections import FREE, Identity, Option, Section, UsedBy
 from selfplay_pipeline.core.server_keys import SERVER_KEY

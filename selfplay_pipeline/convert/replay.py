@@ -6,7 +6,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import CUT, Game, Status
 from selfplay_pipeline.generate.records import EpisodeRecord, Trajectory
-from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
 OTHERWISE = "give the configuration (--config) that it was played with"
 
@@ -30,7 +30,9 @@ def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Traje
         raise ValueError(f"field 'state': {error}") from None
     session = game.start(state)
     openings = [session.opening(seat) for seat, _ in enumerate(game.roles)]
-    streams = [Stream(chat, seat, opening.system, [opening.observation]) for seat, opening in enumerate(openings)]
+    streams = [
+        TrajectoryBuilder(chat, seat, opening.system, [opening.observation]) for seat, opening in enumerate(openings)
+    ]
     for number, turn in enumerate(record.turns):
         where = f"field 'turns.{number}'"
         if turn.seat not in session.seats:

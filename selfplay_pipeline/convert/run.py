@@ -27,7 +27,7 @@ from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.rows import CREDITS, PARTNER, described, episode_to_rows, schema_with
 from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.files import beside, locked, replacing, write_json, write_text
+from selfplay_pipeline.core.files import locked, replacing, scratch_file, write_json, write_text
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.games.base import Game
@@ -127,7 +127,7 @@ def run_convert(
             unsuitable for training, two checkpoints sampled the episodes, or the policy took no turn.
     """
     report = Converted(placebo=placebo, credit="episode" if credits_by is None else "turn")
-    with beside(out_dir / "train.parquet") if write else Path(os.devnull).open("r+b") as aside:
+    with scratch_file(out_dir / "train.parquet") if write else Path(os.devnull).open("r+b") as aside:
         index = _Index(aside)
         with progress(f"reading {games.name}") as shown:
             _read(games, index, report, skip_bad, credits_by, shown)

@@ -122,7 +122,7 @@ def filling(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[IO[bytes]]:
+def scratch_file(path: Path) -> Iterator[IO[bytes]]:
     """Opens an unnamed file on the disk of `path`; it disappears when it is closed or the process ends.
 
     Raises:

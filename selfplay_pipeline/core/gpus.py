@@ -6,6 +6,9 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Literal
+
+Device = Literal["cpu", "cuda"]
 
 ANSWER_SECONDS = 30
 """Seconds after which `nvidia-smi` counts as hung."""
@@ -16,6 +19,11 @@ def gpu_visible() -> bool:
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return False
     return Path("/dev/nvidiactl").exists() and shutil.which("nvidia-smi") is not None
+
+
+def resolve_device(device: Literal["auto", "cpu", "cuda"]) -> Device:
+    """Returns the device; for `auto`, cuda if a GPU is visible, else cpu."""
+    return ("cuda" if gpu_visible() else "cpu") if device == "auto" else device
 
 
 def visible_gpus() -> int:

@@ -24,7 +24,8 @@ class UsedBy:
     """Mark of a field, or of a section whose fields have no mark of their own, with the commands that use it.
 
     A command refuses a key that a file changes from its default if the command does the work of the key's section
-    (`uses.py: WORK`), but neither uses the key nor has a replacement for it. `doctor` and `config` accept all keys.
+    (`used_keys.py: WORK`), but neither uses the key nor has a replacement for it. `doctor` and `config` accept all
+    keys.
 
     Attributes:
         commands: Commands that use the field.

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.core.gpus import visible_gpus
-from selfplay_pipeline.core.shapes import Shapes
-from selfplay_pipeline.engines.open import resolve_device
-from selfplay_pipeline.train.fit import meaning_of_offload, room_here, setup_of
+from selfplay_pipeline.core.gpus import resolve_device, visible_gpus
+from selfplay_pipeline.core.model_sizes import ModelSizes
 from selfplay_pipeline.train.memory import (
     SERVER_REST,
     Disk,
@@ -27,6 +25,7 @@ from selfplay_pipeline.train.memory import (
     remedy,
     surely_lacks,
 )
+from selfplay_pipeline.train.memory_check import resolve_offload, room_here, setup_of
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Examination:
     """Result of the comparison."""
 
     model: str
-    shapes: Shapes
+    sizes: ModelSizes
     machine: Machine
     setup: Setup
     training: list[Need]
@@ -114,31 +113,31 @@ class Examination:
         return in_host(self.training, self.setup)
 
 
-def needs_gpu(config: Config, shapes: Shapes, machine: Machine) -> str:
+def needs_gpu(config: Config, sizes: ModelSizes, machine: Machine) -> str:
     """Returns the reason why a machine without a GPU cannot train the model.
 
     The reason is "" if training may work, or if the configuration demands the CPU.
     """
     if machine.gpus or config.device == "cpu":
         return ""
-    missing = surely_lacks(shapes, setup_of(config.train, "cpu"), machine.room)
+    missing = surely_lacks(sizes, setup_of(config.train, "cpu"), machine.room)
     if config.device == "auto" and missing is None:
         return ""
     on_cpu = f", and training on its CPU needs at least {missing}" if missing else ""
     return f"no GPU is visible on this machine{on_cpu}"
 
 
-def examine(config: Config, shapes: Shapes, machine: Machine, row_tokens: int | None = None) -> Examination:
+def examine(config: Config, sizes: ModelSizes, machine: Machine, row_tokens: int | None = None) -> Examination:
     """Returns the needs of a configuration, and the problems that it has on a machine.
 
     Args:
         config: The configuration, with a model.
-        shapes: Sizes of the model.
+        sizes: Sizes of the model.
         machine: The machine.
         row_tokens: Tokens of the longest row; by default the context length.
     """
     device = resolve_device(config.device)
-    context = min(shapes.context, config.engine.context_length or shapes.context)
+    context = min(sizes.context, config.engine.context_length or sizes.context)
     row = min(row_tokens or context, context)
     per_pass = config.train.max_tokens_per_pass
     tokens = max(per_pass, row) if per_pass else config.train.micro_batch_size * row
@@ -146,18 +145,18 @@ def examine(config: Config, shapes: Shapes, machine: Machine, row_tokens: int | 
     setup = setup_of(config.train, device, tokens=tokens, shares_gpu=shares)
     if machine.nodes > 1 and setup.processes == setup.processes_per_node:
         setup = replace(setup, processes=machine.nodes * setup.processes_per_node)
-    offload = meaning_of_offload(config.train, shapes, setup, machine.room)
+    offload = resolve_offload(config.train, sizes, setup, machine.room)
     setup = replace(setup, offload=offload == "cpu" and device == "cuda")
-    serving = _serving(config, shapes, machine) if device == "cuda" and not config.engine.server_url else None
-    written = disk(shapes, setup)
+    serving = _serving(config, sizes, machine) if device == "cuda" and not config.engine.server_url else None
+    written = disk(sizes, setup)
     peak = _disk_peak(config, written)
-    found = Examination(str(config.model), shapes, machine, setup, needs(shapes, setup), serving, written, peak, [], [])
+    found = Examination(str(config.model), sizes, machine, setup, needs(sizes, setup), serving, written, peak, [], [])
     found.faults.extend(_faults(config, found, row, context))
     found.advice.extend(_advice(config, found))
     return found
 
 
-def _serving(config: Config, shapes: Shapes, machine: Machine) -> Serving | None:
+def _serving(config: Config, sizes: ModelSizes, machine: Machine) -> Serving | None:
     """Returns SGLang's use of its share of a GPU, `engine.memory_fraction`.
 
     Weights are in bfloat16, split among `engine.tensor_parallel` GPUs; keys and values take the rest.
@@ -165,9 +164,9 @@ def _serving(config: Config, shapes: Shapes, machine: Machine) -> Serving | None
     if machine.gpu is None:
         return None
     shared = config.engine.tensor_parallel
-    memory, weights = int(config.engine.memory_fraction * machine.gpu), 2 * shapes.parameters // shared
+    memory, weights = int(config.engine.memory_fraction * machine.gpu), 2 * sizes.parameters // shared
     cache = memory - weights - SERVER_REST
-    return Serving(memory, weights, cache, int(max(0, cache) * shared / kv_bytes(shapes, half=True)))
+    return Serving(memory, weights, cache, int(max(0, cache) * shared / kv_bytes(sizes, half=True)))
 
 
 def _disk_peak(config: Config, written: Disk) -> int:
@@ -180,11 +179,11 @@ def _disk_peak(config: Config, written: Disk) -> int:
 
 
 def _faults(config: Config, found: Examination, row: int, context: int) -> list[str]:
-    shapes, setup, machine, faults = found.shapes, found.setup, found.machine, []
-    missing = lacks(shapes, setup, machine.room)
+    sizes, setup, machine, faults = found.sizes, found.setup, found.machine, []
+    missing = lacks(sizes, setup, machine.room)
     if missing:
         faults.append(
-            f"training needs {missing} with rows of {row:,} tokens: {remedy(shapes, setup, machine.room, row)}"
+            f"training needs {missing} with rows of {row:,} tokens: {remedy(sizes, setup, machine.room, row)}"
         )
     if setup.cuda and setup.processes_per_node > machine.gpus:
         faults.append(f"train.gpus_per_node is {setup.processes_per_node}, GPUs are {machine.gpus}: ask for fewer")

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.answers import ModelInfo, ServerInfo, Updated, completion_of, read
 from selfplay_pipeline.engines.http import (

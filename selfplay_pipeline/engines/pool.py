@@ -13,11 +13,12 @@ from typing import Any, Self
 
 from selfplay_pipeline.config.schema import Config, EngineConfig
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.gpus import Device, resolve_device
+from selfplay_pipeline.core.model_sizes import model_vocabulary
 from selfplay_pipeline.core.reporting import logger, waiting
 from selfplay_pipeline.core.server_keys import SERVER_KEY, key_from_environment
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.client import Server, version_of
-from selfplay_pipeline.engines.open import Device, model_vocabulary, resolve_device
 from selfplay_pipeline.engines.server_lock import ServerLocks, in_lock_order
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
@@ -56,7 +57,7 @@ def plan(config: EngineConfig, at_once: int) -> list[EngineConfig]:
     return [config.model_copy(update={"server_url": urls[begin:end]}) for begin, end in pairwise(bounds)]
 
 
-def engine_for(held: Sequence[str], checkpoint: str, beside: Collection[str] = ()) -> int:
+def engine_for(held: Sequence[str], checkpoint: str, keep: Collection[str] = ()) -> int:
     """Returns the index in `held` of the engine that should serve a checkpoint.
 
     An engine that serves the checkpoint already comes first, then one that has not started, then one whose checkpoint
@@ -64,12 +65,12 @@ def engine_for(held: Sequence[str], checkpoint: str, beside: Collection[str] = (
 
     Args:
         held: Checkpoint of each engine; empty if the engine has not started.
-        beside: Other checkpoints that are needed at the same time.
+        keep: Other checkpoints that are needed at the same time.
 
     Raises:
         UserError: More checkpoints are needed at the same time than there are engines.
     """
-    needed = {checkpoint, *beside}
+    needed = {checkpoint, *keep}
     if len(needed) > len(held):
         raise UserError(
             f"{', '.join(sorted(needed))}: {len(needed)} checkpoints are needed at the same time, and the engine pool "
@@ -109,13 +110,13 @@ class EnginePool:
         ]
         self._choosing = asyncio.Lock()
 
-    async def serving(self, checkpoint: str, *, beside: Collection[str] = ()) -> Engine:
+    async def serving(self, checkpoint: str, *, keep: Collection[str] = ()) -> Engine:
         """Returns an engine that answers only with the weights that a checkpoint has now.
 
         The engine refuses requests once the pool has given its server to another checkpoint.
 
         Args:
-            beside: Other checkpoints of the same episodes; their engines must not be reloaded.
+            keep: Other checkpoints of the same episodes; their engines must not be reloaded.
 
         Raises:
             EngineError: A server did not start, or could not load the weights.
@@ -124,7 +125,7 @@ class EnginePool:
         """
         async with self._choosing:
             held = [slot.serves.checkpoint for slot in self._slots]
-            slot = self._slots[engine_for(held, checkpoint, beside)]
+            slot = self._slots[engine_for(held, checkpoint, keep)]
             await slot.serve(checkpoint)
             return _Served(slot, slot.serves)
 

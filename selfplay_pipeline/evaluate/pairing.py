@@ -17,7 +17,7 @@ from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY, Swap
-from selfplay_pipeline.generate.run import GenerateJob, Sit, Sitting, run_generate
+from selfplay_pipeline.generate.run import EpisodeFactory, GenerateJob, SeatedEpisode, run_generate
 from selfplay_pipeline.generate.seats import (
     check_players,
     checkpoints_among,
@@ -28,7 +28,7 @@ from selfplay_pipeline.generate.seats import (
 )
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record, record_of
-from selfplay_pipeline.generate.swapped import SwappedSitting
+from selfplay_pipeline.generate.swapped import SwappedEpisode
 
 
 @dataclass(frozen=True)
@@ -119,15 +119,15 @@ async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> in
     def players(number: int) -> Sequence[Player]:
         return seatings[number % len(seatings) if pairing.both_seatings else 0]
 
-    states, sit = pairing.states.states, _sitting(pairing)
-    return (await run_generate(task, make_game(config.game), states.__getitem__, players, sit)).failures
+    states, factory = pairing.states.states, _episode_factory(pairing)
+    return (await run_generate(task, make_game(config.game), states.__getitem__, players, factory)).failures
 
 
-def _sitting(pairing: Pairing) -> Sit:
+def _episode_factory(pairing: Pairing) -> EpisodeFactory:
     """Returns the function that makes an episode: the usual one, or one in which messages are swapped."""
     if pairing.swap is None:
-        return Sitting
-    return partial(SwappedSitting, swap=pairing.swap, states=pairing.states.states)
+        return SeatedEpisode
+    return partial(SwappedEpisode, swap=pairing.swap, states=pairing.states.states)
 
 
 def _is_whole(task: GenerateJob) -> bool:

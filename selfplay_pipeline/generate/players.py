@@ -13,7 +13,7 @@ from selfplay_pipeline.engines.types import Engine, EngineError, FinishReason, S
 from selfplay_pipeline.games.base import SEATS, Game, Opening, ScriptedPlayer
 from selfplay_pipeline.generate.episode import ContextFull, Reply, SeatedPlayer
 from selfplay_pipeline.generate.records import POLICY, ChatMessage, Kind, PolicyRecord, SeatRecord, Trajectory
-from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class PolicyPlayer:
         )
         return SeatedPolicy(
             engine=self.engine,
-            stream=Stream(self.chat, seat.number, seat.opening.system, [seat.opening.observation]),
+            stream=TrajectoryBuilder(self.chat, seat.number, seat.opening.system, [seat.opening.observation]),
             params=params,
             context_length=self.context_length,
             session_key=seat.key,
@@ -93,7 +93,7 @@ class SeatedPolicy:
     """A seat held by a checkpoint, with its own append-only token stream."""
 
     engine: Engine
-    stream: Stream
+    stream: TrajectoryBuilder
     params: SamplingParams
     context_length: int
     session_key: str

@@ -9,13 +9,13 @@ from pathlib import Path
 from selfplay_pipeline.config.schema import Config, EngineConfig
 from selfplay_pipeline.core.checkpoints import number_of_weights, shards
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.gpus import gpu_memory, visible_gpus
+from selfplay_pipeline.core.gpus import gpu_memory, resolve_device, visible_gpus
+from selfplay_pipeline.core.model_sizes import model_context_length
 from selfplay_pipeline.engines.compiler import check_compiler
-from selfplay_pipeline.engines.open import model_context_length, resolve_device
 from selfplay_pipeline.engines.pool import plan
 from selfplay_pipeline.games.base import Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
 SAMPLED_STATES = 8
 """Number of game states whose opening prompts are measured."""
@@ -109,7 +109,9 @@ def check_context(config: Config, model: str, states: Sequence[State] | None = N
     if states is None:
         states = [game.sample_state(state_rng(config.seed, number)) for number in range(SAMPLED_STATES)]
     openings = [game.start(state).opening(seat) for state in states[:SAMPLED_STATES] for seat in range(len(game.roles))]
-    prompt = max(len(Stream(chat, 0, opening.system, [opening.observation]).prompt()) for opening in openings)
+    prompt = max(
+        len(TrajectoryBuilder(chat, 0, opening.system, [opening.observation]).prompt()) for opening in openings
+    )
     turn, context = config.generate.max_new_tokens, model_context_length(model, config.engine.context_length)
     if prompt + turn > context:
         raise UserError(

@@ -77,7 +77,7 @@ async def run_generate(
     game: Game,
     states: Callable[[int], State],
     players: Callable[[int], Sequence[Player]],
-    sit: Sit | None = None,
+    make_episode: EpisodeFactory | None = None,
 ) -> Summary:
     """Play the episodes that are missing from `job.output` and return the figures of the whole file.
 
@@ -89,7 +89,7 @@ async def run_generate(
         game: The game.
         states: Function that returns the state with a given number.
         players: Function that returns the player of each seat, given the number of the episode within its group.
-        sit: Function that returns an episode with its players; by default `Sitting`.
+        make_episode: Function that makes an episode with its players; by default `SeatedEpisode`.
 
     Raises:
         EngineError: More than `max_failures` episodes, or all, failed because of the engine or the chat model.
@@ -98,7 +98,7 @@ async def run_generate(
         FileChangedError: Another program changed the file during the run.
     """
     with progress(f"playing {job.output.name}") as report, job.store.held():
-        summary = await _run_missing(job, game, states, players, sit or Sitting, report)
+        summary = await _run_missing(job, game, states, players, make_episode or SeatedEpisode, report)
         _check_played(job, summary)
         write_json(job.summary_path, summary.to_dict())
     if summary.failures:
@@ -114,7 +114,7 @@ async def _run_missing(
     game: Game,
     states: Callable[[int], State],
     players: Callable[[int], Sequence[Player]],
-    sit: Sit,
+    make_episode: EpisodeFactory,
     report: Update,
 ) -> Summary:
     summary, done = Summary(), set[tuple[int, int]]()
@@ -141,20 +141,20 @@ async def _run_missing(
                     return
                 place = (job.seed, group, number)
                 state = await source.state(group)
-                sitting = sit(game, state, players(number), job.episode_id(group, number), place)
-                await sitting.episode.run()
-                record = sitting.record(job.policy)
+                seated = make_episode(game, state, players(number), job.episode_id(group, number), place)
+                await seated.episode.run()
+                record = seated.record(job.policy)
                 summary.add(record)
                 summary.seconds = time.monotonic() - started
                 report(summary.episodes, job.num_episodes, summary.line)
-                if sitting.episode.lost_to is None:
+                if seated.episode.lost_to is None:
                     append(record)
                     continue
-                lost[group, number] = sitting.episode.lost_to
+                lost[group, number] = seated.episode.lost_to
                 if len(lost) > job.max_failures:
                     raise EngineError(
                         f"{len(lost)} episodes were lost to the engine or the partner, the last to: "
-                        f"{sitting.episode.lost_to}; {job.num_episodes - summary.episodes + summary.failures} of "
+                        f"{seated.episode.lost_to}; {job.num_episodes - summary.episodes + summary.failures} of "
                         f"{job.num_episodes} episodes are missing in {job.output}; the same command plays them"
                     )
 
@@ -194,7 +194,7 @@ def _check_played(job: GenerateJob, summary: Summary) -> None:
 
 
 @dataclass
-class Sitting:
+class SeatedEpisode:
     """One episode with a player in each seat; returns its record after its end (`record`).
 
     Attributes:
@@ -247,8 +247,8 @@ class Sitting:
         )
 
 
-Sit: TypeAlias = Callable[[Game, State, Sequence[Player], str, tuple[int, int, int]], Sitting]
-"""Function that returns an episode with its players; its arguments are the fields of `Sitting`."""
+EpisodeFactory: TypeAlias = Callable[[Game, State, Sequence[Player], str, tuple[int, int, int]], SeatedEpisode]
+"""Function that makes an episode with its players; its arguments are the fields of `SeatedEpisode`."""
 
 
 def _missing(job: GenerateJob, done: Container[tuple[int, int]]) -> Iterator[tuple[int, int]]:

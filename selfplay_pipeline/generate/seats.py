@@ -7,9 +7,9 @@ from pathlib import Path
 
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.checkpoints import check_checkpoint
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines.open import model_context_length
+from selfplay_pipeline.core.model_sizes import model_context_length
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.chat_player import ChatPartner
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
@@ -22,11 +22,6 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 def self_play(config: Config) -> tuple[str, ...]:
     """Returns the names of self-play: the policy in every seat of the configured game."""
     return (POLICY,) * len(make_game(config.game).roles)
-
-
-def opposite(config: Config, first: str, others: str) -> tuple[str, ...]:
-    """Returns the name of each seat's player: `first` in seat 0, `others` in all other seats."""
-    return (first, *(others for _ in self_play(config)[1:]))
 
 
 def weights_of(config: Config, checkpoint: str) -> str:
@@ -111,12 +106,12 @@ async def seat_players(config: Config, seats: Iterable[SeatRecord], servers: Ser
 
 
 async def _policy_player(
-    config: Config, seat: SeatRecord, policy: PolicyRecord, servers: Servers, beside: Collection[str]
+    config: Config, seat: SeatRecord, policy: PolicyRecord, servers: Servers, keep: Collection[str]
 ) -> PolicyPlayer:
     context_length = model_context_length(policy.checkpoint, config.engine.context_length)
     chat = ChatTokenizer.load(policy.checkpoint, thinking=policy.thinking)
     chat.check_belongs_to(policy.checkpoint)
-    engine = await servers.serving(policy.checkpoint, beside=beside)
+    engine = await servers.serving(policy.checkpoint, keep=keep)
     if weights_of(config, policy.checkpoint) != policy.weights:
         raise UserError(
             f"{policy.checkpoint}: its files changed while the engine loaded them; run the same command again, when "

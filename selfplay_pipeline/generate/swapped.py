@@ -31,7 +31,7 @@ from selfplay_pipeline.games.base import CUT, INVALID, MESSAGE, SWAPPED, Game, S
 from selfplay_pipeline.generate.episode import ContextFull, Episode, Reply, SeatedPlayer
 from selfplay_pipeline.generate.players import Seat
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, Swap, Trajectory, TurnRecord
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 
 TRIES = 3
 """Maximum number of counterfactual episodes for one message."""
@@ -133,7 +133,7 @@ class Hearer:
         current: Counterfactual episode that provides the next message; None if a new one must begin.
     """
 
-    sitting: SwappedSitting
+    seated: SwappedEpisode
     number: int
     own: SeatedPlayer
     session: Session
@@ -162,7 +162,7 @@ class Hearer:
             following = [*(later.seat for later in self.turns[number + 1 :]), self.number][0]
             if step.action != turn.action or following not in self.session.seats:
                 raise UserError(
-                    f"{KEY}: a message decides how an episode of the game {self.sitting.game.name} goes on, so that no "
+                    f"{KEY}: a message decides how an episode of the game {self.seated.game.name} goes on, so that no "
                     "other message can take its place"
                 )
             self.own.observe(step.observations[self.number])
@@ -170,9 +170,9 @@ class Hearer:
         return await self.own.act()
 
     async def _replacement(self, number: int) -> str | None:
-        if self.sitting.swap == "named":
-            game, turn = self.sitting.game, self.turns[number]
-            drawn = self.sitting.draws.state(self.number, 0)
+        if self.seated.swap == "named":
+            game, turn = self.seated.game, self.turns[number]
+            drawn = self.seated.draws.state(self.number, 0)
             return ability(game, KeepNamed, KEY).keep_named(drawn, turn.seat, turn.text)
         for _ in range(TRIES):
             if self.current is None:
@@ -186,12 +186,12 @@ class Hearer:
         return None
 
     def _begin(self, attempt: int) -> Counterfactual:
-        sitting, number = self.sitting, self.number
-        session = sitting.game.start(sitting.draws.state(number, attempt))
-        name, place = f"{sitting.episode_id}-h{number}-{attempt}", (*sitting.place, 1 + number, attempt)
+        seated, number = self.seated, self.number
+        session = seated.game.start(seated.draws.state(number, attempt))
+        name, place = f"{seated.episode_id}-h{number}-{attempt}", (*seated.place, 1 + number, attempt)
         others = {
-            seat: player.sit(Seat.at(sitting.game, session, seat, name, place))
-            for seat, player in enumerate(sitting.players)
+            seat: player.sit(Seat.at(seated.game, session, seat, name, place))
+            for seat, player in enumerate(seated.players)
             if seat != number
         }
         return Counterfactual(session, number, others)
@@ -207,7 +207,7 @@ class Hearer:
 
 
 @dataclass
-class SwappedSitting(Sitting):
+class SwappedEpisode(SeatedEpisode):
     """One episode in which each seat is a `Hearer`."""
 
     swap: Swap

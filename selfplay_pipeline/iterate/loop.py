@@ -18,20 +18,20 @@ from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.stage import convert_episodes
 from selfplay_pipeline.core import reporting
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json, write_lines
+from selfplay_pipeline.core.gpus import resolve_device
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.stopping import computing
-from selfplay_pipeline.engines.open import resolve_device
 from selfplay_pipeline.engines.pool import plan
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, rises_over, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_held_out, states_in
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import CHAT, POLICY
-from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, opposite, self_play
+from selfplay_pipeline.generate.records import CHAT
+from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, self_play
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import check_trainable, generate_episodes, num_groups, plan_generate
 from selfplay_pipeline.generate.summary import Played
@@ -42,8 +42,8 @@ from selfplay_pipeline.iterate.logs import PipelineLog
 from selfplay_pipeline.iterate.results import Evaluated, Trained, known
 from selfplay_pipeline.metrics.figures import TALK, figures_of
 from selfplay_pipeline.train.cluster import check_cluster
-from selfplay_pipeline.train.fit import check_fits
 from selfplay_pipeline.train.groups import NoSignalError
+from selfplay_pipeline.train.memory_check import check_fits
 from selfplay_pipeline.train.offline import check_adapter, check_training, prepare_training
 from selfplay_pipeline.train.offline_stage import train_policy, training_of
 from selfplay_pipeline.train.process import Trainer
@@ -339,8 +339,8 @@ def plan_iterate(config: Config, run_dir: Path) -> list[str]:
 
 def seats_of(config: Config) -> tuple[str, ...]:
     """Returns the player of each seat in the training episodes."""
-    partner = config.iterate.partner
-    return self_play(config) if partner == SELF else opposite(config, POLICY, partner)
+    policy, partner = self_play(config), config.iterate.partner
+    return policy if partner == SELF else (policy[0], *(partner for _ in policy[1:]))
 
 
 def at_once(config: Config) -> int:

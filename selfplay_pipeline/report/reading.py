@@ -54,7 +54,7 @@ class Run(BaseModel):
     tokens: int
 
 
-class Stream(BaseModel):
+class TrajectoryText(BaseModel):
     """One player's trajectory. `runs` begin with the prompt; observed and sampled runs alternate."""
 
     seat: int
@@ -88,7 +88,7 @@ class Reading(BaseModel):
     illegal: int
     turns: list[Turn]
     drawing: EpisodeDrawing
-    streams: list[Stream] = []
+    streams: list[TrajectoryText] = []
 
 
 class Decoder(Protocol):
@@ -147,7 +147,7 @@ def _heard(turn: TurnRecord) -> Iterator[str]:
         yield f"seat {seat} heard: {shorten(text) or 'a message without content'}"
 
 
-def read_stream(trajectory: Trajectory, decoder: Decoder) -> Stream:
+def read_stream(trajectory: Trajectory, decoder: Decoder) -> TrajectoryText:
     """Returns a trajectory as texts."""
     ids = trajectory.prompt_ids + trajectory.response_ids
     mask = [0] * len(trajectory.prompt_ids) + list(trajectory.response_mask)
@@ -163,7 +163,7 @@ def read_stream(trajectory: Trajectory, decoder: Decoder) -> Stream:
             runs.append(Run(texts=texts, log_probs=values, tokens=end - start))
         else:
             runs.append(Run(texts=[decoder.decode(ids[start:end])], tokens=end - start))
-    return Stream(seat=trajectory.seat, runs=runs, left_out=max(0, len(ids) - MOST_TOKENS))
+    return TrajectoryText(seat=trajectory.seat, runs=runs, left_out=max(0, len(ids) - MOST_TOKENS))
 
 
 def shorten(text: str) -> str:

@@ -20,7 +20,7 @@ from selfplay_pipeline.core.terminal.harmless import harmless
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, Place, Table
 from selfplay_pipeline.generate.records import EpisodeRecord
-from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, Stream, read_episode, read_state
+from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, TrajectoryText, read_episode, read_state
 from selfplay_pipeline.report.scan import episodes, parse
 
 SEAT_STYLES = ("cyan", "yellow", "magenta", "green")
@@ -198,7 +198,7 @@ def _dialogue(episode: Reading) -> list[RenderableType]:
     return lines or [Text("Nobody said anything.", style="dim")]
 
 
-def _tokens(stream: Stream, seat: str) -> RenderableType:
+def _tokens(stream: TrajectoryText, seat: str) -> RenderableType:
     """Returns a trajectory with observed text dim, sampled tokens underlined, unlikely ones coloured with log-prob."""
     text = Text()
     for run in stream.runs:

@@ -22,7 +22,7 @@ from selfplay_pipeline.generate.episode import Episode, Reply, SeatedPlayer
 from selfplay_pipeline.generate.outside_text import ChatPlayer, SeatedChat
 from selfplay_pipeline.generate.players import Player, Seat
 from selfplay_pipeline.generate.records import PartnerUsage, SeatRecord
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.data import game_of
@@ -81,7 +81,7 @@ class EpisodeEnv:
         partner = _partner(self.config.model_dump_json(), type(self.game), asyncio.get_running_loop())
         players: list[Player] = [ChatPlayer(), *[_Guarded(partner, self)] * (len(self.game.roles) - 1)]
         episode_id = str(self.sample.metadata.get("state_id"))
-        self.episode = Sitting(self.game, self.state, players, episode_id, (place[0], place[1], place[2])).episode
+        self.episode = SeatedEpisode(self.game, self.state, players, episode_id, (place[0], place[1], place[2])).episode
         await self._partner_speaks()
         return self._observation(), {"status": None}
 

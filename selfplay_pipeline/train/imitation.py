@@ -12,19 +12,19 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.training import Schedule, TrainConfig
 from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, ImitationRows, Source, make_rows
 from selfplay_pipeline.core.checkpoints import check_checkpoint
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.folders import IMITATED, check_folder
+from selfplay_pipeline.core.gpus import resolve_device
+from selfplay_pipeline.core.model_sizes import model_context_length, sizes_of
 from selfplay_pipeline.core.reporting import logger
-from selfplay_pipeline.core.shapes import shapes_of
 from selfplay_pipeline.core.small_files import check_regular, read_object
 from selfplay_pipeline.core.stopping import computing
-from selfplay_pipeline.engines.open import model_context_length, resolve_device
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.train.fit import offload_here
+from selfplay_pipeline.train.memory_check import offload_here
 from selfplay_pipeline.train.offline import TrainResult, check_options, plan_train
 from selfplay_pipeline.train.offline_stage import train_policy
 from selfplay_pipeline.train.process import Trainer
@@ -156,10 +156,10 @@ def _digest(path: Path) -> str:
 def trained_weights(config: Config) -> int:
     """Returns the number of weights that `imitate` trains: all weights of the model, or of its LoRA adapter."""
     try:
-        shapes = shapes_of(str(config.model))
+        sizes = sizes_of(str(config.model))
     except UserError as error:
         raise UserError(f"{error}; or give imitate.learning_rate (--learning-rate), which its size decides") from None
-    return shapes.adapter * config.train.lora_rank or shapes.parameters
+    return sizes.adapter * config.train.lora_rank or sizes.parameters
 
 
 def usual_rate(weights: int) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from selfplay_pipeline.core.shapes import Shapes
+from selfplay_pipeline.core.model_sizes import ModelSizes
 
 FULL = 4
 """Size in bytes of a float32 number, the type of master weights, reduced gradients and Adam's two moments."""
@@ -74,12 +74,12 @@ class Need:
     why: str
 
 
-def trainable(shapes: Shapes, setup: Setup) -> int:
+def trainable(sizes: ModelSizes, setup: Setup) -> int:
     """Returns the number of parameters that have gradients and optimizer states."""
-    return shapes.adapter * setup.lora_rank or shapes.parameters
+    return sizes.adapter * setup.lora_rank or sizes.parameters
 
 
-def layer_activations(shapes: Shapes, number: int) -> int:
+def layer_activations(sizes: ModelSizes, number: int) -> int:
     """Returns the bytes that a layer keeps of one token for its backward pass.
 
     These are the tensors that autograd saves in a decoder layer of Qwen2's or Llama's kind, in numbers. Each of two
@@ -89,55 +89,55 @@ def layer_activations(shapes: Shapes, number: int) -> int:
     this gives 6.5 MB per token for all layers; a measurement gave 6.3 MB. A test compares the estimate with what
     autograd saves.
     """
-    hidden = shapes.hidden
+    hidden = sizes.hidden
     norms = 2 * hidden * (FULL + 2 * number)
-    return norms + number * (3 * hidden + 2 * shapes.keys + 4 * shapes.intermediate)
+    return norms + number * (3 * hidden + 2 * sizes.keys + 4 * sizes.intermediate)
 
 
-def activations(shapes: Shapes, setup: Setup) -> int:
+def activations(sizes: ModelSizes, setup: Setup) -> int:
     """Returns the bytes that a pass keeps for its backward pass, without logits.
 
     With gradient checkpointing each layer keeps only its input, and one layer at a time is computed again. In addition,
     gradients of the feed-forward part exist during its backward pass (3i).
     """
-    layer = layer_activations(shapes, setup.bytes)
-    backward = 3 * shapes.intermediate * setup.bytes
+    layer = layer_activations(sizes, setup.bytes)
+    backward = 3 * sizes.intermediate * setup.bytes
     if setup.checkpointing:
-        return setup.tokens * (shapes.layers * shapes.hidden * setup.bytes + layer + backward)
-    return setup.tokens * (shapes.layers * layer + backward)
+        return setup.tokens * (sizes.layers * sizes.hidden * setup.bytes + layer + backward)
+    return setup.tokens * (sizes.layers * layer + backward)
 
 
-def logits(shapes: Shapes, setup: Setup) -> int:
+def logits(sizes: ModelSizes, setup: Setup) -> int:
     """Returns the bytes of logits, of the tensors computed from them, and of their gradients."""
-    return setup.tokens * shapes.vocabulary * LOGIT_BYTES
+    return setup.tokens * sizes.vocabulary * LOGIT_BYTES
 
 
-def packed_mask(shapes: Shapes, setup: Setup) -> int:
+def packed_mask(sizes: ModelSizes, setup: Setup) -> int:
     """Returns the bytes of the attention mask of packed rows.
 
     PyTorch's attention takes a mask of tokens × tokens, which it converts to the pass's dtype in each layer and keeps
     for the backward pass. Flash attention needs none; whether it is installed is not known here.
     """
-    kept = 1 if setup.checkpointing else shapes.layers
+    kept = 1 if setup.checkpointing else sizes.layers
     return setup.tokens**2 * (1 + kept * setup.bytes)
 
 
-def gathered(shapes: Shapes, setup: Setup) -> int:
+def gathered(sizes: ModelSizes, setup: Setup) -> int:
     """Returns the bytes of unsharded weights that FSDP gathers for a pass.
 
     verl shards each layer separately, and also embedding and head if they are not tied; tied ones stay gathered to the
     end. Two layers are gathered at a time, since the next is fetched while one computes.
     """
-    return setup.bytes * (shapes.embedding + shapes.head + 2 * shapes.layer)
+    return setup.bytes * (sizes.embedding + sizes.head + 2 * sizes.layer)
 
 
-def reduction(shapes: Shapes, setup: Setup) -> int:
+def reduction(sizes: ModelSizes, setup: Setup) -> int:
     """Returns the bytes that FSDP holds while it reduces the largest gradient: the gradient, a buffer and one shard."""
-    largest = trainable(shapes, setup) // shapes.layers if setup.lora_rank else max(shapes.embedding, shapes.layer)
+    largest = trainable(sizes, setup) // sizes.layers if setup.lora_rank else max(sizes.embedding, sizes.layer)
     return largest * (setup.bytes + FULL) + largest * FULL // setup.processes
 
 
-def needs(shapes: Shapes, setup: Setup) -> list[Need]:
+def needs(sizes: ModelSizes, setup: Setup) -> list[Need]:
     """Returns the parts of a training's peak memory: the backward pass of the second step, with optimizer states.
 
     Full training takes 16 bytes a parameter: verl keeps master weights in float32 (4), their gradients (4) and Adam's
@@ -148,7 +148,7 @@ def needs(shapes: Shapes, setup: Setup) -> list[Need]:
     Not all parts exist at the same time: a gradient is reduced after the activations are freed. But allocators do not
         return fragmented memory, so the sum is closer to the measured peak than the largest simultaneous use.
     """
-    own, frozen = trainable(shapes, setup), shapes.parameters if setup.lora_rank else 0
+    own, frozen = trainable(sizes, setup), sizes.parameters if setup.lora_rank else 0
     count, share = f"{own:,} × ", f" ÷ {setup.processes}" * (setup.processes > 1)
     share += ", in host memory" * setup.offload
     state = [
@@ -159,56 +159,56 @@ def needs(shapes: Shapes, setup: Setup) -> list[Need]:
     found = [Need(what, 0 if setup.offload else size // setup.processes, 0, why + share) for what, size, why in state]
     with_or_without = "with" if setup.checkpointing else "without"
     found += [
-        Need("gathered weights", gathered(shapes, setup), 0, f"{setup.bytes} bytes: embedding, head, two layers"),
-        Need("largest gradient", reduction(shapes, setup), 0, "before, while and after it is reduced"),
-        Need("activations", activations(shapes, setup), 0,
+        Need("gathered weights", gathered(sizes, setup), 0, f"{setup.bytes} bytes: embedding, head, two layers"),
+        Need("largest gradient", reduction(sizes, setup), 0, "before, while and after it is reduced"),
+        Need("activations", activations(sizes, setup), 0,
              f"{setup.tokens:,} tokens {with_or_without} gradient checkpointing"),
-        Need("logits", logits(shapes, setup), 0,
-             f"{setup.tokens:,} tokens × {shapes.vocabulary:,}"),
+        Need("logits", logits(sizes, setup), 0,
+             f"{setup.tokens:,} tokens × {sizes.vocabulary:,}"),
     ]  # fmt: skip
     if not setup.cuda:
-        return found + _beside_on_a_cpu(shapes, setup)
+        return found + _beside_on_a_cpu(sizes, setup)
     mask = Need(
-        "packed mask", packed_mask(shapes, setup), 0, f"{setup.tokens:,} × {setup.tokens:,}, without flash attention"
+        "packed mask", packed_mask(sizes, setup), 0, f"{setup.tokens:,} × {setup.tokens:,}, without flash attention"
     )
-    return [*found, mask, *_beside_on_gpus(shapes, setup, state)]
+    return [*found, mask, *_beside_on_gpus(sizes, setup, state)]
 
 
-def _beside_on_gpus(shapes: Shapes, setup: Setup, state: list[tuple[str, int, str]]) -> list[Need]:
+def _beside_on_gpus(sizes: ModelSizes, setup: Setup, state: list[tuple[str, int, str]]) -> list[Need]:
     """Returns the parts of a GPU node's host memory, and the parts of GPU memory other than tensors."""
     share = min(1.0, setup.processes_per_node / setup.processes)
     weights, gradients, optimizer = (size for _, size, _ in state)
-    rounded = pinned(shapes, setup) / (FULL * shapes.parameters)
+    rounded = pinned(sizes, setup) / (FULL * sizes.parameters)
     waiting = 0.0
     if setup.offload:
         waiting = share * ((weights + gradients) * rounded + optimizer)
     elif setup.shares_gpu:
         waiting = share * (weights + optimizer) * rounded
-    reference = share * setup.bytes * shapes.parameters * rounded if setup.reference and not setup.lora_rank else 0.0
-    loading = FULL * shapes.parameters * (1 if shapes.head else setup.processes_per_node)
+    reference = share * setup.bytes * sizes.parameters * rounded if setup.reference and not setup.lora_rank else 0.0
+    loading = FULL * sizes.parameters * (1 if sizes.head else setup.processes_per_node)
     return [
         Need("CUDA and NCCL", GPU_REST, PROCESS * setup.processes_per_node + RAY, "assumed, not measured"),
         *([Need("waiting server", SERVER_REST, PROCESS, "assumed, not measured")] if setup.shares_gpu else []),
         Need("offloaded" if setup.offload else "waiting trainer", 0, int(waiting), "pinned memory is rounded up"),
-        Need("reference model", 0, int(reference), f"{shapes.parameters:,} × {setup.bytes}, for the KL term"),
+        Need("reference model", 0, int(reference), f"{sizes.parameters:,} × {setup.bytes}, for the KL term"),
         Need("loading and saving", 0, loading, "all weights in float32"),
     ]
 
 
-def _beside_on_a_cpu(shapes: Shapes, setup: Setup) -> list[Need]:
-    reference = FULL * shapes.parameters // setup.processes if setup.reference and not setup.lora_rank else 0
+def _beside_on_a_cpu(sizes: ModelSizes, setup: Setup) -> list[Need]:
+    reference = FULL * sizes.parameters // setup.processes if setup.reference and not setup.lora_rank else 0
     return [
-        Need("reference model", reference, 0, f"{shapes.parameters:,} × 4, for the KL term"),
+        Need("reference model", reference, 0, f"{sizes.parameters:,} × 4, for the KL term"),
         Need("libraries", CPU_PROCESS, RAY if setup.processes > 1 else 0, "Python, PyTorch, verl, Ray"),
     ]
 
 
-def pinned(shapes: Shapes, setup: Setup) -> int:
+def pinned(sizes: ModelSizes, setup: Setup) -> int:
     """Returns the bytes of all parameter shards in pinned host memory, in float32.
 
     PyTorch's allocator rounds each shard up to a power of two (`aten/src/ATen/core/CachingHostAllocator.h`).
     """
-    shards = (FULL * -(-size // setup.processes) for size in shapes.tensors)
+    shards = (FULL * -(-size // setup.processes) for size in sizes.tensors)
     return setup.processes * sum(1 << (shard - 1).bit_length() for shard in shards)
 
 
@@ -233,23 +233,23 @@ class Room:
     """Bytes of each node's memory."""
 
 
-def lacks(shapes: Shapes, setup: Setup, room: Room) -> str | None:
+def lacks(sizes: ModelSizes, setup: Setup, room: Room) -> str | None:
     """Returns a description of the insufficient memory; None if everything fits."""
-    found = needs(shapes, setup)
+    found = needs(sizes, setup)
     return _too_small(on_device(found) if setup.cuda else 0, in_host(found, setup), room)
 
 
-def surely_lacks(shapes: Shapes, setup: Setup, room: Room) -> str | None:
+def surely_lacks(sizes: ModelSizes, setup: Setup, room: Room) -> str | None:
     """Returns a description of the memory that is insufficient even without the assumed parts; None if it may suffice.
 
     The remaining parts are weights, gradients and optimizer; on GPUs also the tensors of a pass, with half of the
     logits.
     """
-    found = {need.what: need for need in needs(shapes, setup)}
+    found = {need.what: need for need in needs(sizes, setup)}
     state = sum(found[what].device for what in STATE)
     if not setup.cuda:
         return _too_small(0, state * setup.processes_per_node, room)
-    state += sum(found[what].device for what in ("gathered weights", "activations")) + logits(shapes, setup) // 2
+    state += sum(found[what].device for what in ("gathered weights", "activations")) + logits(sizes, setup) // 2
     return _too_small(state, found["offloaded"].host if setup.offload else 0, room)
 
 
@@ -261,11 +261,11 @@ def _too_small(device: int, host: int, room: Room) -> str | None:
     return None
 
 
-def remedy(shapes: Shapes, setup: Setup, room: Room, longest: int = 1) -> str:
+def remedy(sizes: ModelSizes, setup: Setup, room: Room, longest: int = 1) -> str:
     """Returns advice: the settings that make the training fit, preferring those that cost the least.
 
     Args:
-        shapes: Sizes of the model.
+        sizes: Sizes of the model.
         setup: The current settings.
         room: The available memory.
         longest: Tokens of the longest row, which a pass must hold; only a shorter context makes rows shorter.
@@ -280,7 +280,7 @@ def remedy(shapes: Shapes, setup: Setup, room: Room, longest: int = 1) -> str:
             said = " and ".join(filter(None, [words, f"train.max_tokens_per_pass {tokens}", shorter]))
             cheap.append((said, replace(last, tokens=tokens)))
     for words, tried in [*cheap, *_dearer(setup, cheap)]:
-        if words and lacks(shapes, tried, room) is None:
+        if words and lacks(sizes, tried, room) is None:
             return f"set {words}"
     return "take a smaller model, more GPUs, or larger ones"
 
@@ -300,9 +300,9 @@ def gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB"
 
 
-def kv_bytes(shapes: Shapes, half: bool) -> int:
+def kv_bytes(sizes: ModelSizes, half: bool) -> int:
     """Returns the bytes of one token's keys and values in all layers."""
-    return 2 * shapes.layers * shapes.keys * (2 if half else 4)
+    return 2 * sizes.layers * sizes.keys * (2 if half else 4)
 
 
 @dataclass(frozen=True)
@@ -316,7 +316,7 @@ class Disk:
     """Size of the float32 weights that verl keeps next to a state until the checkpoint is exported."""
 
 
-def disk(shapes: Shapes, setup: Setup) -> Disk:
+def disk(sizes: ModelSizes, setup: Setup) -> Disk:
     """Returns the disk space of a training: the checkpoint in the passes' dtype, the trained weights in float32."""
-    own = trainable(shapes, setup)
-    return Disk(checkpoint=setup.bytes * shapes.parameters, state=(FULL + ADAM) * own, saving=FULL * own)
+    own = trainable(sizes, setup)
+    return Disk(checkpoint=setup.bytes * sizes.parameters, state=(FULL + ADAM) * own, saving=FULL * own)

@@ -14,20 +14,19 @@ from selfplay_pipeline.config.identity import check_same, deciding, portable
 from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
-from selfplay_pipeline.core.content import content_hash, file_hash
+from selfplay_pipeline.core.content_hash import content_hash, file_hash
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.folders import TRAINING
+from selfplay_pipeline.core.gpus import Device, resolve_device
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.core.stopping import computing
-from selfplay_pipeline.engines.open import Device, resolve_device
 from selfplay_pipeline.generate.preflight import check_gpus
 from selfplay_pipeline.train.adapter import check_targets
 from selfplay_pipeline.train.cluster import check_cluster
-from selfplay_pipeline.train.fit import check_fits
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
-from selfplay_pipeline.train.launch import Export, Launch
+from selfplay_pipeline.train.memory_check import check_fits
 from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
 from selfplay_pipeline.train.saves import (
     HELD_OUT_LOSSES,
@@ -39,6 +38,7 @@ from selfplay_pipeline.train.saves import (
     saved_adapter,
     saved_step,
 )
+from selfplay_pipeline.train.task import Export, Task
 from selfplay_pipeline.train.verl_overrides import (
     environment,
     metrics_path,
@@ -224,7 +224,7 @@ def prepare_training(config: TrainConfig, trainer: Trainer, log: Path) -> None:
     """
     device = resolve_device(config.device)
     start, overrides = start_settings(config, device), preparing_overrides(config, device)
-    trainer.prepare(start, Launch(log=log, overrides=overrides, joins_cluster=config.joins_cluster))
+    trainer.prepare(start, Task(log=log, overrides=overrides, joins_cluster=config.joins_cluster))
 
 
 async def _run_verl(
@@ -237,14 +237,14 @@ async def _run_verl(
     trainer: Trainer,
 ) -> None:
     state, device = state_dir(config), resolve_device(config.device)
-    launch = Launch(
+    task = Task(
         log=log_path(config),
         overrides=verl_overrides(config, data, len(groups), device) if done < planned else [],
         export=export_of(config, device, planned),
         joins_cluster=config.joins_cluster,
     )
     follow = follower(NewLines(metrics_path(config)).read, done, watch)
-    await trainer.run(start_settings(config, device), launch, follow)
+    await trainer.run(start_settings(config, device), task, follow)
     write_json(state / "exported.json", {"step": planned})
 
 

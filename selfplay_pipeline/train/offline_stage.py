@@ -10,8 +10,8 @@ from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.engines.open import resolve_device
-from selfplay_pipeline.train.fit import offload_here
+from selfplay_pipeline.core.gpus import resolve_device
+from selfplay_pipeline.train.memory_check import offload_here
 from selfplay_pipeline.train.offline import TrainResult, run_train
 from selfplay_pipeline.train.process import Trainer
 

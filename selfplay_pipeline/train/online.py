@@ -17,14 +17,13 @@ from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.convert.parquet import batches, readable
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, write_json
+from selfplay_pipeline.core.gpus import resolve_device
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import check_regular, parse_json
 from selfplay_pipeline.core.stopping import computing
-from selfplay_pipeline.engines.open import resolve_device
 from selfplay_pipeline.games.base import Game, GameSettings, read_state
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.train.cluster import check_cluster
-from selfplay_pipeline.train.launch import Launch
 from selfplay_pipeline.train.offline import (
     check_claim,
     check_options,
@@ -49,6 +48,7 @@ from selfplay_pipeline.train.online_overrides import (
 from selfplay_pipeline.train.online_states import MONITOR_SPLIT, SCHEMA, Perspectives
 from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
 from selfplay_pipeline.train.saves import NewLines, go_back_to_last_logged_save, keep_lines, prune, read_lines
+from selfplay_pipeline.train.task import Task
 from selfplay_pipeline.train.verl_overrides import environment, metrics_path, state_dir
 
 WRITER = "`selfplay games` writes it"
@@ -115,7 +115,7 @@ async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
         for path in (metrics_path(config), *config.output.glob("server_*_weights.jsonl")):
             keep_lines(path, done)
         if done < planned or not exported(state, checkpoint):
-            launch = Launch(
+            task = Task(
                 log=log_path(config),
                 config=config_folder() / f"{CONFIG_NAME}.yaml",
                 overrides=online_overrides(config, games, device) if done < planned else [],
@@ -127,7 +127,7 @@ async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
             logged = NewLines(verl_log(config))
             with Trainer() as trainer:
                 follow = follower(lambda: _absorb(config, logged.read()), done or -1, watch)
-                await trainer.run(StartSettings((), env), launch, follow)
+                await trainer.run(StartSettings((), env), task, follow)
             write_json(state / "exported.json", {"step": planned})
         lines = read_lines(metrics_path(config))
         if [line["step"] for line in lines] != list(range(planned + 1)):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config.online import OnlineConfig, tokens_per_pass
-from selfplay_pipeline.engines.open import Device
+from selfplay_pipeline.core.gpus import Device
 from selfplay_pipeline.games.registry import known, place_of
 from selfplay_pipeline.train.verl_overrides import (
     everywhere,

@@ -10,13 +10,14 @@ from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import check_is_folder
 from selfplay_pipeline.core.folders import TRAINING, check_folder
+from selfplay_pipeline.core.gpus import resolve_device
+from selfplay_pipeline.core.model_sizes import model_context_length
 from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.engines.compiler import check_compiler
-from selfplay_pipeline.engines.open import model_context_length, resolve_device
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.preflight import check_context, check_not_shared
 from selfplay_pipeline.generate.stage import check_trainable
-from selfplay_pipeline.train.fit import check_fits, offload_here
+from selfplay_pipeline.train.memory_check import check_fits, offload_here
 from selfplay_pipeline.train.offline import check_adapter, check_training
 from selfplay_pipeline.train.online import OnlineResult, check_begun, check_sizes, run_online
 from selfplay_pipeline.train.online_states import write_games

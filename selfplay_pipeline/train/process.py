@@ -15,8 +15,8 @@ from pathlib import Path
 from selfplay_pipeline.core.loopback import TAKEN
 from selfplay_pipeline.core.processes import Child, last_lines, spawn, was_logged
 from selfplay_pipeline.core.reporting import logger
-from selfplay_pipeline.train.launch import REASON, Launch, ended_file
 from selfplay_pipeline.train.stopped import prepare_reason, take_reason
+from selfplay_pipeline.train.task import REASON, Task, ended_file
 
 POLL_SECONDS = 0.05
 MAX_REPEATS = 2
@@ -67,11 +67,11 @@ class Process:
         """Whether the last task is done."""
         return ended_file(self._folder, self._tasks - 1).exists()
 
-    def send(self, launch: Launch) -> None:
+    def send(self, task: Task) -> None:
         """Send a task to the process."""
-        self._logs.setdefault(launch.log, _size(launch.log))
+        self._logs.setdefault(task.log, _size(task.log))
         prepare_reason(self._folder / REASON)
-        self._child.send(launch.model_dump_json())
+        self._child.send(task.model_dump_json())
         self._tasks += 1
 
     def take_reason(self) -> str | None:
@@ -108,17 +108,17 @@ class Trainer:
         """Process id of the supervisor, None if there is no process."""
         return None if self._process is None else self._process.pid
 
-    def prepare(self, start: StartSettings, launch: Launch) -> None:
+    def prepare(self, start: StartSettings, task: Task) -> None:
         """Start a process that loads the model in the background, unless a suitable one runs; arguments as in `run`."""
         if not self._fits(start):
-            self._started(start, launch.log).send(launch)
+            self._started(start, task.log).send(task)
 
-    async def run(self, start: StartSettings, launch: Launch, watch: Callable[[], bool]) -> None:
+    async def run(self, start: StartSettings, task: Task, watch: Callable[[], bool]) -> None:
         """Run a task to its end; a start with a transient fault is repeated.
 
         Args:
             start: Settings that the task needs; a process with other settings is replaced.
-            launch: The task.
+            task: The task.
             watch: Function that is called repeatedly during the task and once after it; returns whether the task has
                 written anything yet.
 
@@ -126,19 +126,17 @@ class Trainer:
             TrainError: verl failed.
         """
         repeats = 0
-        while fault := await self._run(start, launch, watch, repeats < MAX_REPEATS):
+        while fault := await self._run(start, task, watch, repeats < MAX_REPEATS):
             repeats += 1
             again = f"starting it again ({repeats} of {MAX_REPEATS})"
-            logger.warning(f"{PASSING[fault]} before the first step ({fault}; see {launch.log}); {again}")
+            logger.warning(f"{PASSING[fault]} before the first step ({fault}; see {task.log}); {again}")
 
-    async def _run(
-        self, start: StartSettings, launch: Launch, watch: Callable[[], bool], may_repeat: bool
-    ) -> str | None:
+    async def _run(self, start: StartSettings, task: Task, watch: Callable[[], bool], may_repeat: bool) -> str | None:
         """Run a task to its end; returns the transient fault if the task did not begin and may be repeated."""
         process = self._process
         if process is None or not self._fits(start):
-            process = self._started(start, launch.log)
-        process.send(launch)
+            process = self._started(start, task.log)
+        process.send(task)
         try:
             over = begun = False
             while not over:
@@ -155,10 +153,8 @@ class Trainer:
             if may_repeat and not begun and (fault := process.passing_fault()):
                 return fault
             if reason:
-                raise TrainError(f"the training stopped: {reason} (all of it: {launch.log})")
-            raise TrainError(
-                f"verl ended with exit code {code}; the end of {launch.log}:\n{last_lines(launch.log, 25)}"
-            )
+                raise TrainError(f"the training stopped: {reason} (all of it: {task.log})")
+            raise TrainError(f"verl ended with exit code {code}; the end of {task.log}:\n{last_lines(task.log, 25)}")
         return None
 
     def stop(self) -> None:

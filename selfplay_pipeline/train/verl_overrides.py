@@ -13,9 +13,9 @@ from packaging.version import Version
 
 from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.gpus import Device
 from selfplay_pipeline.core.hub import config_of
 from selfplay_pipeline.core.loopback import loopback_environment
-from selfplay_pipeline.engines.open import Device
 from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
 
 PARTS = "selfplay_pipeline.train.verl"

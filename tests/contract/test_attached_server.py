@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 from shared_server import Server
 
-from bench.beside import MODELS, checked
-from selfplay_pipeline.core.content import content_hash
+from bench.shared_server import MODELS, checked
+from selfplay_pipeline.core.content_hash import content_hash
 
 CONFIG = """\
 base: tiny_honest

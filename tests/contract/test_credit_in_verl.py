@@ -16,7 +16,7 @@ from training_rows import training_row, write_training_rows
 
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.convert.rows import CREDITS
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.train.credit import turn_advantages
 from selfplay_pipeline.train.offline import run_train
 from selfplay_pipeline.train.process import Trainer

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jinja2 import Template
 from tokenizers import AddedToken
 
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
 from selfplay_pipeline.games.base import Game, ScriptedPlayer, Session, Status, Step, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
@@ -23,7 +23,7 @@ from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 from selfplay_pipeline.generate.episode import ContextFull, Episode
 from selfplay_pipeline.generate.players import PolicyPlayer, SeatedScript
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 BOARD = MatchingConfig(size=3, max_score=9, scale_max=1, hard_factor=0, max_length=12, max_errors=3)
@@ -124,10 +124,10 @@ def make_episode(
     stop = {Status.ENGINE_FAILURE: EngineError, Status.CONTEXT_LENGTH: ContextFull}[ends_with]
     engine = RandomTurns(chat, state, habits, np.random.default_rng([seed, group, episode]), ends_after, stop)
     seat = PolicyPlayer(engine, chat, policy, context_length=1 << 30)
-    sitting = Sitting(game, state, [seat] * 2, f"s{seed}-g{group:06d}-p{episode}", (seed, group, episode))
-    engine.episode = sitting.episode
-    sitting.episode.play_out()
-    return sitting.record(policy)
+    seated = SeatedEpisode(game, state, [seat] * 2, f"s{seed}-g{group:06d}-p{episode}", (seed, group, episode))
+    engine.episode = seated.episode
+    seated.episode.play_out()
+    return seated.record(policy)
 
 
 def play_scripts(game: Game, state: Any, scripts: Sequence[ScriptedPlayer], rng: np.random.Generator) -> Episode:

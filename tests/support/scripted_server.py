@@ -16,7 +16,7 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import EpisodeRecord
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 T = TypeVar("T")
@@ -78,8 +78,8 @@ def played(chat: ChatTokenizer, replies: Sequence[list[int]], config: MatchingCo
 
     async def act(engine: SGLangEngine) -> EpisodeRecord:
         me = PolicyPlayer(engine, chat, policy, 100_000)
-        sitting = Sitting(game, game.sample_state(state_rng(0, 0)), [me, me], "g", (0, 0, 0))
-        await sitting.episode.run()
-        return sitting.record(policy)
+        seated = SeatedEpisode(game, game.sample_state(state_rng(0, 0)), [me, me], "g", (0, 0, 0))
+        await seated.episode.run()
+        return seated.record(policy)
 
     return answering([reply[:limit] for reply in replies], act)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from selfplay_pipeline.convert.check import check_parquet
+from selfplay_pipeline.convert.parquet_check import check_parquet
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked
 from selfplay_pipeline.generate.records import read_episodes

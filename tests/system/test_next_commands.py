@@ -6,7 +6,7 @@ from pathlib import Path
 from command import next_words, selfplay
 from test_train import farthest
 
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.generate.records import read_episodes
 
 PLAYED, USUAL = "data/tiny_model", "data/tiny_honest_model"

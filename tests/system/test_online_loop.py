@@ -39,7 +39,7 @@ from selfplay_pipeline.games.base import Game, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import EpisodeRecord
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.train.online_overrides import CONFIG_NAME, StatesFile, config_folder, online_overrides
 from selfplay_pipeline.train.online_states import game_rows
@@ -81,10 +81,10 @@ def with_rewards_of_their_own(groups: int) -> tuple[Game, list[EpisodeRecord]]:
         engine = Script(game, ChatTokenizer.load(BARGAINER), seed=EPISODES * group + episode)
         players = [PolicyPlayer(engine, engine.chat, POLICY, LIMIT)] * len(game.roles)
         state = game.sample_state(state_rng(0, group))
-        sitting = Sitting(game, state, players, f"g{group}-{episode}", (0, group, episode))
-        engine.episode = sitting.episode
-        sitting.episode.play_out()
-        records.append(sitting.record(POLICY))
+        seated = SeatedEpisode(game, state, players, f"g{group}-{episode}", (0, group, episode))
+        engine.episode = seated.episode
+        seated.episode.play_out()
+        records.append(seated.record(POLICY))
     return game, records
 
 

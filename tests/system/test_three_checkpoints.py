@@ -14,11 +14,11 @@ from test_rooms import RoomsGame, RoomsSession, RoomsState
 
 from bench.serving import RecordingEngine
 from selfplay_pipeline.config.load import load_config
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.engines.types import Completion, SamplingParams
 from selfplay_pipeline.games.base import MESSAGE, Step
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.seats import seat_players, seats_named
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record
@@ -80,11 +80,11 @@ def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_pla
             players = [replace(by_name[name], engine=recorders[name]) for name in names]
             state = RoomsState(numbers=(3, 4))
             episodes = [
-                Sitting(RoundGame(), state, players, f"e{number}", (0, 0, number)) for number in range(EPISODES)
+                SeatedEpisode(RoundGame(), state, players, f"e{number}", (0, 0, number)) for number in range(EPISODES)
             ]
             await asyncio.gather(*(one.episode.run() for one in episodes))
-            fourth = await servers.serving(fourth_model, beside=PLAYERS[1:])
-            last = await servers.serving(PLAYERS[2], beside=[fourth_model, PLAYERS[1]])
+            fourth = await servers.serving(fourth_model, keep=PLAYERS[1:])
+            last = await servers.serving(PLAYERS[2], keep=[fourth_model, PLAYERS[1]])
             records = [one.record(policy) for one in episodes]
             return records, await fourth.generate(PROMPT, params), await last.generate(PROMPT, params)
 

@@ -28,7 +28,7 @@ from training_rows import training_row, write_training_rows
 
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.core import reporting
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.groups import read_data
 from selfplay_pipeline.train.offline import TrainResult, prepare_training, run_train

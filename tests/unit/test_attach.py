@@ -12,7 +12,7 @@ from tenacity import wait_none
 from test_client import PARAMS, Launched
 from test_shared_gpu import SGLang
 
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines import client, server_lock
 from selfplay_pipeline.engines.attached import AttachedServer

@@ -32,7 +32,7 @@ from selfplay_pipeline.generate.chat_player import ChatPartner
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import CHAT, POLICY, PartnerUsage, read_episodes
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.seats import check_players
 from selfplay_pipeline.generate.stage import generate_episodes, plan_generate
 from selfplay_pipeline.iterate.folder import RunDirectory
@@ -409,37 +409,37 @@ def play_one(endpoint, *, max_length=8, talker="sharing", **options):
         client = ChatClient(PartnerConfig(base_url=endpoint.url, **options), first_pause=0.001)
         game = MatchingGame(SHORT.model_copy(update={"max_length": max_length}))
         state = game.sample_state(state_rng(0, 0))
-        sitting = Sitting(game, state, [Scripted(talker), ChatPartner.of(client, game)], "game", (0, 0, 0))
-        await sitting.episode.run()
+        seated = SeatedEpisode(game, state, [Scripted(talker), ChatPartner.of(client, game)], "game", (0, 0, 0))
+        await seated.episode.run()
         await client.close()
-        return sitting
+        return seated
 
     return asyncio.run(script())
 
 
 class TestSeat:
     def test_it_reads_what_any_player_reads_under_the_shy_rules(self, endpoint):
-        sitting = play_one(endpoint)
-        opening = sitting.episode.session.opening(1)
+        seated = play_one(endpoint)
+        opening = seated.episode.session.opening(1)
         system, first = endpoint.requests[0]["messages"]
         assert system["role"] == "system" and first["role"] == "user"
         assert system["content"].startswith(opening.system)
         for rule in ("Never volunteer", "only when your partner asks about exactly that pair", "vaguely", "honestly"):
             assert rule in system["content"].removeprefix(opening.system)
         assert first["content"].startswith(opening.observation)
-        assert sitting.episode.session.opening(0).observation not in json.dumps(endpoint.requests)
+        assert seated.episode.session.opening(0).observation not in json.dumps(endpoint.requests)
 
     def test_its_turns_are_recorded_with_their_finish_reason_and_a_cut_one_is_an_error(self, endpoint):
         endpoint.script = [says("[message] I was about to", reason="length")]
-        sitting = play_one(endpoint)
-        turns = [turn for turn in sitting.episode.turns if turn.seat == 1]
+        seated = play_one(endpoint)
+        turns = [turn for turn in seated.episode.turns if turn.seat == 1]
         assert (turns[0].finish_reason, turns[0].error_kind) == ("length", "cut")
         assert {turn.finish_reason for turn in turns[1:]} == {"stop"}
         assert "too long" in endpoint.requests[1]["messages"][-1]["content"]
 
     def test_its_tokens_are_apart_from_those_of_the_policys_engine(self, endpoint):
-        sitting = play_one(endpoint)
-        seat = sitting.episode.seats[1]
+        seated = play_one(endpoint)
+        seat = seated.episode.seats[1]
         assert (seat.prompt_tokens, seat.cached_tokens) == (0, 0)
         assert seat.usage.requests == len(endpoint.requests)
         assert seat.usage.prompt_tokens == 100 * len(endpoint.requests)

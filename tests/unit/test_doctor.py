@@ -12,8 +12,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.online import tokens_per_pass
 from selfplay_pipeline.config.training import TrainOptions
 from selfplay_pipeline.core.hub import look_for
-from selfplay_pipeline.core.shapes import Shapes, shapes_of
-from selfplay_pipeline.train.fit import meaning_of_offload, setup_of
+from selfplay_pipeline.core.model_sizes import ModelSizes, sizes_of
 from selfplay_pipeline.train.memory import (
     STATE,
     Room,
@@ -29,6 +28,7 @@ from selfplay_pipeline.train.memory import (
     remedy,
     surely_lacks,
 )
+from selfplay_pipeline.train.memory_check import resolve_offload, setup_of
 
 GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
 GB = 10**9
@@ -36,15 +36,15 @@ H100 = Room(gpu=80 * GB, host=None)
 
 
 @pytest.fixture(scope="module")
-def qwen() -> Shapes:
-    return shapes_of(GPU_MODEL)
+def qwen() -> ModelSizes:
+    return sizes_of(GPU_MODEL)
 
 
-def state(shapes: Shapes, setup: Setup) -> int:
-    return sum(need.device for need in needs(shapes, setup) if need.what in STATE)
+def state(sizes: ModelSizes, setup: Setup) -> int:
+    return sum(need.device for need in needs(sizes, setup) if need.what in STATE)
 
 
-def test_the_gpu_model_is_counted_without_a_hub_to_the_last_parameter(qwen: Shapes) -> None:
+def test_the_gpu_model_is_counted_without_a_hub_to_the_last_parameter(qwen: ModelSizes) -> None:
     assert qwen.parameters == 7_615_616_512  # model.safetensors.index.json of the hub: 15,231,233,024 bytes in bfloat16
     assert (qwen.layers, qwen.hidden, qwen.context) == (28, 3584, 32768)
     assert qwen.embedding == qwen.head == 152064 * 3584
@@ -55,34 +55,34 @@ def test_a_shipped_model_has_as_many_parameters_as_its_weights_have_numbers() ->
     from selfplay_pipeline.core.shipped import shipped
 
     folder = shipped("data/tiny_model")
-    assert shapes_of(folder).parameters == number_of_weights(Path(folder))
+    assert sizes_of(folder).parameters == number_of_weights(Path(folder))
 
 
 class TestArithmetic:
     """The figures of the audit, for Qwen2.5-7B."""
 
-    def test_full_training_takes_16_bytes_a_parameter(self, qwen: Shapes) -> None:
+    def test_full_training_takes_16_bytes_a_parameter(self, qwen: ModelSizes) -> None:
         assert state(qwen, Setup(processes=1, tokens=1)) == 16 * qwen.parameters == pytest.approx(122 * GB, rel=0.01)
         assert state(qwen, Setup(processes=8, tokens=1)) == pytest.approx(15.2 * GB, rel=0.01)
 
-    def test_a_token_takes_6_mb_of_activations_3_mb_of_logits_and_57_kb_of_cache(self, qwen: Shapes) -> None:
+    def test_a_token_takes_6_mb_of_activations_3_mb_of_logits_and_57_kb_of_cache(self, qwen: ModelSizes) -> None:
         assert qwen.layers * layer_activations(qwen, 2) == pytest.approx(6.3e6, rel=0.05)
         assert logits(qwen, Setup(processes=8, tokens=1000)) == pytest.approx(3.04 * GB, rel=0.01)
         assert kv_bytes(qwen, half=True) == 57344
 
-    def test_eight_gpus_without_checkpointing_hold_at_most_6600_tokens_a_pass(self, qwen: Shapes) -> None:
+    def test_eight_gpus_without_checkpointing_hold_at_most_6600_tokens_a_pass(self, qwen: ModelSizes) -> None:
         without = Setup(processes=8, processes_per_node=8, tokens=1)
         most = max(
             tokens for tokens in range(100, 20000, 100) if not lacks(qwen, replace(without, tokens=tokens), H100)
         )
         assert 5000 < most < 6700
 
-    def test_lora_has_gradients_and_optimizer_of_the_adapter_alone(self, qwen: Shapes) -> None:
+    def test_lora_has_gradients_and_optimizer_of_the_adapter_alone(self, qwen: ModelSizes) -> None:
         setup = Setup(processes=1, tokens=1, lora_rank=32)
         adapter = 28 * 32 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
         assert state(qwen, setup) == 4 * qwen.parameters + 16 * adapter
 
-    def test_offloading_moves_the_state_to_the_host_where_pinned_memory_is_rounded_up(self, qwen: Shapes) -> None:
+    def test_offloading_moves_the_state_to_the_host_where_pinned_memory_is_rounded_up(self, qwen: ModelSizes) -> None:
         found = needs(qwen, Setup(processes=1, tokens=8192, checkpointing=True, offload=True))
         assert sum(need.device for need in found if need.what in STATE) == 0
         (host,) = (need.host for need in found if need.what == "offloaded")
@@ -91,7 +91,7 @@ class TestArithmetic:
     @pytest.mark.parametrize("waits", [{"offload": True}, {"shares_gpu": True}, {}])
     @pytest.mark.parametrize("nodes", [1, 2, 4])
     def test_each_node_holds_its_share_of_all_that_waits_in_host_memory(
-        self, qwen: Shapes, nodes: int, waits: dict[str, bool]
+        self, qwen: ModelSizes, nodes: int, waits: dict[str, bool]
     ) -> None:
         def host(nodes: int) -> dict[str, int]:
             setup = Setup(processes=8 * nodes, processes_per_node=8, tokens=1, reference=True, **waits)
@@ -105,7 +105,7 @@ class TestArithmetic:
 
     @pytest.mark.parametrize("cuda", [True, False])
     def test_a_reference_model_takes_memory_with_a_kl_term_and_without_an_adapter_only(
-        self, qwen: Shapes, cuda: bool
+        self, qwen: ModelSizes, cuda: bool
     ) -> None:
         def size(**changes: Any) -> int:
             found = needs(qwen, Setup(processes=2, tokens=1, cuda=cuda, **changes))
@@ -114,7 +114,7 @@ class TestArithmetic:
         assert size(reference=True) > 0
         assert size() == size(lora_rank=8) == size(reference=True, lora_rank=8) == 0
 
-    def test_a_trainer_state_takes_91_gb_and_the_disk_of_two_trainings_230(self, qwen: Shapes) -> None:
+    def test_a_trainer_state_takes_91_gb_and_the_disk_of_two_trainings_230(self, qwen: ModelSizes) -> None:
         written = disk(qwen, Setup(processes=1, tokens=1))
         assert written.state == pytest.approx(91 * GB, rel=0.01)
         assert 2 * written.state + written.saving + written.checkpoint == pytest.approx(230 * GB, rel=0.02)
@@ -146,29 +146,29 @@ def test_a_layer_keeps_for_its_backward_pass_what_is_counted(kind: str) -> None:
         result = model(torch.zeros(1, tokens, dtype=torch.long), use_cache=False)
     measured = sum(storage.nbytes() for storage in kept.values()) / tokens / config.num_hidden_layers
     assert result.last_hidden_state.requires_grad
-    shapes = Shapes(0, (), 0, 0, 0, 2, 896, 4864, 128, 64, 0, 0)
-    assert layer_activations(shapes, 4 if kind == "float32" else 2) == pytest.approx(measured, rel=0.1)
+    sizes = ModelSizes(0, (), 0, 0, 0, 2, 896, 4864, 128, 64, 0, 0)
+    assert layer_activations(sizes, 4 if kind == "float32" else 2) == pytest.approx(measured, rel=0.1)
 
 
 class TestDecisions:
     def options(self, **changes: Any) -> TrainOptions:
         return load_config("default", {"device": "cuda", **changes}, gpus=1).train
 
-    def offload(self, qwen: Shapes, room: Room, **changes: Any) -> str:
+    def offload(self, qwen: ModelSizes, room: Room, **changes: Any) -> str:
         options = self.options(**changes)
-        return meaning_of_offload(options, qwen, setup_of(options, "cuda"), room)
+        return resolve_offload(options, qwen, setup_of(options, "cuda"), room)
 
-    def test_weights_leave_the_gpus_where_these_cannot_hold_them_and_only_there(self, qwen: Shapes) -> None:
+    def test_weights_leave_the_gpus_where_these_cannot_hold_them_and_only_there(self, qwen: ModelSizes) -> None:
         assert self.offload(qwen, H100) == "cpu"
         assert self.offload(qwen, H100, **{"train.gpus_per_node": 8}) == "none"
         assert self.offload(qwen, H100, **{"train.offload": "none"}) == "none"
         assert self.offload(qwen, Room(None, None)) == "none", "of a GPU whose memory is not known nothing is decided"
 
-    def test_the_defaults_with_a_gpu_fit_one_h100_and_eight(self, qwen: Shapes) -> None:
+    def test_the_defaults_with_a_gpu_fit_one_h100_and_eight(self, qwen: ModelSizes) -> None:
         for gpus in (1, 8):
             options = self.options(**{"train.gpus_per_node": gpus})
             setup = setup_of(options, "cuda", shares_gpu=True)
-            setup = replace(setup, offload=meaning_of_offload(options, qwen, setup, H100) == "cpu")
+            setup = replace(setup, offload=resolve_offload(options, qwen, setup, H100) == "cpu")
             assert lacks(qwen, setup, H100) is None
 
     def test_a_file_of_ones_own_keeps_the_defaults_of_a_gpu(self, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ class TestDecisions:
         context = config.engine.context_length
         assert context == tokens_per_pass(config.train, "cuda", context) == 8192
 
-    def test_the_remedy_is_the_cheapest_that_fits(self, qwen: Shapes) -> None:
+    def test_the_remedy_is_the_cheapest_that_fits(self, qwen: ModelSizes) -> None:
         eight = Setup(processes=8, processes_per_node=8, tokens=8192)
         assert remedy(qwen, eight, H100) == "set train.gradient_checkpointing true"
         long = replace(eight, tokens=32768, checkpointing=True)
@@ -189,7 +189,7 @@ class TestDecisions:
         assert remedy(qwen, one, Room(80 * GB, 64 * GB)) == "set train.lora_rank 32"
         assert remedy(qwen, one, Room(8 * GB, 8 * GB)).startswith("take a smaller model, more GPUs")
 
-    def test_nothing_is_refused_that_may_fit(self, qwen: Shapes) -> None:
+    def test_nothing_is_refused_that_may_fit(self, qwen: ModelSizes) -> None:
         one = Setup(processes=1, tokens=8192, checkpointing=True)
         assert surely_lacks(qwen, one, H100) is not None
         tight = Room(gpu=on_device(needs(qwen, one)) - 5 * GB, host=None)
@@ -224,7 +224,7 @@ class TestCommand:
         assert "one_gpu (for a machine with one GPU)" in done.stderr
 
     @pytest.mark.parametrize("nodes", [1, 2])
-    def test_eight_h100_hold_a_share_of_the_state_each(self, qwen: Shapes, nodes: int) -> None:
+    def test_eight_h100_hold_a_share_of_the_state_each(self, qwen: ModelSizes, nodes: int) -> None:
         done = doctor("--gpus", "8", "--gpu-memory", "80", "--nodes", str(nodes), "--json")
         found = json.loads(done.stdout)
         assert done.returncode == 0 and found["fits"]
@@ -265,7 +265,7 @@ class TestCommand:
         assert f"NO  folders: {tmp_path / 'file'}: is a file; give a folder" in " ".join(done.stdout.split("\n"))
 
     def test_a_folder_with_a_configuration_alone_is_enough(self, tmp_path: Path) -> None:
-        from selfplay_pipeline.core.shapes import KNOWN
+        from selfplay_pipeline.core.model_sizes import KNOWN
 
         (tmp_path / "config.json").write_bytes(KNOWN[GPU_MODEL].read_bytes())
         done = doctor("--gpus", "8", "--model", str(tmp_path))
@@ -311,6 +311,6 @@ def test_a_loop_whose_training_cannot_fit_is_refused_before_it_plays(tmp_path: P
 
 
 def test_a_described_cpu_is_counted_too() -> None:
-    tiny = shapes_of(load_config("tiny", {}).model or "")
+    tiny = sizes_of(load_config("tiny", {}).model or "")
     setup = setup_of(TrainOptions(), "cpu", tokens=1000)
     assert in_host(needs(tiny, setup), setup) < 3 * GB

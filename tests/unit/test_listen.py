@@ -154,7 +154,7 @@ class Unlucky(TransformersEngine):
 @pytest.mark.long
 def test_where_episodes_are_lost_the_command_fails_and_the_same_one_plays_them(tmp_path, monkeypatch):
     def listening(engine):
-        async def serving(servers, checkpoint, *, beside=()):
+        async def serving(servers, checkpoint, *, keep=()):
             return engine("data/tiny_honest_model")
 
         monkeypatch.setattr(Servers, "serving", serving)

@@ -20,7 +20,7 @@ from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.players import PolicyPlayer
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.train.online import read_rows
 from selfplay_pipeline.train.online_figures import to_line
@@ -165,7 +165,7 @@ def random_words(rng, state) -> str:
 def read_by(seat, chat, game, state, words) -> list[int]:
     """The player's prompt after these words, in the seats that offline and online play sit in."""
     policy = PolicyPlayer(engine=None, chat=chat, policy=POLICY, context_length=1_000_000)
-    episode = Sitting(game, state, [policy, policy], "game", (0, 0, 0)).episode
+    episode = SeatedEpisode(game, state, [policy, policy], "game", (0, 0, 0)).episode
     for text in words:
         if episode.session.status is not None:
             break

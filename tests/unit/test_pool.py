@@ -13,7 +13,7 @@ from test_client import PARAMS
 from test_shared_gpu import SGLang
 
 from selfplay_pipeline.config.schema import Config, EngineConfig
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines import client, server_lock
 from selfplay_pipeline.engines.pool import EnginePool, engine_for, log_name, plan
@@ -80,7 +80,7 @@ def test_attached_servers_that_are_fewer_than_the_checkpoints_are_refused(urls, 
 
 
 @pytest.mark.parametrize(
-    ("held", "asked", "beside", "engine"),
+    ("held", "asked", "keep", "engine"),
     [
         (["", ""], "a", [], 0),
         (["a", ""], "a", ["b"], 0),  # stays
@@ -92,8 +92,8 @@ def test_attached_servers_that_are_fewer_than_the_checkpoints_are_refused(urls, 
         (["a"], "b", [], 0),
     ],
 )
-def test_a_checkpoint_keeps_its_engine_while_it_is_needed(held, asked, beside, engine):
-    assert engine_for(held, asked, beside) == engine
+def test_a_checkpoint_keeps_its_engine_while_it_is_needed(held, asked, keep, engine):
+    assert engine_for(held, asked, keep) == engine
 
 
 @given(st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=3, unique=True), max_size=12))
@@ -134,11 +134,11 @@ def serves(servers: Sequence[SGLang]) -> set[str]:
 async def test_three_checkpoints_play_with_each_other_on_three_servers_and_with_more_one_after_the_other():
     servers = [SGLang() for _ in range(3)]
     async with await begun(servers, 3) as pool:
-        engines = [await pool.serving(checkpoint, beside=[A, B, C]) for checkpoint in (A, B, C)]
+        engines = [await pool.serving(checkpoint, keep=[A, B, C]) for checkpoint in (A, B, C)]
         await asyncio.gather(*map(ask, engines))
         assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, B, C)}
         assert loads(servers) == [1, 1, 1]
-        fourth = await pool.serving(FOURTH, beside=[A, C])
+        fourth = await pool.serving(FOURTH, keep=[A, C])
         await asyncio.gather(*map(ask, [engines[0], fourth, engines[2]]))
         with pytest.raises(EngineError, match=f"{B} is not served any more: .* to {FOURTH}"):
             await ask(engines[1])
@@ -156,7 +156,7 @@ async def test_two_commands_that_divide_the_same_servers_play_one_after_the_othe
         async with EnginePool(
             Config(engine=EngineConfig(server_url=urls, startup_timeout=20)), Path("logs"), at_once=2
         ) as pool:
-            engines = [await pool.serving(checkpoint, beside=checkpoints) for checkpoint in checkpoints]
+            engines = [await pool.serving(checkpoint, keep=checkpoints) for checkpoint in checkpoints]
             await asyncio.sleep(0.05)
             await asyncio.gather(*map(ask, engines))
 

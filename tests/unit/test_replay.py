@@ -14,7 +14,7 @@ from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 FAMILIES = ("qwen2.5", "qwen3", "llama-3", "smollm2")
@@ -29,9 +29,9 @@ def chat(family: str) -> ChatTokenizer:
 
 def scripted(game, player: str, seed: int = 0) -> EpisodeRecord:
     """An episode of scripted players, which leaves no tokens."""
-    sitting = Sitting(game, game.sample_state(state_rng(seed, 0)), [Scripted(player)] * 2, "s", (seed, 0, 0))
-    sitting.episode.play_out()
-    return sitting.record(SCRIPTED)
+    seated = SeatedEpisode(game, game.sample_state(state_rng(seed, 0)), [Scripted(player)] * 2, "s", (seed, 0, 0))
+    seated.episode.play_out()
+    return seated.record(SCRIPTED)
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])

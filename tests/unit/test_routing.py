@@ -11,7 +11,7 @@ from tenacity import wait_none
 from test_client import PARAMS, until
 from test_shared_gpu import SGLang
 
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.engines import client
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine

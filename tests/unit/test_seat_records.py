@@ -16,7 +16,7 @@ from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.convert.rows import PARTNER
 from selfplay_pipeline.convert.run import run_convert
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.engines.types import Completion, EngineError, SamplingParams
 from selfplay_pipeline.games.bargaining.game import BargainingGame
 from selfplay_pipeline.games.base import state_rng
@@ -24,7 +24,7 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import parse_game_config
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord, parse_episode
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.report.questions.analysis import records_of
 from selfplay_pipeline.report.reading import read_episode
@@ -60,14 +60,14 @@ def player(checkpoint: str, *, trained: bool, temperature: float = 1.0) -> Polic
 def play(players: Sequence[Player], group: int = 0, episode: int = 0) -> EpisodeRecord:
     """One episode, written to a line and read again."""
     state = board_state(0, group)
-    sitting = Sitting(MatchingGame(BOARD), state, players, f"s0-g{group:06d}-p{episode}", (0, group, episode))
+    seated = SeatedEpisode(MatchingGame(BOARD), state, players, f"s0-g{group:06d}-p{episode}", (0, group, episode))
     for seat, one in enumerate(players):
         if isinstance(one, PolicyPlayer):
             assert isinstance(one.engine, Marked)
-            one.engine.episode, one.engine.state = sitting.episode, state
+            one.engine.episode, one.engine.state = seated.episode, state
             one.engine.rng = np.random.default_rng([group, episode, seat])
-    sitting.episode.play_out()
-    record = sitting.record(POLICY)
+    seated.episode.play_out()
+    record = seated.record(POLICY)
     line = record.model_dump_json().encode()
     assert parse_episode(line) == record and parse_episode(line).model_dump_json().encode() == line
     return record
@@ -147,9 +147,9 @@ def selfish() -> list[EpisodeRecord]:
     scripts, records = [Scripted("random"), Scripted("sharing")], []
     for group, episode in product(range(3), range(4)):
         state = game.sample_state(state_rng(0, group))
-        sitting = Sitting(game, state, scripts, f"{group}-{episode}", (0, group, episode))
-        sitting.episode.play_out()
-        record = sitting.record(POLICY)
+        seated = SeatedEpisode(game, state, scripts, f"{group}-{episode}", (0, group, episode))
+        seated.episode.play_out()
+        record = seated.record(POLICY)
         changed = record.model_copy(update=held | {"trajectories": replay(record, game, byte_chat())[1:]})
         records.append(parse_episode(changed.model_dump_json().encode()))
     return records

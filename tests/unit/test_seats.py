@@ -23,16 +23,16 @@ from selfplay_pipeline.games.matching.scripted import player_view
 from selfplay_pipeline.generate.episode import Episode, Reply
 from selfplay_pipeline.generate.outside_text import ChatPlayer, as_dicts
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 
 SPOKEN = MatchingConfig(size=3, max_score=9, scale_max=1, hard_factor=0, max_length=12, max_errors=3, prompts="default")
 """The small board in the wording for language models."""
 STATE = MatchingGame(SPOKEN).sample_state(state_rng(0, 0))
 
 
-def seated(*players, game=None, state=STATE) -> Sitting:
+def seated(*players, game=None, state=STATE) -> SeatedEpisode:
     """Players at the table; where none is named, words come from outside."""
-    return Sitting(game or MatchingGame(SPOKEN), state, players or [ChatPlayer()] * 2, "g", (0, 0, 0))
+    return SeatedEpisode(game or MatchingGame(SPOKEN), state, players or [ChatPlayer()] * 2, "g", (0, 0, 0))
 
 
 def say(episode: Episode, text: str, *, cut: bool = False) -> None:
@@ -143,10 +143,10 @@ class Saying:
 
 def test_each_seat_of_a_policy_is_trained_on_its_own_tokens_under_one_id():
     engine = Saying()
-    sitting = seated(*[PolicyPlayer(engine, byte_chat(), POLICY, 100_000)] * 2)
-    asyncio.run(sitting.episode.run())
-    record = sitting.record(POLICY)
-    openings = [sitting.episode.session.opening(seat).observation for seat in (0, 1)]
+    made = seated(*[PolicyPlayer(engine, byte_chat(), POLICY, 100_000)] * 2)
+    asyncio.run(made.episode.run())
+    record = made.record(POLICY)
+    openings = [made.episode.session.opening(seat).observation for seat in (0, 1)]
     assert (record.episode_id, [side.seat for side in record.trajectories]) == ("g", [0, 1])
     for seat, side in enumerate(record.trajectories):
         own = [id_ for session, ids in engine.sampled if session == f"g-{seat}" for id_ in ids]
@@ -159,9 +159,9 @@ def test_each_seat_of_a_policy_is_trained_on_its_own_tokens_under_one_id():
 def test_of_two_checkpoints_the_policys_seats_alone_are_trained_on(names):
     engine = Saying()
     kinds = {"policy": {}, "other": {"kind": "checkpoint", "name": "other", "trained": False}}
-    sitting = seated(*(PolicyPlayer(engine, byte_chat(), POLICY, 100_000, **kinds[name]) for name in names))
-    asyncio.run(sitting.episode.run())
-    record = sitting.record(POLICY)
+    made = seated(*(PolicyPlayer(engine, byte_chat(), POLICY, 100_000, **kinds[name]) for name in names))
+    asyncio.run(made.episode.run())
+    record = made.record(POLICY)
     assert ([seat.name for seat in record.seats], len(record.turns)) == (list(names), 4)
     assert [side.seat for side in record.trajectories] == [seat for seat in (0, 1) if names[seat] == "policy"]
 
@@ -183,8 +183,8 @@ def test_each_seat_of_each_episode_draws_random_numbers_of_its_own_and_the_same_
 
     def drawn(place):
         game = Noting(SPOKEN)
-        sitting = Sitting(game, STATE, [Scripted("noting")] * 2, "g", place)
-        sitting.episode.play_out()
+        made = SeatedEpisode(game, STATE, [Scripted("noting")] * 2, "g", place)
+        made.episode.play_out()
         return tuple(game.drawn)
 
     found = {place: drawn(place) for place in places}

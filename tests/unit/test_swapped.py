@@ -31,7 +31,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import PolicyRecord, parse_episode, read_episodes
-from selfplay_pipeline.generate.swapped import TRIES, SwappedSitting
+from selfplay_pipeline.generate.swapped import TRIES, SwappedEpisode
 
 POLICY = PolicyRecord(checkpoint="", iteration=0, engine="", temperature=1, max_new_tokens=1)
 
@@ -104,9 +104,9 @@ def measured(player: str, folder: Path, messages: int = 1, count: int = 120, **c
 def sit(game: Game, state, player: str, number: int = 0, states=(), swap="swapped"):
     """Returns the record of one episode of a scripted player with itself, or with `shy`, with swapped messages."""
     players = [Scripted(player), Scripted("shy" if player == "asker" else player)]
-    sitting = SwappedSitting(game, state, players, f"e{number}", (0, 0, number), swap, states or [state])
-    sitting.episode.play_out()
-    return sitting.record(POLICY)
+    seated = SwappedEpisode(game, state, players, f"e{number}", (0, 0, number), swap, states or [state])
+    seated.episode.play_out()
+    return seated.record(POLICY)
 
 
 # --- states drawn anew
@@ -294,9 +294,9 @@ def test_a_policys_tokens_hold_what_it_heard_and_the_record_counts_the_counterfa
     game, chat = make_game(configured().game), byte_chat()
     state = game.sample_state(state_rng(0, 0))
     player = PolicyPlayer(Speaking(), chat, POLICY, 100_000)
-    sitting = SwappedSitting(game, state, [player] * 2, "e", (0, 0, 0), "swapped", [state])
-    asyncio.run(sitting.episode.run())
-    record = sitting.record(POLICY)
+    seated = SwappedEpisode(game, state, [player] * 2, "e", (0, 0, 0), "swapped", [state])
+    asyncio.run(seated.episode.run())
+    record = seated.record(POLICY)
     first, last = record.turns
     assert first.text.startswith("[message] told e-0") and first.heard[1].startswith("[message] told e-h1-0-0")
     stream = record.trajectories[1]

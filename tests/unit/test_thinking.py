@@ -17,8 +17,8 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.outside_text import ChatPlayer
 from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord
-from selfplay_pipeline.generate.run import Sitting
-from selfplay_pipeline.generate.trajectory import ChatTokenizer, Stream
+from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 from selfplay_pipeline.slime.rollout import first_prompt
 
 NO_THOUGHT = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -47,7 +47,7 @@ def test_the_first_prompt_is_the_templates_own(thinking):
 
 
 def test_every_further_turn_is_asked_for_without_a_thought_too():
-    stream = Stream(chat(False), 0, "rules", ["table"])
+    stream = TrajectoryBuilder(chat(False), 0, "rules", ["table"])
     for _ in range(3):
         prompt = stream.prompt()
         assert prompt[-len(tokens(NO_THOUGHT)) :] == tokens(NO_THOUGHT)
@@ -127,7 +127,7 @@ def test_a_chat_models_thought_is_no_part_of_what_it_says(monkeypatch):
 
     game = MatchingGame(BOARD.model_copy(update={"max_length": 2}))
     players = [ChatPlayer(ask=thinker), ChatPlayer(ask=endless)]
-    sitting = Sitting(game, game.sample_state(state_rng(0, 0)), players, "g", (0, 0, 0))
-    asyncio.run(sitting.episode.run())
-    assert [(turn.text, turn.error_kind) for turn in sitting.episode.turns] == [("[message] hi", None), ("", "cut")]
-    assert all("secretly" not in message.content for seat in sitting.episode.seats for message in seat.context())
+    seated = SeatedEpisode(game, game.sample_state(state_rng(0, 0)), players, "g", (0, 0, 0))
+    asyncio.run(seated.episode.run())
+    assert [(turn.text, turn.error_kind) for turn in seated.episode.turns] == [("[message] hi", None), ("", "cut")]
+    assert all("secretly" not in message.content for seat in seated.episode.seats for message in seat.context())

@@ -16,8 +16,8 @@ from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.processes import spawn
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.train import process
-from selfplay_pipeline.train.launch import Launch
 from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
+from selfplay_pipeline.train.task import Task
 
 TRAINS_UNTIL_THE_OTHERS_HAVE_PLAYED = """
 import pathlib, sys, time
@@ -28,10 +28,10 @@ while not pathlib.Path(sys.argv[1]).exists():
 """
 FAILS_AT_FIRST = """
 import json, pathlib, sys
-launch, tries = json.loads(sys.stdin.readline()), pathlib.Path(sys.argv[1])
+task, tries = json.loads(sys.stdin.readline()), pathlib.Path(sys.argv[1])
 tries.write_text((tries.read_text() if tries.exists() else "") + "x")
 if len(tries.read_text()) <= TAKEN:
-    with open(launch["log"], "a") as log:
+    with open(task["log"], "a") as log:
         log.write(FAULT)
     sys.exit(1)
 if FAILS:
@@ -62,7 +62,7 @@ def trainer(tmp_path, monkeypatch):
 @pytest.fixture
 def train(trainer, tmp_path) -> Callable:
     """Waits for a training."""
-    return partial(trainer.run, StartSettings((), {}), Launch(log=tmp_path / "train.log"))
+    return partial(trainer.run, StartSettings((), {}), Task(log=tmp_path / "train.log"))
 
 
 async def test_episodes_are_played_while_a_training_is_waited_for(train, tmp_path):
@@ -124,7 +124,7 @@ def test_a_training_with_a_passing_fault_before_a_step_is_started_again_twice_at
     run_instead(monkeypatch, program, tmp_path / "tries")
     ends = pytest.raises(TrainError, match="ended with exit code 1") if times != 1 else nullcontext()
     with Trainer() as trainer, ends:
-        asyncio.run(trainer.run(StartSettings((), {}), Launch(log=tmp_path / "train.log"), lambda: begun))
+        asyncio.run(trainer.run(StartSettings((), {}), Task(log=tmp_path / "train.log"), lambda: begun))
     assert (len((tmp_path / "tries").read_text()), len(caplog.messages)) == (starts, starts - 1)
     if times == 1:
         (line,) = caplog.messages

@@ -35,7 +35,7 @@ from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.convert.imitation import Source
 from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.convert.run import run_convert
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 from selfplay_pipeline.engines.types import SamplingParams
@@ -46,7 +46,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import ContextFull
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import PolicyRecord, parse_episode
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.seats import seats_named
 from selfplay_pipeline.generate.stage import make_job
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -114,10 +114,10 @@ def test_an_episode_names_the_weights_of_the_policy_and_of_another_checkpoint_in
     engine = RandomTurns(byte_chat(), state, Habits(), np.random.default_rng(0), 0, ContextFull)
     policy, other = (PolicyPlayer(engine, byte_chat(), policy_of(model), 1 << 30) for model in (TINY, OTHER))
     players = [policy, replace(other, kind="checkpoint", name=OTHER, trained=False)]
-    sitting = Sitting(MatchingGame(BOARD), state, players, "e", (0, 0, 0))
-    engine.episode = sitting.episode
-    sitting.episode.play_out()
-    record, alone = sitting.record(POLICY), make_episode()
+    seated = SeatedEpisode(MatchingGame(BOARD), state, players, "e", (0, 0, 0))
+    engine.episode = seated.episode
+    seated.episode.play_out()
+    record, alone = seated.record(POLICY), make_episode()
     assert (alone.policy.weights, alone.other_weights) == (content_hash(TINY), None)
     assert record.other_weights == {OTHER: content_hash(OTHER)}
     line = record.model_dump_json().encode()

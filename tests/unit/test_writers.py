@@ -22,11 +22,11 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import (
     FileChangedError,
     appending,
-    beside,
     filling,
     locked,
     replacing,
     replacing_folder,
+    scratch_file,
     write_bytes,
     write_json,
     write_lines,
@@ -246,7 +246,7 @@ def test_only_an_error_about_the_written_file_is_told_as_one(tmp_path):
     for write in (lambda: replacing(tmp_path / "file"), lambda: replacing_folder(tmp_path / "folder")):
         with pytest.raises(FileNotFoundError), write():
             (tmp_path / "another").read_bytes()
-    with pytest.raises(UserError, match=r"/proc/file: cannot be written \("), beside(Path("/proc/file")):
+    with pytest.raises(UserError, match=r"/proc/file: cannot be written \("), scratch_file(Path("/proc/file")):
         pass
 
 

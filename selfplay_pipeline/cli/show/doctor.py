@@ -20,7 +20,7 @@ def show(found: Examination, checks: Sequence[Check]) -> None:
     if found.not_here:
         described = f"--gpus {found.machine.gpus} --gpu-memory {(found.machine.gpu or 0) / 1e9:g}"
         console.print(one_line(f"{found.not_here}. Counted for another machine, as with {described}:"), soft_wrap=True)
-    console.print(one_line(f"model:   {found.model}, {found.shapes.parameters:,} parameters"), soft_wrap=True)
+    console.print(one_line(f"model:   {found.model}, {found.sizes.parameters:,} parameters"), soft_wrap=True)
     console.print(one_line(f"machine: {found.machine.in_words()}"), soft_wrap=True)
     console.print(_training(found))
     console.print(_further(found))
@@ -89,7 +89,7 @@ def as_object(found: Examination, checks: Sequence[Check]) -> dict[str, Any]:
     closing = verdict(found, checks)
     return {
         "model": found.model,
-        "parameters": found.shapes.parameters,
+        "parameters": found.sizes.parameters,
         "training": {need.what: {"device": need.device, "host": need.host} for need in found.training},
         "device_total": found.device_total,
         "host_total": found.host_total,

@@ -16,7 +16,7 @@ from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import find, make_game, parse_game_config
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, Trajectory
-from selfplay_pipeline.generate.run import Sitting
+from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.train.online_figures import figures_of
 from selfplay_pipeline.train.verl.rollout_engine import VerlEngine, check_sampling
@@ -73,11 +73,11 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         # verl draws a uid for each row of each batch; with the session it names the episode, and with the seat a
         # player's requests, which verl then sends to one server.
         episode_id = f"{row.get('uid', uuid.uuid4().hex)}-{place[2]}"
-        sitting = Sitting(game, game.state_from_json(json.loads(row["game_state"])), players, episode_id, place)
-        await sitting.episode.run()
-        if sitting.episode.lost_to is not None:
-            raise EngineError(f"episode {place[2]} of {row['state_id']} was lost") from sitting.episode.lost_to
-        record = sitting.record(policy)
+        seated = SeatedEpisode(game, game.state_from_json(json.loads(row["game_state"])), players, episode_id, place)
+        await seated.episode.run()
+        if seated.episode.lost_to is not None:
+            raise EngineError(f"episode {place[2]} of {row['state_id']} was lost") from seated.episode.lost_to
+        record = seated.record(policy)
         versions = [version for engine in engines for version in engine.versions]
         return outputs_of(
             record,

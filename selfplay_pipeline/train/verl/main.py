@@ -2,7 +2,7 @@
 
 python -m selfplay_pipeline.train.verl.main FOLDER
 
-Each line of standard input is a task (`launch.py: Launch`). Files in the folder report how it ended.
+Each line of standard input is a task (`task.py: Task`). Files in the folder report how it ended.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from selfplay_pipeline.core.garbage import collect_seldom
 from selfplay_pipeline.core.links import append_to
 from selfplay_pipeline.core.processes import SCRATCH_VARIABLE
 from selfplay_pipeline.train.cluster import keep_workers_paths
-from selfplay_pipeline.train.launch import REASON, Launch, ended_file
 from selfplay_pipeline.train.stopped import leave_reason
+from selfplay_pipeline.train.task import REASON, Task, ended_file
 
 _staying: list[Any] = []
 """The task runner that is kept for further tasks; Ray ends an actor without references."""
@@ -29,10 +29,10 @@ def main(folder: Path) -> None:
     """Run the tasks; stop at the first failure."""
     collect_seldom()
     for number, line in enumerate(sys.stdin):
-        launch = Launch.model_validate_json(line)
-        write_to(launch.log)
+        task = Task.model_validate_json(line)
+        write_to(task.log)
         try:
-            run(launch)
+            run(task)
         except Exception as error:
             leave_reason(folder / REASON, error)
             raise
@@ -47,23 +47,23 @@ def write_to(log: Path) -> None:
             os.dup2(file.fileno(), stream)
 
 
-def run(launch: Launch) -> None:
+def run(task: Task) -> None:
     """Train unless all steps are done, then export."""
-    if launch.overrides:
-        overrides = launch.overrides
-        if not launch.joins_cluster:
+    if task.overrides:
+        overrides = task.overrides
+        if not task.joins_cluster:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray keeps one in the home directory
             folder = ray_folder(os.environ[SCRATCH_VARIABLE])
             overrides = [*overrides, f"+ray_kwargs.ray_init._temp_dir={folder}"]
         keep_workers_paths()
-        if launch.config is None:
+        if task.config is None:
             _run_staying(overrides)
         else:
-            _run_once(launch.config, overrides)
-    if launch.export is not None:
+            _run_once(task.config, overrides)
+    if task.export is not None:
         from selfplay_pipeline.train.export import export
 
-        export(**launch.export.model_dump())
+        export(**task.export.model_dump())
 
 
 def ray_folder(scratch: str) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from selfplay_pipeline.core import content
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core import content_hash as module
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.reporting import Reporter, Update, use
 
@@ -99,6 +99,6 @@ def test_a_large_models_hash_reports_each_file(model: Path, monkeypatch: pytest.
     with use(Told()):
         content_hash(str(model))
         assert not said, "it is small"
-        monkeypatch.setattr(content, "LARGE", 1)
+        monkeypatch.setattr(module, "LARGE", 1)
         content_hash(str(model))
     assert said == [(f"reading the weights of {model} for their hash", number, 3) for number in (1, 2, 3)]

@@ -1,4 +1,4 @@
-"""Sizes of a model, counted from its architecture without its weights."""
+"""Sizes of a model, from its configuration and architecture, without its weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ The sizes are those of the published config.json (Apache-2.0, https://huggingfac
 
 
 @dataclass(frozen=True)
-class Shapes:
+class ModelSizes:
     """Sizes of a decoder, counted in numbers (each takes 2 or 4 bytes)."""
 
     parameters: int
@@ -45,7 +45,7 @@ class Shapes:
 
 
 @lru_cache
-def shapes_of(model: str) -> Shapes:
+def sizes_of(model: str) -> ModelSizes:
     """Returns the sizes of a model, given a folder with a config.json (no weights are needed) or a hub name.
 
     Raises:
@@ -65,7 +65,7 @@ def shapes_of(model: str) -> Shapes:
         ) from None
 
 
-def _counted(model: Any, config: Any) -> Shapes:
+def _counted(model: Any, config: Any) -> ModelSizes:
     from torch.nn import Linear
 
     tensors = [tensor.numel() for tensor in model.parameters()]
@@ -76,7 +76,7 @@ def _counted(model: Any, config: Any) -> Shapes:
     heads = config.num_attention_heads
     experts = getattr(config, "num_experts_per_tok", None)
     width = experts * config.moe_intermediate_size if experts else config.intermediate_size
-    return Shapes(
+    return ModelSizes(
         parameters=sum(tensors),
         tensors=tuple(tensors),
         layer=max(sum(tensor.numel() for tensor in layer.parameters()) for layer in layers),
@@ -91,3 +91,26 @@ def _counted(model: Any, config: Any) -> Shapes:
         context=config.max_position_embeddings,
         adapter=sum(part.in_features + part.out_features for part in linear),
     )
+
+
+def model_vocabulary(model: str) -> int | None:
+    """Returns the size of a model's vocabulary; None if its configuration does not give it.
+
+    Raises:
+        UserError: The model's configuration cannot be read.
+    """
+    size = getattr(config_of(model), "vocab_size", None)
+    return size if isinstance(size, int) else None
+
+
+def model_context_length(model: str, configured: int | None) -> int:
+    """Returns the longest sequence in tokens: the configured length, at most the model's own.
+
+    Raises:
+        UserError: The model's configuration cannot be read.
+    """
+    try:
+        own = int(config_of(model).max_position_embeddings)
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"model {model}: {first_line(error)}; give a model that writes text") from None
+    return min(own, configured) if configured else own

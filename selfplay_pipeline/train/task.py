@@ -19,7 +19,7 @@ class Export(BaseModel):
     base: str | None = None
 
 
-class Launch(BaseModel):
+class Task(BaseModel):
     """One task for verl's process: load the model for a later training, or train and write the checkpoint."""
 
     model_config = ConfigDict(extra="forbid")

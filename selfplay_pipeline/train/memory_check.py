@@ -9,9 +9,8 @@ import psutil
 
 from selfplay_pipeline.config.training import TrainOptions
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.gpus import gpu_memory
-from selfplay_pipeline.core.shapes import Shapes, shapes_of
-from selfplay_pipeline.engines.open import Device
+from selfplay_pipeline.core.gpus import Device, gpu_memory
+from selfplay_pipeline.core.model_sizes import ModelSizes, sizes_of
 from selfplay_pipeline.train.memory import Room, Setup, lacks, remedy, surely_lacks
 from selfplay_pipeline.train.verl_overrides import resolve_dtype
 
@@ -45,11 +44,11 @@ def room_here(device: Device) -> Room:
     return Room(gpu=gpu_memory() if device == "cuda" else None, host=host)
 
 
-def meaning_of_offload(options: TrainOptions, shapes: Shapes, setup: Setup, room: Room) -> Literal["none", "cpu"]:
+def resolve_offload(options: TrainOptions, sizes: ModelSizes, setup: Setup, room: Room) -> Literal["none", "cpu"]:
     """Returns the configured place of weights, gradients and optimizer; resolves `auto` by the GPUs' memory."""
     if options.offload != "auto":
         return options.offload
-    return "cpu" if setup.cuda and lacks(shapes, replace(setup, offload=False), replace(room, host=None)) else "none"
+    return "cpu" if setup.cuda and lacks(sizes, replace(setup, offload=False), replace(room, host=None)) else "none"
 
 
 def offload_here(
@@ -62,10 +61,10 @@ def offload_here(
     if options.offload != "auto" or device == "cpu":
         return "cpu" if options.offload == "cpu" else "none"
     try:
-        shapes = shapes_of(model)
+        sizes = sizes_of(model)
     except UserError:
         return "none"
-    return meaning_of_offload(options, shapes, setup_of(options, device, shares_gpu=shares_gpu), room_here(device))
+    return resolve_offload(options, sizes, setup_of(options, device, shares_gpu=shares_gpu), room_here(device))
 
 
 def check_fits(
@@ -93,11 +92,11 @@ def check_fits(
     if any("actor_rollout_ref." in key for key in options.overrides):
         return  # verl's own keys may decide about memory
     try:
-        shapes = shapes_of(model)
+        sizes = sizes_of(model)
     except UserError:
         return
     own = options.model_copy(update={"offload": offload_here(options, device, model, shares_gpu=shares_gpu)})
     setup, room = setup_of(own, device, tokens=tokens, shares_gpu=shares_gpu), room_here(device)
-    missing = surely_lacks(shapes, setup, room)
+    missing = surely_lacks(sizes, setup, room)
     if missing:
-        raise UserError(f"{model}: training it needs at least {missing}; {remedy(shapes, setup, room, longest)}")
+        raise UserError(f"{model}: training it needs at least {missing}; {remedy(sizes, setup, room, longest)}")

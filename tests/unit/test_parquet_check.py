@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from factories import BOARD, TINY, board_state, make_episodes, write_episodes
 
-from selfplay_pipeline.convert.check import check_parquet
+from selfplay_pipeline.convert.parquet_check import check_parquet
 from selfplay_pipeline.convert.rows import METADATA_KEY
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError

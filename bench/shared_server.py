@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 
 from bench.command import run
-from selfplay_pipeline.core.content import content_hash
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 

@@ -13,12 +13,12 @@ from command import Done, selfplay
 
 from bench.smoke import STEPS, TINY_RUN, Smoke
 from selfplay_pipeline.cli.reference import commands
-from selfplay_pipeline.config import uses
+from selfplay_pipeline.config import used_keys
 from selfplay_pipeline.config.fields import Key, keys, value_of
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.config.uses import WORK, standing
+from selfplay_pipeline.config.used_keys import WORK, standing
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import built_in
 from selfplay_pipeline.train import imitation
@@ -152,7 +152,7 @@ def test_a_new_key_that_says_nothing_is_as_its_section(monkeypatch):
     key = KEYS["engine.extra_args"]
     assert standing(key, "train-online") == "refused" and standing(key, "generate") == "used"
     assert standing(key, "convert") == "of no concern"
-    monkeypatch.setitem(uses.WORK, "convert", ("convert", "engine"))
+    monkeypatch.setitem(used_keys.WORK, "convert", ("convert", "engine"))
     assert standing(key, "convert") == "refused"
 
 
