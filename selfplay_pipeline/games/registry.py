@@ -92,6 +92,9 @@ def register(kind: Any, place: str = "") -> type[Game]:
         )
     here = f"{place or kind.__module__}: {kind.__name__}"
     missing = ["name"] * (not isinstance(getattr(kind, "name", None), str)) + sorted(kind.__abstractmethods__)
+    as_json = Game.state_to_json, Game.state_from_json
+    if not hasattr(kind, "state") and {kind.state_to_json, kind.state_from_json} & {*as_json}:
+        missing.append("state")
     if missing:
         raise UserError(f"{here}: lacks {', '.join(missing)}; {MEMBERS}")
     for member in dir(Game):

@@ -40,6 +40,20 @@ class Move:
     decision: Any = None
 
 
+@dataclass(frozen=True)
+class Known:
+    """All that a seat knows at the beginning of its turn.
+
+    Attributes:
+        read: Texts that the seat has read, the observation of its opening first.
+        said: Texts of its own turns.
+    """
+
+    seat: int
+    read: tuple[str, ...]
+    said: tuple[str, ...]
+
+
 class TurnSession(ABC):
     """Session of a game that defines only `opening` and `act`.
 
@@ -62,6 +76,8 @@ class TurnSession(ABC):
         self.status: str | None = None
         self.decision: Any = None
         self.counts = Counts(errors_in_a_row=[0] * len(game.roles))
+        self._read: list[list[str]] = [[] for _ in game.roles]
+        self._said: list[list[str]] = [[] for _ in game.roles]
 
     @abstractmethod
     def opening(self, seat: int) -> Opening:
@@ -83,6 +99,10 @@ class TurnSession(ABC):
         """End the episode, with one of the game's `goals` and the decision that `Game.rewards` values."""
         self.status, self.decision = status, decision
 
+    def known(self, seat: int) -> Known:
+        """Returns all that a seat knows, for scripted players."""
+        return Known(seat, (self.opening(seat).observation, *self._read[seat]), tuple(self._said[seat]))
+
     @property
     def seats(self) -> tuple[int, ...]:
         """Seats that may act now; empty once the episode is over."""
@@ -92,6 +112,13 @@ class TurnSession(ABC):
         """Take a turn and return its result; see `games/base.py: Session`."""
         check_may_act(self, seat)
         self.counts.turns += 1
+        self._said[seat].append(text)
+        step = self._result(seat, text, cut=cut)
+        for read, observation in zip(self._read, step.observations, strict=True):
+            read += [observation] * bool(observation)
+        return step
+
+    def _result(self, seat: int, text: str, *, cut: bool) -> Step:
         try:
             if cut:
                 raise ParseError(CUT, "the turn was too long and was cut off; be brief")

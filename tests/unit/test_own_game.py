@@ -152,6 +152,7 @@ from selfplay_pipeline.games.base import Game
 class Whole(Game):
     def sample_state(self, rng): return 0
     def start(self, state): ...
+    def rewards(self, state, decision): return 0.0, 0.0
     def state_to_json(self, state): return {"number": state}
     def state_from_json(self, data): return data["number"]
 """
@@ -176,7 +177,7 @@ SOURCES = {
         ("leaves.py", "leaves.py: cannot be imported: SystemExit"),
         ("empty.py", "empty.py: defines no game, that is, no class derived from selfplay_pipeline.games.base.Game"),
         ("stranger.py", "stranger.py: defines no game, that is, no class derived from"),
-        ("half.py", "half.py: Own: lacks name, sample_state, start"),
+        ("half.py", "half.py: Own: lacks name, rewards, sample_state, start, state; docs/adding-a-game.md"),
         ("two.py", "two.py: defines several games: one, two; name one of them as .*two.py:NAME"),
         ("setter.py", "setter.py: Own: cannot be made with its default configuration: AttributeError: .*no setter"),
         ("method.py", "method.py: Own.shared_reward: is a method, but has to be a property or a value"),

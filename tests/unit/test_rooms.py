@@ -102,6 +102,7 @@ class Helpful:
 
 
 class RoomsGame(Game):
+    state = RoomsState
     name, roles, goals, error_kinds = "rooms", ("user", "user", "agent"), frozenset({"solved"}), ("no_number",)
     players = {"helpful": Helpful()}
 
@@ -116,6 +117,9 @@ class RoomsGame(Game):
 
     def start(self, state):
         return RoomsSession(state)
+
+    def rewards(self, state, decision):
+        return (float(decision == sum(state.numbers)),) * 3
 
     def view(self, session, seat):
         return session, seat
