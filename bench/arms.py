@@ -1,4 +1,4 @@
-"""Trainings that `bench.learn` compares: self-play and its controls, of equal length and from the same warm start.
+"""Trainings that `bench.learn` compares: self-play and its controls, from the same warm start.
 
 Each seed trains all arms, and evaluates them and the warm start on held-out states of its own, so that seeds are
 independent. Finished parts are not repeated.
@@ -34,12 +34,20 @@ from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Totals
 from selfplay_pipeline.train.imitation import imitate_episodes
+from selfplay_pipeline.train.offline import TrainResult
 
 WARM = "warm start"
 SELF_PLAY, MUTED, PLACEBO, IMITATION, CREDIT = "self-play", "muted", "placebo", "imitation", "credit"
 TEACHER = "deaf-teacher"
 """The scripted player that `data/tiny_honest_model` imitated."""
 EFFORT = "effort.json"
+TEACHING = "episodes/teacher.jsonl"
+SILENT_TEACHER = "own-view"
+"""The scripted player that the muted arm imitates first: it plays the silence line."""
+TAUGHT = {"seed": 1, "generate.num_episodes": 16384, "imitate.learning_rate": 1.0e-3}
+"""Seed, amount and peak rate of this imitation."""
+MONITOR_SEEDS = 1000
+"""Added to a seed to draw the states that are evaluated while it trains."""
 MODES: tuple[Mode, ...] = ("sampled", "greedy")
 
 
@@ -57,7 +65,10 @@ class Arm(NamedTuple):
 
 ARMS = {
     SELF_PLAY: Arm("as configured"),
-    MUTED: Arm("no message reaches its reader while it trains", {"game.mute": True}),
+    MUTED: Arm(
+        "no message reaches its reader, while it imitates more and then plays itself",
+        {"game.mute": True, "train.learning_rate": 1.0e-4},
+    ),
     PLACEBO: Arm("rewards are permuted within groups before it trains", {"convert.placebo": True}),
     IMITATION: Arm(
         "as many tokens of the teacher that the warm start imitated, imitated further",
@@ -119,6 +130,7 @@ class Study:
     Attributes:
         source: Name or file of the configuration.
         model: The warm start, None for the configuration's.
+        iterations: Number of iterations of self-play.
         states: Number of held-out states per seed.
         episodes: Number of sampled episodes per state; one more is played greedily.
         work: Folder for the trainings and the evaluations.
@@ -134,11 +146,14 @@ class Study:
     teacher: str = TEACHER
 
     def config(self, seed: int, changes: dict[str, Any] | None = None) -> Config:
-        """Returns the configuration of a seed. Its monitor states are also held-out states of its own."""
+        """Returns the configuration of self-play with a seed.
+
+        The states that are evaluated while it trains are others than the held-out states of the comparison.
+        """
         given = {
             "model": self.model,
             "seed": seed,
-            "evaluate.state_seed": seed,
+            "evaluate.state_seed": MONITOR_SEEDS + seed,
             "iterate.num_iterations": self.iterations,
             "iterate.decay_iterations": self.iterations,
             "iterate.evaluate_every": 4,
@@ -161,7 +176,9 @@ class Study:
         if arm == IMITATION:
             self._imitate(seed)
         else:
-            stopping.run(run_iterate(self.config(seed, ARMS[arm].changes), self.work / arm / f"seed_{seed}"))
+            start = {"model": self._used_to_silence()} if ARMS[arm].mute else {}
+            config = self.config(seed, ARMS[arm].changes | start)
+            stopping.run(run_iterate(config, self.work / arm / f"seed_{seed}"))
 
     def _imitate(self, seed: int) -> None:
         """Imitate new episodes of the teacher with as many tokens as self-play sampled.
@@ -179,17 +196,33 @@ class Study:
         tokens = self.effort(SELF_PLAY, seed).sampled_tokens
         count = round(tokens * (first.episodes or 0) / (first.sampled_tokens or 1))
         config = self.config(seed, ARMS[IMITATION].changes | {"generate.num_episodes": count})
-        episodes, game = folder / "episodes" / "teacher.jsonl", make_game(config.game)
-        asyncio.run(generate_episodes(config, episodes, seats=[self.teacher] * len(game.roles)))
-        trained = stopping.run(imitate_episodes(config, [Source(episodes)], folder / "training"))
+        trained = self._teach(self.teacher, config, folder)
+        game = make_game(self.config(seed).game)
         effort = Effort(
             minutes=round((time.monotonic() - began) / 60, 1),
             episodes=count,
             sampled_tokens=trained.own_tokens,
             updates=trained.updates,
-            shared=count_shared(game, self.held_out(seed), states_in(game, episodes)),
+            shared=count_shared(game, self.held_out(seed), states_in(game, folder / TEACHING)),
         )
         write_text(folder / EFFORT, effort.model_dump_json() + "\n")
+
+    def _used_to_silence(self) -> str:
+        """Returns the model that the muted arm begins with: the warm start after it imitated play without words.
+
+        The warm start never met a prompt without words, so that self-play alone stays below what silence allows.
+        """
+        folder = self.work / MUTED / "teaching"
+        checkpoint = folder / "training" / "checkpoint"
+        if not checkpoint.exists():
+            self._teach(SILENT_TEACHER, self.config(1, ARMS[IMITATION].changes | {"game.mute": True} | TAUGHT), folder)
+        return str(checkpoint)
+
+    def _teach(self, teacher: str, config: Config, folder: Path) -> TrainResult:
+        """Play episodes of a scripted player, and imitate them in `folder`."""
+        seats = [teacher] * len(make_game(config.game).roles)
+        asyncio.run(generate_episodes(config, folder / TEACHING, seats=seats))
+        return stopping.run(imitate_episodes(config, [Source(folder / TEACHING)], folder / "training"))
 
     def _imitation(self, seed: int) -> Path:
         return self.work / IMITATION / f"seed_{seed}"

@@ -1,8 +1,9 @@
 """Tests whether the policy learns to cooperate by talking: self-play and its controls, several seeds, and a verdict.
 
-The controls are the same training with messages muted, the same with rewards permuted within groups, and more of the
-imitation that made the warm start; `bench.verdict` has the rule. The benchmark runs in parts and resumes: arms, seeds
-and iterations may be given a few at a time, and all finished parts in the folder are compared.
+The controls are the same training with messages muted, after an imitation that makes it used to silence, and the same
+with rewards permuted within groups; `--arm imitation` adds more of the imitation that made the warm start.
+`bench.verdict` has the rule. The benchmark runs in parts and resumes: a few arms and seeds may be given at a time, and
+all finished parts in the folder are compared.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.folder import describe
 
 HONEST = "data/tiny_honest_model"
-DEFAULT = [SELF_PLAY, MUTED, PLACEBO, IMITATION]
+DEFAULT = [SELF_PLAY, MUTED, PLACEBO]
 
 
 def main(
     arms: Annotated[list[str], typer.Option("--arm", help=f"Trainings: {', '.join(ARMS)}; repeat.")] = DEFAULT,
-    seeds: Annotated[int, typer.Option(min=1, help="Training seeds, one after the other.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Training seeds, one after the other.")] = 5,
     first_seed: Annotated[int, typer.Option(min=1, help="The first: another than settings were chosen with.")] = 2,
-    iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 20,
-    config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "tiny_honest",
+    iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 25,
+    config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "bench/learn.yaml",
     model: Annotated[str, typer.Option(help="The warm start.")] = HONEST,
     states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 500,
-    episodes: Annotated[int, typer.Option(min=1, help="Sampled episodes of each state.")] = 2,
+    episodes: Annotated[int, typer.Option(min=1, help="Sampled episodes of each state.")] = 1,
     teacher: Annotated[
         str | None, typer.Option(help=f"Whom the warm start imitated on these states, by default {TEACHER}.")
     ] = None,
     work: Annotated[Path, typer.Option(help="Gets runs and episodes; for other iterations give another.")] = Path(
-        "data/learn_honest"
+        "data/learn_fixed"
     ),
     output: Annotated[Path, typer.Option(help="Gets results.json, table.md and learning.png.")] = Path(
-        "docs/results/learn_honest"
+        "docs/results/learn_fixed"
     ),
 ) -> None:
     """Train self-play and its controls from one warm start, and say whether the policy learned to cooperate by talking.

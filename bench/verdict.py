@@ -6,7 +6,7 @@ must hold, for sampled and for greedy play, each by the end of a 95 % interval o
 - the protocol is fixed, so that no play without the content of messages exceeds the silence line;
 - the reward is above the silence line, and with swapped messages it is not;
 - the worth of words is above that of the warm start, and the reward rose;
-- the reward is above that of the same training with messages muted, and this control reaches the silence line, since a
+- the reward is above that of the training with messages muted, and this control reaches the silence line, since a
   control that learned less than silence allows shows nothing;
 - the reward of a placebo, the same training on rewards permuted within groups, did not rise;
 - the warm start is not above the silence line, since a warm start above it already cooperates by talking;
@@ -108,7 +108,7 @@ def conditions(found: Evidence) -> list[Condition]:
             (each(found.muted) or "no training was muted") + said,
         ),
         Condition(
-            "it is above the same training with messages muted",
+            "it is above the training with messages muted",
             above(found.over_muted),
             each(found.over_muted, "+") or "no training was muted",
         ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfplay_pipeline.cli.options import OfGames, load, taking
-from selfplay_pipeline.cli.shared import DATA, RUNS, DryRun, planned
+from selfplay_pipeline.cli.shared import DATA, RUNS, DryRun, file_path, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
@@ -27,9 +27,10 @@ def report(
         Path, typer.Argument(help="Run directory, iteration, evaluation, or a JSONL file of episodes.")
     ] = RUNS,
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="HTML file [default: report.html in the run, or beside a JSONL file]; or the folder of plots."
+            metavar="<path>",
+            help="HTML file [default: report.html in the run, or next to a JSONL file]; or the folder of plots.",
         ),
     ] = None,
     form: Annotated[
@@ -55,7 +56,8 @@ def report(
     formats = [] if as_page else formats_in(form, also="html, or ")
     source = discover(path)
     folder = path.parent if path.is_file() else path
-    page, plots = output or folder / "report.html", output or folder / "plots"
+    plots = Path(output or folder / "plots")
+    page = file_path(output or folder / "report.html") if as_page else plots
     if as_page:  # before the episodes are read, which is slow
         check_file(page, "report")
     else:

@@ -9,7 +9,7 @@ import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import load, taking
-from selfplay_pipeline.cli.shared import OTHERS, DryRun, planned
+from selfplay_pipeline.cli.shared import OTHERS, DryRun, output_file, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
@@ -164,7 +164,7 @@ def listen(
 def silence(
     context: typer.Context,
     states: Annotated[int, typer.Option(min=2, max=LARGEST, help="Game states to sample.")] = 500,
-    output: Annotated[Path, typer.Option(help="File of lines, to which this one is added.")] = STORED,
+    output: Annotated[Path, output_file("File of lines, to which this one is added.")] = STORED,
     dry_run: DryRun = False,
 ) -> None:
     """Compute the lines of play without words: silence, pass and counter.

@@ -40,6 +40,22 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 """Option of every command that writes; a dry run makes the same checks and ends with `planned`."""
 
 
+def file_path(text: str | Path) -> Path:
+    """Returns the path of an output file; refuses a path that ends in a slash, because it names a folder."""
+    if str(text).endswith("/"):
+        raise UserError(f"{text}: a folder, not a file; give another --output")
+    return Path(text)
+
+
+def output_file(text: str) -> Any:
+    """Returns the option --output of a command that writes a file.
+
+    Args:
+        text: Help of the option.
+    """
+    return typer.Option(parser=file_path, metavar="<path>", help=text)
+
+
 def planned(*lines: str) -> NoReturn:
     """Print the description of the planned work, and end the command."""
     from selfplay_pipeline.core.terminal.progress import say_announced

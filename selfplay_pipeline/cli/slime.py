@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline.cli.shared import DryRun, planned
+from selfplay_pipeline.cli.shared import DryRun, output_file, planned
 from selfplay_pipeline.core.command_line import LARGEST, announced
 from selfplay_pipeline.core.shipped import built_in
 from selfplay_pipeline.core.terminal.harmless import one_line
@@ -21,7 +21,7 @@ app = typer.Typer(
 @app.command()
 def data(
     num_states: Annotated[int, typer.Option(min=1, max=LARGEST, help="Game states, one row each.")] = 1000,
-    output: Annotated[Path, typer.Option(help="JSONL file, for slime's --prompt-data or --eval-prompt-data.")] = Path(
+    output: Annotated[Path, output_file("JSONL file, for slime's --prompt-data or --eval-prompt-data.")] = Path(
         "data/games.jsonl"
     ),
     config: Annotated[str, typer.Option(help=f"YAML file, or built-in: {', '.join(built_in())}.")] = "default",

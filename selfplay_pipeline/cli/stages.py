@@ -17,6 +17,7 @@ from selfplay_pipeline.cli.shared import (
     PLAYING,
     TRAINING,
     DryRun,
+    output_file,
     path_and_overrides,
     planned,
     suggest,
@@ -43,7 +44,7 @@ def generate(
         typer.Option(help=f"Who holds the seats: policy, {OTHERS}. One name holds all, or give one for each seat."),
     ] = None,
     first_state: Annotated[int, typer.Option(min=0, max=LARGEST, help="Number of the first game state.")] = 0,
-    output: Annotated[Path, typer.Option(help="JSONL file; one episode a line.")] = DATA / "selfplay_games.jsonl",
+    output: Annotated[Path, output_file("JSONL file; one episode a line.")] = DATA / "selfplay_games.jsonl",
     dry_run: DryRun = False,
 ) -> None:
     """Play episodes of the policy with itself, or of the named players, and write them to JSONL.
@@ -93,7 +94,7 @@ def _suggest_warm_start(output: Path, context: typer.Context) -> None:
 @app.command(cls=OfGames)
 def humans(
     context: typer.Context,
-    output: Annotated[Path, typer.Option(help="JSONL file; one episode a line.")] = DATA / "human_games.jsonl",
+    output: Annotated[Path, output_file("JSONL file; one episode a line.")] = DATA / "human_games.jsonl",
     config: Annotated[
         str, typer.Option(help="YAML file, or name of a built-in configuration, whose game people played.")
     ] = "default",

@@ -138,18 +138,27 @@ class RunDirectory:
         if not self.manifest.exists():
             begun = {"partner": _partner(config), "weights": _weights(config)}
             write_json(self.manifest, describe(config.model_dump(mode="json")) | begun)
-        self.load()
 
     def check(self, config: Config) -> None:
-        """Raises UserError if the folder belongs to another command or configuration; writes nothing."""
+        """Checks that the run of this configuration may begin or continue in the folder, and loads its finished stages.
+
+        Writes nothing.
+
+        Raises:
+            UserError: The folder or the folder of an iteration belongs to another command, or the run was made with
+                another configuration.
+        """
         check_folder(self.path, "iterate")
-        if not self.manifest.exists():
-            return
-        recorded = read_model(self.manifest, Manifest, "selfplay iterate")
-        then = flatten({**recorded.config, "weights": recorded.weights}) | recorded.partner
-        check_same(
-            self.path, then, deciding(config, "iterate") | flatten({"weights": _weights(config)}) | _partner(config)
-        )
+        if self.manifest.exists():
+            recorded = read_model(self.manifest, Manifest, "selfplay iterate")
+            then = flatten({**recorded.config, "weights": recorded.weights}) | recorded.partner
+            check_same(
+                self.path, then, deciding(config, "iterate") | flatten({"weights": _weights(config)}) | _partner(config)
+            )
+        self.load()
+        for number in range(1, config.iterate.num_iterations + 1):
+            if self.state.trained(number) is None:
+                check_folder(self.iteration(number), "train")
 
     def load(self) -> RunState:
         """Returns the finished stages, read from state.json.

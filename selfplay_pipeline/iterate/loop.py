@@ -319,11 +319,10 @@ def plan_iterate(config: Config, run_dir: Path) -> list[str]:
     run = RunDirectory(run_dir)
     run.check(config)
     check_run(config)
-    state = run.load()
 
     def progress_of(number: int) -> str:
         stages = stages_of(config, number)
-        done = [stage for stage in stages if state.get(number, stage) is not None]
+        done = [stage for stage in stages if run.state.get(number, stage) is not None]
         left = [stage for stage in stages if stage not in done]
         parts = [f"{', '.join(names)} {word}" for names, word in ((done, "done"), (left, "left")) if names]
         return "; ".join(parts)

@@ -74,19 +74,19 @@ async def imitate_episodes(
 
 
 def plan_imitate(config: Config, sources: Sequence[Source], output: Path) -> str:
-    """Returns a one-line description of the work that `imitate` would do; writes nothing.
+    """Returns a one-line description of the work that `imitate` would do; replays all episodes and writes nothing.
 
     Raises:
-        UserError: A model, file or option is unusable, or the folder holds another training.
+        UserError: A model, file, episode or option is unusable, or the folder holds another training.
     """
     _check(config, sources, output)
     training = training_of(config, output)
     if _begun(config, sources, output) is None:
         return plan_train(training)
-    ChatTokenizer.load(str(config.model)).check_belongs_to(str(config.model))
+    counts = _rows_of(config, sources).counts
     files = ", ".join(str(source.path) for source in sources)
     return (
-        f"{config.model} imitates {files}: passes {config.train.epochs}, rows of a step "
+        f"{config.model} imitates {files}: rows {counts.train_rows}, passes {config.train.epochs}, rows of a step "
         f"{config.imitate.train_batch_size}, learning rate {training.learning_rate:g}, to {output}"
     )
 

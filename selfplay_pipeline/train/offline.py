@@ -40,6 +40,7 @@ from selfplay_pipeline.train.saves import (
 )
 from selfplay_pipeline.train.task import Export, Task
 from selfplay_pipeline.train.verl_overrides import (
+    check_overrides,
     environment,
     metrics_path,
     plan_for,
@@ -371,11 +372,12 @@ def check_options(config: PolicyTraining, *further_models: str | None) -> None:
 
 
 def check_training(options: TrainOptions, device: Device) -> None:
-    """Raises UserError unless the loggers are usable and this machine has the GPUs that the trainer needs.
+    """Raises UserError unless loggers and verl's own keys are usable and this machine has the GPUs for the trainer.
 
     Several nodes without a cluster are rejected too; `check_cluster` checks the machines of a cluster.
     """
     check_loggers(options.loggers)
+    check_overrides(tuple(options.overrides))
     if options.dump_rows and options.imitated is not None:
         raise UserError("train.dump_rows: rows that are imitated have no advantages to write down; leave it out")
     if options.joins_cluster:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from packaging.version import Version
 
 from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
-from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.gpus import Device
 from selfplay_pipeline.core.hub import config_of
 from selfplay_pipeline.core.loopback import loopback_environment
@@ -66,6 +68,26 @@ def preparing_overrides(config: TrainConfig, device: Device) -> list[str]:
     nominal = {"data.train_batch_size": config.workers, "actor_rollout_ref.actor.ppo_mini_batch_size": config.workers}
     settings |= nominal | {"+selfplay.metrics_path": None}
     return [*to_hydra(settings), *for_workers(config, worker_environment(device)), *config.overrides]
+
+
+@cache
+def check_overrides(overrides: tuple[str, ...]) -> None:
+    """Raises UserError unless verl's configuration has the keys of the user's overrides; does not import verl."""
+    verl = find_spec("verl")
+    if not overrides or verl is None or verl.origin is None:
+        return
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        with initialize_config_dir(str(Path(verl.origin).parent / "trainer" / "config"), version_base=None):
+            compose("ppo_trainer", [*overrides])
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(
+            f"train.overrides (KEY=VALUE after --): {first_line(error)} verl's configuration (ppo_trainer) decides "
+            "which keys exist; correct the key, or write +KEY=VALUE to add one"
+        ) from None
 
 
 def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:

@@ -189,7 +189,9 @@ def loop(file: Path) -> None:
 
 
 def foreign(file: Path) -> None:
-    shutil.copytree(file.parents[1] / "data" / "tiny_model", file)
+    """Put a model in the place of a checkpoint."""
+    good = next(folder / "data" for folder in file.parents if (folder / "data").is_dir())
+    shutil.copytree(good / "tiny_model", file)
 
 
 def pipe(file: Path) -> None:
@@ -242,6 +244,9 @@ OPTIONS = [
     Bad("players: one", "crossplay random --num-states 2 --output out", "two or more different players"),
     Bad("first only, with itself", f"{EVALUATE} --first-only", "--first-only: .*--partner"),
     Bad("path twice", "train train.parquet --data train.parquet", "train: give train.parquet or --data"),
+    Bad("unknown key of verl's", tuple(f"{command} -- trainer.nokey=1" for command in (TRAIN, f"{TRAIN} --dry-run",
+        f"{ONLINE} --dry-run")),
+        r"^train\.overrides .*Could not override 'trainer\.nokey'\..*\+KEY=VALUE"),
     Bad("GPU that is not there", "generate --dry-run --device cuda", "needs 1 GPU, visible: 0; .*--device cpu"),
 ]  # fmt: skip
 
@@ -320,8 +325,9 @@ GAMES_FILES = [
     Bad("convert: link to itself", CONVERT, r"^games\.jsonl: Too many levels of symbolic links", {"games.jsonl": loop}),
     Bad("imitate: link to itself", f"{IMITATE} out", r"^games\.jsonl: Too many levels", {"games.jsonl": loop}),
     Bad("game: link to itself", "config --game own.py", r"own\.py: there is no such file", {"own.py": loop}),
-    Bad("imitate: another configuration", f"{IMITATE} out", r"^games\.jsonl:\d: .*\(--config\)"),
-    Bad("generate: folder", (f"{SCRIPTED} .", f"{SCRIPTED} ./"), r"^\.: a folder, not a file; give another --output"),
+    Bad("imitate: another configuration", (f"{IMITATE} out", f"{IMITATE} out --dry-run"),
+        r"^games\.jsonl:\d: .*\(--config\)"),
+    Bad("generate: folder", f"{SCRIPTED} .", r"^\.: a folder, not a file; give another --output"),
     Bad("generate: link", f"{SCRIPTED} link.jsonl", r"^link\.jsonl: is a link, and nothing is", {"link.jsonl": loop}),
     Bad("report: infinite size", "report games.jsonl --max-megabytes inf --output out.html", "--max-megabytes"),
     Bad("show: seed of nothing", "show games.jsonl --seed 3", "--seed is the seed of --random"),
@@ -419,10 +425,14 @@ SMALL_FILES = [
         r"^games\.jsonl: is a file; give a folder"),
     Bad("folder for a file", tuple(f"{command} run" for command in TO_FILES),
         "^run: a folder, not a file; give another --output"),
+    Bad("new folder for a file", tuple(f"{command} new/" for command in (SCRIPTED, *TO_FILES)),
+        "^new/: a folder, not a file; give another --output"),
     Bad("link to itself for a folder", tuple(f"{command} link" for command in TO_FOLDERS),
         "^link: is a link that leads nowhere; give a folder, or remove the link", {"link": loop}),
     Bad("foreign checkpoint", tuple(f"{command} foreign" for command in TO_TRAININGS),
         "^foreign/checkpoint exists but was not made by a training here", {"foreign/checkpoint": foreign}),
+    Bad("foreign checkpoint in a run", (ITERATE, ITERATE.replace("--dry-run ", "")),
+        "^run/iter_2/checkpoint exists but was not made by a training here", {"run/iter_2/checkpoint": foreign}),
     Bad("lines of silence", "silence --states 99999999 --output silence.json",
         r"^silence\.json: field 'entries\.0'", {"silence.json": '{\n  "entries": [1]}'}),
 ]  # fmt: skip

@@ -82,7 +82,7 @@ def test_a_mistyped_option_gets_the_nearest_one_first():
         (("generate", "--engine", "vllm"), "option for engine.kind"),
         (("train", "--data", "/nowhere/train.parquet"), "/nowhere/train.parquet"),
         (("train", "/nowhere/train.parquet"), "/nowhere/train.parquet: no such file"),
-        (("train", "/nowhere/train.parquet", "a=b", "~c.d"), "/nowhere/train.parquet: no such file"),
+        (("train", "/nowhere/train.parquet", "+a=b", "~trainer.balance_batch"), "/nowhere/train.parquet: no such file"),
         (("train", "games.jsonl"), "games.jsonl: training reads parquet; `selfplay convert games.jsonl` makes it"),
         (("train", "a.parquet", "b.parquet"), "takes one path, but a.parquet and b.parquet are given"),
         (("train", "a.parquet", "--data", "b.parquet"), "give a.parquet or --data b.parquet, not both"),

@@ -30,7 +30,7 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
         ("rows/train.parquet",),
         "is trained on 23 rows in 3 groups of rows/train.parquet, to {output}; steps done: 0 of 1",
     ),
-    "imitate": (("games.jsonl", "games.jsonl=2"), "data/tiny_model imitates games.jsonl, games.jsonl: passes 1, rows"),
+    "imitate": (("board.jsonl", "board.jsonl=2"), "data/tiny_model imitates board.jsonl, board.jsonl: rows "),
     "games": (("--num-train", "9", "--num-test", "3"), "9 states to train on (seed 0) and 3 to validate on (seed 0), "),
     "train-online": (
         ("states", "--steps", "3"),
@@ -68,6 +68,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     board = load_config("tiny", {}).game
     assert isinstance(board, MatchingConfig)
     games = write_episodes(tmp_path / "games.jsonl", list(make_episodes(4, 4)))
+    write_episodes(tmp_path / "board.jsonl", make_episodes(1, 2, config=board))
     run_convert(games, tmp_path / "rows")
     write_games(tmp_path / "states", board, num_train=24, num_test=2, seed=0, test_seed=0)
     RunDirectory(tmp_path / "run").open(load_config("tiny", {}))

@@ -13,6 +13,8 @@ from bench.verdict import Evidence, conditions, verdict
 from selfplay_pipeline.config.identity import differences, flatten
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.listen import Replay, totals_of
+from selfplay_pipeline.evaluate.states import count_shared, key_of, sample_held_out
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
 
@@ -49,7 +51,7 @@ NOT_LEARNED = {
         {"reward": {"sampled": about(0.95), "greedy": about(0.84)}},
     ],
     "the reward rose": [{"rise": both(0.0)}, {"rise": both(0.005)}, {"rise": both(0.2) | {"greedy": about(-0.1)}}],
-    "above the same training": [{"over_muted": {}}, {"over_muted": both(0.005)}],
+    "above the training": [{"over_muted": {}}, {"over_muted": both(0.005)}],
     "did not rise": [{"placebo_rise": {}}, {"placebo_rise": both(0.0) | {"greedy": about(0.02)}}],
     "above the placebo": [{"over_placebo": {}}, {"over_placebo": both(0.2, 0.3)}],
     "more than one seed": [{"seeds": 1}],
@@ -155,12 +157,23 @@ def settings(study, arm):
 @pytest.mark.parametrize(
     ("arm", "key", "values"),
     [
-        (MUTED, "game.mute", (False, True)), (PLACEBO, "convert.placebo", (False, True)),
+        (PLACEBO, "convert.placebo", (False, True)),
         (CREDIT, "convert.credit", ("episode", "turn")),
     ],
 )  # fmt: skip
 def test_an_arm_differs_from_self_play_in_one_key(study, arm, key, values):
     assert differences(settings(study, SELF_PLAY), settings(study, arm)) == {key: values}
+
+
+def test_the_muted_arm_hears_nothing_and_has_a_rate_of_its_own(study):
+    changed = differences(settings(study, SELF_PLAY), settings(study, MUTED))
+    assert changed == {"game.mute": (False, True), "train.learning_rate": (1.5e-4, 1e-4)}
+
+
+def test_the_states_of_the_comparison_are_not_those_that_are_evaluated_while_it_trains(study):
+    game, config = make_game(study.config(1).game), study.config(1)
+    monitored = {key_of(game, game.state_to_json(state)) for state in sample_held_out(config, study.states).states}
+    assert count_shared(game, study.held_out(1), monitored) == 0
 
 
 def test_imitation_continued_is_refused_where_it_is_not_known_whom_the_warm_start_imitated():

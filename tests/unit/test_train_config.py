@@ -36,7 +36,14 @@ from selfplay_pipeline.train.groups import (
     updates_of,
 )
 from selfplay_pipeline.train.offline import check_training, export_of, run_train
-from selfplay_pipeline.train.verl_overrides import can_be_packed, environment, plan_for, verl_overrides, worker_threads
+from selfplay_pipeline.train.verl_overrides import (
+    can_be_packed,
+    check_overrides,
+    environment,
+    plan_for,
+    verl_overrides,
+    worker_threads,
+)
 
 DATA = TrainData(
     groups=[],
@@ -403,6 +410,13 @@ def test_rows_that_are_imitated_cannot_be_written_down_with_advantages() -> None
 def test_an_override_that_hydra_cannot_read_is_refused_by_its_key(override: str) -> None:
     with pytest.raises(UserError, match=re.escape(f"option for train.overrides: {override!r} is no Hydra override")):
         load_config("tiny", {"train.overrides": [override]})
+
+
+def test_verl_has_each_of_its_keys_that_the_documents_name() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    named = re.findall(r"`((?:actor_rollout_ref|algorithm)\.[\w.]+=[\w.-]+)`", page)
+    assert len(named) >= 10
+    check_overrides(tuple(named))
 
 
 @pytest.mark.parametrize(
