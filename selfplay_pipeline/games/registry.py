@@ -102,10 +102,10 @@ def register(kind: Any, place: str = "") -> type[Game]:
             raise UserError(f"{here}.{member}: is a method, but has to be a property or a value; {MEMBERS}")
     if kind.name in NAMES:
         raise UserError(
-            f"{here}: its name {kind.name!r} is that of a game that comes with the package; give it another"
+            f"{here}: its name {kind.name!r} belongs to a game that comes with the package; give it another name"
         )
     if (earlier := _found.get(kind.name, kind)) is not kind:
-        raise UserError(f"{here}: its name {kind.name!r} is that of {place_of(earlier)}; give it another")
+        raise UserError(f"{here}: its name {kind.name!r} belongs to {place_of(earlier)}; give it another name")
     try:
         kind()
     except Exception as error:
@@ -274,5 +274,5 @@ def _where(error: BaseException) -> str:
 
 
 def _offered() -> list[str]:
-    """Returns the names of the games that installed packages offer."""
+    """Returns the names of the games that installed packages register as entry points."""
     return sorted(point.name for point in entry_points(group=ENTRY_POINTS))
