@@ -91,8 +91,8 @@ class Exported:
         return references(self.game, StateSet("exported", tuple(self.states.values())))
 
     def to_text(self) -> str:
-        """Returns one line with the counts."""
-        return f"{self.rows} rows of {self.episodes} episodes on {len(self.states)} states"
+        """Returns the counts in words."""
+        return f"rows {self.rows}, episodes {self.episodes}, states {len(self.states)}"
 
 
 def export_episodes(files: Sequence[Path], game: Game, output: Path, license: str = "") -> Exported:

@@ -163,7 +163,9 @@ def export(
         game = make_game(load_config(config, {}, announced.append).game)
     else:
         first = next(read_episodes(files[0]), None)
-        game = EpisodesFile(files[0], "other", "").game_of(first.game if first else "matching")
+        if first is None:
+            raise UserError(f"{files[0]}: no episodes; `selfplay generate` writes them")
+        game = EpisodesFile(files[0], "other", "").game_of(first.game)
     if dry_run:
         planned(f"{count_episodes(files, game, output).to_text()} ({game.describe()}), to {output}")
     done = export_episodes(files, game, output, license)
