@@ -34,7 +34,7 @@ class Converted(BaseModel):
     """Number of partners whose episodes form separate groups; 0 if no state was played with several partners."""
 
     trained_reward: float | None = Field(default=None, exclude_if=lambda mean: mean is None)
-    """Mean reward that the rows are trained on; None if it is the game's own reward."""
+    """Mean trained reward over all episodes and their trained seats; None if it is the game's own reward."""
 
     @property
     def masked_share(self) -> float:

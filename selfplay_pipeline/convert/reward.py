@@ -72,22 +72,24 @@ class TrainedReward:
         if self._function is None:
             return [*outcome.rewards]
         state = game_named(record.game).state_from_json(record.state)
-        where = f"{self._config.path}: {FUNCTION}"
+        where, episode = f"{self._config.path}: {FUNCTION}", f"episode {record.episode_id}"
         try:
-            found = [float(reward) for reward in self._function(state, record.turns, outcome)]
+            found = self._function(state, record.turns, outcome)
         except Exception as error:
-            raise UserError(f"{where}: {where_raised(error)}, for episode {record.episode_id}") from None
-        if len(found) != len(record.seats):
+            raise UserError(f"{where}: {where_raised(error)}, for {episode}") from None
+        try:
+            rewards = [float(reward) for reward in found]
+        except (TypeError, ValueError):
+            raise UserError(f"{where}: returns {found!r} for {episode}; return one number for each seat") from None
+        if len(rewards) != len(record.seats):
             raise UserError(
-                f"{where}: returns {len(found)} rewards for episode {record.episode_id}, but the game has "
-                f"{len(record.seats)} seats; return one for each"
+                f"{where}: returns {len(rewards)} rewards for {episode}, but the game has {len(record.seats)} seats; "
+                "return one number for each seat"
             )
-        for seat, reward in enumerate(found):
+        for seat, reward in enumerate(rewards):
             if not math.isfinite(reward):
-                raise UserError(
-                    f"{where}: returns {reward} for seat {seat} of episode {record.episode_id}; return finite numbers"
-                )
-        return found
+                raise UserError(f"{where}: returns {reward} for seat {seat} of {episode}; return finite numbers")
+        return rewards
 
 
 def _function_in(config: RewardConfig) -> Callable[..., Sequence[float]]:
