@@ -42,8 +42,8 @@ HASHED = re.compile(r"(^|\.)weights(\.|$)|^rows$")
 """Pattern of record keys that hold content hashes of models or rows."""
 CONTENTS = "contents of "
 """Prefix of record keys that hold a hash of contents; messages name such keys only if nothing else differs."""
-PLACES = ("game.path", "reward.path")
-"""Keys with the places of a user's files, which may move; they are stored, but not compared."""
+PLACE = "game.path"
+"""Key with the place of a game's file, which may move; it is stored, but not compared."""
 MOST_DIFFERENCES = 5
 """Largest number of differences in one message."""
 LONGEST_VALUE = 100
@@ -102,7 +102,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     return {
         key: (one, other)
         for key, (one, other) in values.items()
-        if one != other and key not in PLACES and not _unknown(key, one, other)
+        if one != other and key != PLACE and not _unknown(key, one, other)
     }
 
 

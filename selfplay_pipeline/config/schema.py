@@ -139,7 +139,7 @@ class ConvertConfig(Section):
 class RewardConfig(Section):
     """Reward that the policy is trained on. Episodes, figures and evaluations keep the game's own reward."""
 
-    path: Annotated[str | None, Option("--reward")] = None
+    path: Annotated[str | None, Option("--reward"), FREE] = None  # the hash of its contents decides
     """Python file with a function `reward(state, turns, outcome)`, whose code is run; by default the game's reward.
 
     The function returns one number for each seat.
