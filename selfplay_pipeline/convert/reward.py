@@ -29,7 +29,7 @@ def contents_of(config: RewardConfig) -> dict[str, str]:
     """Returns the content hash of the user's file by its key in records; empty without a file.
 
     Raises:
-        UserError: There is no such file.
+        UserError: The file does not exist.
     """
     if config.path is None:
         return {}
