@@ -79,10 +79,10 @@ ARMS = {
 
 
 class Played(NamedTuple):
-    """An evaluated player, and what became of its messages.
+    """An evaluated player, and the treatment of its messages.
 
     Attributes:
-        swapped: True if each heard message was replaced by one of a state drawn anew given the hearer's view.
+        swapped: Whether each heard message was replaced by a message of a state resampled given the hearer's view.
     """
 
     player: str
@@ -100,9 +100,9 @@ class Effort(BaseModel):
     """Effort of a training: minutes of all its stages, and its amounts of play and learning.
 
     Attributes:
-        sampled_tokens: of the policy's own; of imitation, those of the teacher that it learned.
-        updates: optimizer steps; None where a training did not count them.
-        shared: held-out states that it trained on too.
+        sampled_tokens: Number of tokens that the policy sampled; for imitation, number of imitated tokens.
+        updates: Number of optimizer steps; None if the training did not count them.
+        shared: Number of held-out states that were also trained on.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -115,7 +115,7 @@ class Effort(BaseModel):
 
 
 class Point(BaseModel):
-    """Held-out rewards after an iteration, measured by `iterate` on a few states, played as the arm is trained."""
+    """Held-out rewards after an iteration, measured by `iterate` on a few states; muted if the arm trains muted."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -148,7 +148,7 @@ class Study:
     def config(self, seed: int, changes: dict[str, Any] | None = None) -> Config:
         """Returns the configuration of self-play with a seed.
 
-        The states that are evaluated while it trains are others than the held-out states of the comparison.
+        The states evaluated during the training differ from the held-out states of the comparison.
         """
         given = {
             "model": self.model,
@@ -183,8 +183,8 @@ class Study:
     def _imitate(self, seed: int) -> None:
         """Imitate new episodes of the teacher with as many tokens as self-play sampled.
 
-        The warm start says as much per episode as its teacher, so its own first episodes give the number of episodes to
-        play.
+        The warm start writes as many tokens per episode as its teacher, so its first episodes give the number of
+        episodes to play.
         """
         run, folder = self.run(SELF_PLAY, seed).state, self._imitation(seed)
         first = run.played(1)
@@ -210,7 +210,7 @@ class Study:
     def _used_to_silence(self) -> str:
         """Returns the model that the muted arm begins with: the warm start after it imitated play without words.
 
-        The warm start never met a prompt without words, so that self-play alone stays below what silence allows.
+        The warm start never met a prompt without words, so that self-play alone stays below the silence line.
         """
         folder = self.work / MUTED / "teaching"
         checkpoint = folder / "training" / "checkpoint"
@@ -237,7 +237,7 @@ class Study:
     async def evaluate(self, seed: int, arms: Sequence[str]) -> None:
         """Evaluate the warm start and the last checkpoints of these arms.
 
-        Each is played with messages as they are said, swapped and muted, and tested on altered messages.
+        Each plays with original, swapped and muted messages, and is tested on altered messages.
         """
         config = self.config(seed)
         async with Servers(config, self.work) as servers:

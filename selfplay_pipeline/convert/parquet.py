@@ -229,7 +229,9 @@ def _facts(path: Path, metadata: dict[bytes, bytes]) -> dict[str, Any]:
         )
     for key, neutral in NEUTRAL.items():
         if facts.get(key, neutral) != neutral:
-            raise UserError(f"{path}: sampled with {key}={facts[key]}; the log-probs ignore it, sample without")
+            raise UserError(
+                f"{path}: sampled with {key}={facts[key]}; the log-probs do not include it; sample without it"
+            )
     return facts
 
 

@@ -123,12 +123,12 @@ class ListeningTest(Protocol):
 
 @runtime_checkable
 class Redraw(Protocol):
-    """Ability to redraw everything in a state that one of its seats does not see."""
+    """Ability to resample everything in a state that is hidden from one of its seats."""
 
     def redraw(self, state: Any, seat: int, rng: np.random.Generator) -> Any:
         """Returns a state from the exact distribution of states given the view of one seat.
 
-        The seat's own view stays; everything that it does not see is drawn anew from the rules.
+        The seat's own view stays; everything hidden from it is resampled from the rules.
 
         Raises:
             UserError: The game cannot draw it under this configuration.

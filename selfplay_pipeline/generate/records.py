@@ -324,7 +324,7 @@ class EpisodeRecord(_Record):
     partner: PartnerUsage | None = None
     """Usage of the chat model; None if no chat model held a seat."""
     swap: Swap | None = Field(default=None, exclude_if=_is_none)
-    """Rule by which heard messages were replaced; None if seats heard what was said."""
+    """Rule by which heard messages were replaced; None for the original messages."""
 
     @classmethod
     def of(cls, seats: Sequence[SeatRecord], policy: PolicyRecord, **rest: Any) -> EpisodeRecord:

@@ -148,12 +148,12 @@ class ChatTokenizer:
         return "".join(character for at, character in enumerate(text) if at not in control)
 
     def _safely(self, text: str, name: tuple[Any, ...], harmless: Callable[[], str]) -> list[int]:
-        """Returns the token ids of a text, after checking that it has the same control tokens as a harmless text.
+        """Returns the token ids of a text, after checking that it adds no control token to those of a reference text.
 
         Args:
             text: The text to tokenise.
-            name: Cache key of the harmless text, whose control tokens are compared with many texts.
-            harmless: Returns the harmless text.
+            name: Cache key of the reference text, which serves for many texts.
+            harmless: Returns the reference text, which contains nothing that a player wrote.
 
         Raises:
             EngineError: The text has other control tokens. The episode ends, since no forged turn may be trained on.

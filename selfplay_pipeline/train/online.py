@@ -188,7 +188,7 @@ def _look_at(config: OnlineConfig) -> StatesFile:
     )
     if test and validation["split"] != MONITOR_SPLIT:
         raise UserError(
-            f"{config.games / 'test.parquet'}: its states are not those that a validation uses; write the states anew "
+            f"{config.games / 'test.parquet'}: its states are not validation states; write the states anew "
             "with `selfplay games`, and train to a new folder"
         )
     if train < config.online.states_per_step or not test:

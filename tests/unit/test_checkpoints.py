@@ -75,11 +75,11 @@ DAMAGES = {
     "a tensor missing": (changed(lambda tensors: tensors.pop("model.norm.weight")), r"model\.norm\.weight of Qwen2"),
     "a tensor too many": (
         changed(lambda tensors: tensors.update({"model.layers.4.x": tensors["model.norm.weight"].clone()})),
-        r"model\.layers\.4\.x among the weights unknown",
+        r"its weights hold model\.layers\.4\.x, unknown to",
     ),
     "another shape": (
         changed(lambda tensors: tensors.update({"lm_head.weight": tensors["lm_head.weight"][:90].clone()})),
-        r"lm_head\.weight has shape \[90, 128\], Qwen2ForCausalLM wants \[391, 128\]",
+        r"lm_head\.weight has shape \[90, 128\], Qwen2ForCausalLM expects \[391, 128\]",
     ),
     "a shard missing": (sharded, r"model-00002-of-00002\.safetensors: no such file, but .*index\.json names it"),
     "index without map": (written("model.safetensors.index.json", "{}"), r"index\.json: damaged"),
@@ -88,7 +88,7 @@ DAMAGES = {
     "is said to be llama": (said(model_type="llama", architectures=["LlamaForCausalLM"]), "unknown to LlamaForCausal"),
     "says gpt2": (
         said(model_type="gpt2", architectures=["GPT2LMHeadModel"]),
-        "of GPT2LMHeadModel not among",
+        "more of GPT2LMHeadModel",
     ),
     "says another class": (said(architectures=["LlamaForCausalLM"]), r"architectures is \['LlamaForCausalLM'\]"),
     "writes no text": (said(model_type="vit", architectures=["ViTModel"]), "no model that writes text"),
@@ -109,8 +109,8 @@ DAMAGES = {
     "endless": (said(num_hidden_layers=10**9), r"config\.json: num_hidden_layers is 1000000000"),
     "negative": (said(intermediate_size=-3), r"config\.json: intermediate_size is -3"),
     "a word for a number": (said(vocab_size="many"), r"config\.json: vocab_size is 'many'"),
-    "fewer layers": (said(num_hidden_layers=3, layer_types=["full_attention"] * 3), "among the weights unknown"),
-    "more layers": (said(num_hidden_layers=9, layer_types=["full_attention"] * 9), "not among the weights"),
+    "fewer layers": (said(num_hidden_layers=3, layer_types=["full_attention"] * 3), "unknown to"),
+    "more layers": (said(num_hidden_layers=9, layer_types=["full_attention"] * 9), "its weights lack"),
     "heads that do not divide": (said(num_attention_heads=7), "no model can be built|has shape|cannot be read"),
     "not a number": (
         written("config.json", (TINY / "config.json").read_text().replace("1e-06", "NaN")),

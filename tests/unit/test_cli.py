@@ -102,7 +102,7 @@ def test_a_mistyped_option_gets_the_nearest_one_first():
         ),
         (("evaluate", "random", "--states", "/nowhere.jsonl"), "/nowhere.jsonl: No such file"),
         (("evaluate", "data/tiny_modle"), "data/tiny_modle: no Hugging Face model there"),
-        (("evaluate", "policy"), "'policy' is no player here"),
+        (("evaluate", "policy"), "'policy' is not allowed here"),
         (("evaluate", "random", "--compare", "/nowhere"), "/nowhere: no finished evaluation"),
         (("crossplay", "random"), "name two or more different players"),
         (("generate", "--player", "policy", "--player", "nobody"), "no scripted player or checkpoint 'nobody'"),

@@ -123,7 +123,7 @@ OF_GROUP_1 = make_episode(1, 2)
     [
         ([], "holds no finished episode"),
         ([*make_episodes(5, 1)], "one episode per state.*--episodes-per-state 2"),
-        ([*PAIR, PAIR[0]], "group 0 episode 0 is there twice"),
+        ([*PAIR, PAIR[0]], "group 0 episode 0 occurs twice"),
         (
             [*PAIR, OF_GROUP_1.model_copy(update={"group_index": 0})],
             r"jsonl:3: field 'state': group 0 has two different",

@@ -242,7 +242,7 @@ def test_scripted_partners_play_as_the_references_say(tmp_path):
 
 @pytest.mark.parametrize("players", [("policy",), ("random", "policy")])
 def test_policy_is_no_name_of_a_player_where_nothing_is_trained(players):
-    with pytest.raises(UserError, match="'policy' is no player here: name a checkpoint's folder"):
+    with pytest.raises(UserError, match="'policy' is not allowed here; give a checkpoint folder"):
         check_names(config(), players)
     check_names(config(), ["random", "data/tiny_model", "chat"])
 

@@ -207,12 +207,12 @@ FIGURES: list[tuple[Any, ...]] = [
     (ONLINE, "it is {:.3f} against {:.3f}", (fmean(TRAINED) - WARM_STARTS[0]) / THOUSANDS,
      (PLAYED_ONLINE["after"] - PLAYED_ONLINE["before"]) / THOUSANDS),
 
-    *(("docs/evaluation.md", f"| `{player}` | {{}} |", scripted(player, "reward"))
+    *(("docs/results/silence.md", f"| `{player}` | {{}} |", scripted(player, "reward"))
       for player in ("random", "own-view")),
-    ("docs/evaluation.md", "| {:.3f} | | `own-view`", expected("random")),
-    ("docs/evaluation.md", "{:.1f} % | {:.3f} | | `sharing`", 100 * scripted("own-view", "optimal").value,
+    ("docs/results/silence.md", "| {:.3f} | | `own-view`", expected("random")),
+    ("docs/results/silence.md", "{:.1f} % | {:.3f} | | `sharing`", 100 * scripted("own-view", "optimal").value,
      expected("own_view")),
-    ("docs/evaluation.md", "| `sharing` | {0.value:.5f} [{0.low:.5f}, {0.high:.5f}] | {1:.1f} % |",
+    ("docs/results/silence.md", "| `sharing` | {0.value:.5f} [{0.low:.5f}, {0.high:.5f}] | {1:.1f} % |",
      scripted("sharing", "reward"), 100 * scripted("sharing", "optimal").value),
 ]  # fmt: skip
 COMMANDS = [

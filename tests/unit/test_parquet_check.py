@@ -112,7 +112,7 @@ def test_rows_that_do_not_belong_together_are_refused_with_their_place(converted
     [
         (lambda table: table.append_column("x", [[1] * 8]), "its columns are not those that `selfplay convert` writes"),
         (lambda table: without(table, "messages"), "column 'messages' has a row without a value"),
-        (lambda table: of_game(table, "chess"), "a game of its metadata: .*chess"),
+        (lambda table: of_game(table, "chess"), "field 'game' of its metadata: .*chess"),
     ],
 )  # fmt: skip
 def test_columns_and_metadata_of_others_are_refused(converted, tmp_path, change, words):

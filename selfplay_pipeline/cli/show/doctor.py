@@ -22,8 +22,11 @@ def show(found: Examination, checks: Sequence[Check]) -> None:
         console.print(one_line(f"{found.not_here}. Counted for another machine, as with {described}:"), soft_wrap=True)
     console.print(one_line(f"model:   {found.model}, {found.sizes.parameters:,} parameters"), soft_wrap=True)
     console.print(one_line(f"machine: {found.machine.in_words()}"), soft_wrap=True)
+    console.print(_used(found))
     console.print(_training(found))
     console.print(_further(found))
+    console.print(_stages(found))
+    console.print(one_line(f"assumed: {found.speed.assumptions()}"), soft_wrap=True)
     for check in checks:
         console.print(one_line(f"{check.sign} {check.what}: {check.found}"), soft_wrap=True)
     if not found.machine.here:
@@ -43,6 +46,26 @@ def verdict(found: Examination, checks: Sequence[Check]) -> list[str]:
         lines = [f"does not fit here: {found.not_here}", *(lines or [f"fits on {found.machine.in_words()}"])]
     unknown = [f"could not be asked: {check.what}: {check.found}" for check in checks if check.good is None]
     return [*lines, *unknown] or ["fits"]
+
+
+def _used(found: Examination) -> Table:
+    table = Table(title="values that iterate uses here", box=None, show_header=False)
+    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for key, value in found.used.items():
+        table.add_row(key, one_line(str(value).lower() if isinstance(value, bool) else str(value)))
+    return table
+
+
+def _stages(found: Examination) -> Table:
+    table = Table(title="an iteration after the first, estimated", box=None)
+    table.add_column("")
+    table.add_column("minutes", justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for stage in found.stages:
+        table.add_row(stage.what, f"{stage.seconds / 60:.1f}", stage.why)
+    table.add_row("together", f"{sum(stage.seconds for stage in found.stages) / 60:.1f}", "", style="bold")
+    return table
 
 
 def _training(found: Examination) -> Table:
@@ -95,6 +118,9 @@ def as_object(found: Examination, checks: Sequence[Check]) -> dict[str, Any]:
         "host_total": found.host_total,
         "serving": None if found.serving is None else vars(found.serving),
         "disk": vars(found.disk) | {"peak": found.disk_peak},
+        "configuration": found.used,
+        "seconds": {stage.what: stage.seconds for stage in found.stages},
+        "assumed": vars(found.speed),
         "checks": {check.what: {"good": check.good, "found": check.found} for check in checks},
         "advice": found.advice,
         "verdict": closing,

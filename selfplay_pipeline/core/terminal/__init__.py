@@ -105,7 +105,7 @@ def give_up_stdout() -> None:
 
 
 def finish() -> None:
-    """Write the buffered rest; ignores that the reader of stdout has gone."""
+    """Write the buffered rest; a closed pipe is ignored."""
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
