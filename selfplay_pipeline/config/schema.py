@@ -240,7 +240,7 @@ class OnlineOptions(Section):
     """Amount of play and training in online training. Sampling is in the section `generate`, the loss in `train`."""
 
     mode: Literal["sync", "colocate_async"] = "sync"
-    """When episodes are played: `sync` plays all of a step's episodes with its weights, and then trains.
+    """Time at which episodes are played: `sync` plays all of a step's episodes with its weights, and then trains.
 
     `colocate_async` plays the next step's states as well, and trains as soon as one step's states are finished. The
     other episodes are broken off, and go on after the update with the new weights, so no step waits for its longest

@@ -88,7 +88,12 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
 
 
 def outputs_of(
-    record: EpisodeRecord, figures: dict[str, float], *, versions: list[list[int]], seconds: float, only: int | None = None
+    record: EpisodeRecord,
+    figures: dict[str, float],
+    *,
+    versions: list[list[int]],
+    seconds: float,
+    only: int | None = None,
 ) -> list[AgentLoopOutput]:
     """Returns an episode as verl's outputs, one for each player that took a turn.
 

@@ -81,8 +81,7 @@ class CPUServer:
         image_data: Any = None,
         video_data: Any = None,
     ) -> TokenOutput:
-        """Returns one completion, or the tokens sampled until it was broken off, with the training step of the weights.
-        """
+        """Returns a completion, or its tokens until it was aborted, and the training step of the weights."""
         check_sampling(sampling_params)
         params, self.loop = SamplingParams.of(sampling_params), asyncio.get_running_loop()
         await self._open.wait()

@@ -71,7 +71,8 @@ class PlayingAhead(PPOTrainerColocateAsync):  # type: ignore[misc]
     """Number of each prompt, by its uid."""
 
     def _load_checkpoint(self) -> None:
-        self._taken, self._again, self._number_of, self._state_of = 0, deque(), {}, {}
+        self._taken, self._again, self._number_of = 0, deque(), {}
+        self._state_of: dict[str, int] = {}
         super()._load_checkpoint()
         if not self.global_steps:
             return
