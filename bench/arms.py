@@ -160,8 +160,8 @@ class Study:
         }
         return load_config(self.source, given | (changes or {}))
 
-    def run(self, arm: str, seed: int) -> RunDirectory:
-        """Returns the run directory of a training, with its finished stages."""
+    def run_directory(self, arm: str, seed: int) -> RunDirectory:
+        """Returns the run directory of a training, loaded."""
         directory = RunDirectory(self.work / arm / f"seed_{seed}")
         directory.load()
         return directory
@@ -186,7 +186,7 @@ class Study:
         The warm start writes as many tokens per episode as its teacher, so its first episodes give the number of
         episodes to play.
         """
-        run, folder = self.run(SELF_PLAY, seed).state, self._imitation(seed)
+        run, folder = self.run_directory(SELF_PLAY, seed).state, self._imitation(seed)
         first = run.played(1)
         if first is None or run.trained(self.iterations) is None:
             raise UserError(f"--arm {IMITATION}: train self-play of seed {seed} first: it is to have as many tokens")
@@ -232,7 +232,7 @@ class Study:
             return str(self.config(seed).model)
         if player == IMITATION:
             return str(self._imitation(seed) / "training" / "checkpoint")
-        return self.run(player, seed).checkpoint(self.iterations)
+        return self.run_directory(player, seed).checkpoint(self.iterations)
 
     async def evaluate(self, seed: int, arms: Sequence[str]) -> None:
         """Evaluate the warm start and the last checkpoints of these arms.
@@ -279,7 +279,7 @@ class Study:
         """Returns the effort of a finished training."""
         if arm == IMITATION:
             return read_model(self._imitation(seed) / EFFORT, Effort, "python -m bench.learn")
-        run, game = self.run(arm, seed), make_game(self.config(seed).game)
+        run, game = self.run_directory(arm, seed), make_game(self.config(seed).game)
         numbers = range(1, self.iterations + 1)
         played = [found for number in numbers if (found := run.state.played(number))]
         updates = [trained.updates for number in numbers if (trained := run.state.trained(number))]
@@ -295,7 +295,7 @@ class Study:
 
     def curve(self, arm: str, seed: int) -> list[Point]:
         """Returns the held-out rewards that `iterate` measured during a training; imitation has none."""
-        state = self.run(arm, seed).state
+        state = self.run_directory(arm, seed).state
         numbers = range(self.iterations + 1)
         found = {number: evaluated for number in numbers if (evaluated := state.evaluated(number))}
         return [

@@ -37,7 +37,7 @@ FLOATING = ("F64", "F32", "F16", "BF16")
 
 
 class Stored(NamedTuple):
-    """One tensor of the weights, as described in a file header."""
+    """One tensor of the weights, as a safetensors header describes it."""
 
     shape: tuple[int, ...]
     type: str

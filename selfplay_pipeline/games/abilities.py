@@ -156,7 +156,7 @@ class TurnCredit(Protocol):
     """Ability to give each turn a credit of its own."""
 
     def credits(self, state: Any, turns: Sequence[Any], reward: float) -> list[float]:
-        """Returns the credit of each turn: the reward minus the reward that could be reached before the turn.
+        """Returns the credit of each turn: the final reward minus the best reward still reachable before the turn.
 
         Args:
             turns: Turns of the episode, each with its `proposal`.

@@ -218,5 +218,5 @@ def _games_in(module: ModuleType) -> list[str]:
 
 
 def _offered() -> list[str]:
-    """Returns the names of the games that installed packages offer."""
+    """Returns the names of the games that installed packages register as entry points."""
     return sorted(point.name for point in entry_points(group=ENTRY_POINTS))

@@ -225,7 +225,7 @@ class TrajectoryBuilder:
             self.heard.append(text)
 
     def prompt(self) -> list[int]:
-        """Append the new observations and return all token ids up to the header of the next reply."""
+        """Append the new observations, and return all token ids up to and with the generation prompt."""
         if self.last is None:
             if not self.prompt_ids:
                 self.messages.append(ChatMessage(role="system", content=self.system))

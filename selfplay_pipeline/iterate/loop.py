@@ -44,7 +44,7 @@ from selfplay_pipeline.metrics.figures import TALK, figures_of
 from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.train.memory_check import check_fits
-from selfplay_pipeline.train.offline import check_adapter, check_training, prepare_training
+from selfplay_pipeline.train.offline import check_adapter, check_training, check_verls_keys, prepare_training
 from selfplay_pipeline.train.offline_stage import train_policy, training_of
 from selfplay_pipeline.train.process import Trainer
 
@@ -384,6 +384,7 @@ def check_run(config: Config) -> None:
     plan(config.engine, at_once(config))
     check_training(config.train, resolve_device(config.device))
     check_adapter(config.train, str(config.model))
+    check_verls_keys(training_of(config, Path("iter_1/train.parquet"), Path("iter_1"), shares_gpu=shares_gpu(config)))
     check_fits(config.train, resolve_device(config.device), str(config.model), shares_gpu=shares_gpu(config))
     if config.evaluate.swap_messages:
         check_swap(make_game(config.game), sample_held_out(config, 2, MONITOR).states)

@@ -25,10 +25,9 @@ from selfplay_pipeline.core.loopback import loopback_environment
 from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.train.cluster import facts, no_room
 from selfplay_pipeline.train.groups import TrainData, read_data
-from selfplay_pipeline.train.offline import check_training, export_of, run_train
+from selfplay_pipeline.train.offline import check_training, check_verls_keys, export_of, run_train
 from selfplay_pipeline.train.verl_overrides import (
     can_be_packed,
-    check_overrides,
     environment,
     plan_for,
     verl_overrides,
@@ -198,11 +197,12 @@ def test_further_hydra_overrides_come_last_and_untouched():
     assert verl_overrides(config(overrides=own), DATA, 13, "cpu")[-2:] == own
 
 
-def test_verl_has_each_of_its_keys_that_the_documents_name():
-    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
-    named = re.findall(r"`((?:actor_rollout_ref|algorithm)\.[\w.]+=[\w.-]+)`", page)
-    assert len(named) >= 10
-    check_overrides(tuple(named))
+def test_verl_takes_each_of_its_keys_that_the_documents_name_after_ours() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    pages = "".join((docs / f"{name}.md").read_text() for name in ("configuration", "gpus-and-clusters"))
+    named = re.findall(r"[`'](~[\w.]+|(?:actor_rollout_ref|algorithm)\.[\w.]+=[\w.-]+)[`']", pages)
+    assert len(named) >= 10 and any(key.startswith("~") for key in named)
+    check_verls_keys(config(overrides=named))
 
 
 @pytest.mark.parametrize(("seats", "groups"), [((0, 1), 2), ((0,), 4)])

@@ -344,10 +344,10 @@ def predict_own_tokens_only() -> None:
 
 
 class OwnTokensEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]
-    """verl's engine without the logits of prompts, which are never used and are expensive with a large vocabulary.
+    """verl's FSDP engine that computes no logits of prompts, which nothing reads and which are many.
 
-    In a packed batch, each row has logits from the last token of its own prompt on; in a padded batch, all rows have
-    logits from the last token of the shortest prompt on.
+    With sequence packing, the logits of each row start at the last token of its own prompt. With padding, the logits of
+    all rows start at the last token of the shortest prompt.
     """
 
     largest_pass = 0
@@ -380,7 +380,7 @@ class OwnTokensEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[mi
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, torch.Tensor]:
-        """Returns verl's outputs for rows without their first tokens, with zeros in the place of these tokens."""
+        """Compute verl's outputs on rows cut to `firsts`, then left-pad them with zeros to the full length."""
         if "firsts" not in output_args:
             return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)  # type: ignore[no-any-return]
         firsts, whole, short = output_args["firsts"], micro_batch["input_ids"], micro_batch.copy()
