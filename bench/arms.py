@@ -44,8 +44,8 @@ EFFORT = "effort.json"
 TEACHING = "episodes/teacher.jsonl"
 SILENT_TEACHER = "own-view"
 """The scripted player that the muted arm imitates first: it plays the silence line."""
-TAUGHT = {"seed": 1, "generate.num_episodes": 16384, "imitate.learning_rate": 1.0e-3}
-"""Seed, amount and peak rate of this imitation."""
+TAUGHT = {"generate.num_episodes": 16384, "imitate.learning_rate": 1.0e-3}
+"""Number of episodes and peak learning rate of this imitation."""
 MONITOR_SEEDS = 1000
 """Added to a seed to draw the states that are evaluated while it trains."""
 MODES: tuple[Mode, ...] = ("sampled", "greedy")
@@ -66,7 +66,7 @@ class Arm(NamedTuple):
 ARMS = {
     SELF_PLAY: Arm("as configured"),
     MUTED: Arm(
-        "no message reaches its reader, while it imitates more and then plays itself",
+        "no message reaches its reader, neither while it imitates play without words nor while it plays itself",
         {"game.mute": True, "train.learning_rate": 1.0e-4},
     ),
     PLACEBO: Arm("rewards are permuted within groups before it trains", {"convert.placebo": True}),
@@ -130,7 +130,7 @@ class Study:
     Attributes:
         source: Name or file of the configuration.
         model: The warm start, None for the configuration's.
-        iterations: Number of iterations of self-play.
+        iterations: Number of iterations of each training.
         states: Number of held-out states per seed.
         episodes: Number of sampled episodes per state; one more is played greedily.
         work: Folder for the trainings and the evaluations.
@@ -197,7 +197,7 @@ class Study:
         count = round(tokens * (first.episodes or 0) / (first.sampled_tokens or 1))
         config = self.config(seed, ARMS[IMITATION].changes | {"generate.num_episodes": count})
         trained = self._teach(self.teacher, config, folder)
-        game = make_game(self.config(seed).game)
+        game = make_game(config.game)
         effort = Effort(
             minutes=round((time.monotonic() - began) / 60, 1),
             episodes=count,

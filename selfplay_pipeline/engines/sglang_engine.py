@@ -41,7 +41,7 @@ class SGLangEngine:
     ) -> None:
         """Args:
         servers: Servers, or their addresses. The engine does not wait for a server given by address after the last
-                attempt.
+            attempt.
         key: Key sent to servers given by address; empty if they need none.
         request_timeout: Seconds for one completion.
         hang_timeout: Seconds without a sign of life after which a server counts as hung; None leaves hangs to

@@ -505,7 +505,7 @@ def check_heard_as_said(record: EpisodeRecord) -> None:
     """Raises ValueError if the episode must not be trained on because its messages were replaced."""
     if record.swap is not None:
         raise ValueError(
-            "field 'swap': an episode of `evaluate --swap-messages`, which only measures; convert the file that "
+            "field 'swap': an episode of `evaluate --swap-messages`, which is not trained on; convert the file that "
             "`generate` wrote"
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-from hostile_folder import fill, ran
+from hostile_folder import fill, imported_by_runpy, ran
 from recording_proxy import RecordingProxy
 from test_kill import Driver
 
@@ -61,7 +61,7 @@ def signal_one(driver: Driver, named: str, number: signal.Signals) -> None:
 def test_a_launched_server_that_hangs_is_started_again_and_every_game_is_there_once(tmp_path):
     """In a folder of which it runs no file. `test_kill.py` kills a server."""
     (hostile := tmp_path / "hostile").mkdir()
-    fill(hostile)
+    fill(hostile, spare=imported_by_runpy())
     run = Run(tmp_path, "{hang_timeout: 8}")
     driver = run.begin(cwd=hostile)
     run.wait_until(lambda: run.played() >= 5, driver)

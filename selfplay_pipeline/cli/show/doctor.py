@@ -57,11 +57,18 @@ def _used(found: Examination) -> Table:
     return table
 
 
-def _stages(found: Examination) -> Table:
-    table = Table(title="an iteration after the first, estimated", box=None)
+def _table(title: str, numbers: Sequence[str], reasons: str = "") -> Table:
+    """Returns an empty table: a column for the names of the rows, columns of numbers, and a column of reasons."""
+    table = Table(title=title, box=None)
     table.add_column("")
-    table.add_column("minutes", justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(reasons, overflow="fold")
+    return table
+
+
+def _stages(found: Examination) -> Table:
+    table = _table("an iteration after the first, estimated", ["minutes"])
     for stage in found.stages:
         table.add_row(stage.what, f"{stage.seconds / 60:.1f}", stage.why)
     table.add_row("together", f"{sum(stage.seconds for stage in found.stages) / 60:.1f}", "", style="bold")
@@ -71,11 +78,8 @@ def _stages(found: Examination) -> Table:
 def _training(found: Examination) -> Table:
     setup, cuda = found.setup, found.setup.cuda
     each = "each GPU" if cuda else "each process"
-    table = Table(title=f"training, {setup.processes} process{'es' * (setup.processes > 1)}", box=None)
-    table.add_column("")
-    for name in (each, "host memory" if cuda else "this machine"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("how it is counted", overflow="fold")
+    title = f"training, {setup.processes} process{'es' * (setup.processes > 1)}"
+    table = _table(title, [each, "host memory" if cuda else "this machine"], "how it is counted")
     for need in found.training:
         if not need.device + need.host and need.what not in STATE:
             continue
@@ -88,10 +92,7 @@ def _training(found: Examination) -> Table:
 
 
 def _further(found: Examination) -> Table:
-    table = Table(title="serving and disk", box=None)
-    table.add_column("")
-    table.add_column("", justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
+    table = _table("serving and disk", [""])
     if found.serving is not None:
         serving = found.serving
         table.add_row("server", _size(serving.memory), "engine.memory_fraction of each GPU, while it plays")
