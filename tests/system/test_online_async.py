@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import signal
 from typing import Any
@@ -88,9 +89,9 @@ def test_an_aborted_completion_keeps_its_tokens_and_goes_on_as_if_it_had_not_bee
     prompt = [5, 6, 7]
 
     async def act() -> tuple[Any, Any, Any]:
-        async with SGLangEngine([sglang_server.url]) as engine:
+        async with asyncio.timeout(300), SGLangEngine([sglang_server.url]) as engine:
             whole = await engine.generate(prompt, greedy)
-            for wait in (0.05, 0.1, 0.2, 0.02, 0.4, 0.01):  # a fast machine may finish before the abort
+            for wait in itertools.cycle(0.01 * 1.4**power for power in range(24)):  # until it is sampled meanwhile
                 asked = asyncio.create_task(engine.generate_until_aborted(prompt, greedy))
                 await asyncio.sleep(wait)
                 await engine.abort()
