@@ -1,1 +1,1 @@
-"""`selfplay doctor`: checks that a model, a configuration and a machine fit together, before anything is loaded."""
+"""Checks before anything is trained: of a model, a configuration and a machine (`doctor`), and of a game (`check-game`)."""
