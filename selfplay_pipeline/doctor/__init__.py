@@ -1,1 +1,1 @@
-"""Checks before anything is trained: of a model, a configuration and a machine (`doctor`), and of a game (`check-game`)."""
+"""Checks before anything is trained: `doctor` looks at model, configuration and machine, `check-game` at a game."""
