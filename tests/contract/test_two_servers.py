@@ -58,15 +58,18 @@ def test_copies_of_the_model_draw_apart(copies):
 
 
 def test_a_server_of_several_copies_that_has_nothing_to_do_sleeps(copies):
-    """All of its processes; SGLang's own would take a whole core."""
+    """All of its processes, at the latest after what it did before; SGLang's own would take a whole core forever."""
     processes = psutil.Process(copies.child.pid).children(recursive=True)
 
     def seconds() -> float:
         return sum(sum(process.cpu_times()[:2]) for process in processes)
 
-    before = seconds()
-    time.sleep(2)
-    assert seconds() - before < 1
+    def is_idle() -> bool:
+        before = seconds()
+        time.sleep(2)
+        return seconds() - before < 1
+
+    assert any(is_idle() for _ in range(30))
 
 
 def test_an_episode_stays_at_one_copy_of_the_model_and_finds_its_prefix_there(copies):
@@ -164,6 +167,7 @@ def test_all_episodes_of_two_servers_are_there_when_one_is_killed(tmp_path, sgla
     turns = [ends for ends in played if ends]  # a player may have had no turn when its partner ended the episode
     assert here <= {ids for ends in turns for ids in ends}, "an answer was lost"
     assert len(answered) < sum(map(len, turns)), "the other one answered too"
+    print("IN ITS MIDST", sum(ends[-1] in here and not here.issuperset(ends) for ends in turns), "killed at", killed)
     assert any(ends[-1] in here and not here.issuperset(ends) for ends in turns), "no episode went on in its midst"
 
 

@@ -23,7 +23,8 @@ from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.matching.game import MatchingGame
 
-STATES, EPISODES, HELD_OUT, RANK = 2, 4, 8, 4
+STATES, EPISODES, HELD_OUT, RANK = 2, 8, 8, 4
+"""All episodes of a step have equal rewards, so that its weights stay, twice in a million times."""
 CONFIG = """\
 base: tiny
 model: {model}
