@@ -1,8 +1,7 @@
-"""Episode of the matching game: the players' prompts and the value of a matching."""
+"""Episode of the matching game: the players' prompts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from selfplay_pipeline.games.matching.proposals import Matching, format_proposal, named_pairs, short
@@ -11,7 +10,6 @@ from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.tagged_session import Action, TaggedSession
 
 
-@dataclass
 class MatchingSession(TaggedSession[Matching]):
     """One episode."""
 
@@ -40,7 +38,3 @@ class MatchingSession(TaggedSession[Matching]):
 
     def example(self) -> dict[str, Any]:
         return self.about(tuple((index, index) for index in range(self.state.size)))
-
-    def worth(self, proposal: Matching) -> tuple[float, tuple[float, ...]]:
-        score = self.state.score(proposal)
-        return score, (score / self.state.best,) * len(self.state.masks)
