@@ -167,7 +167,6 @@ def test_all_episodes_of_two_servers_are_there_when_one_is_killed(tmp_path, sgla
     turns = [ends for ends in played if ends]  # a player may have had no turn when its partner ended the episode
     assert here <= {ids for ends in turns for ids in ends}, "an answer was lost"
     assert len(answered) < sum(map(len, turns)), "the other one answered too"
-    print("IN ITS MIDST", sum(ends[-1] in here and not here.issuperset(ends) for ends in turns), "killed at", killed)
     assert any(ends[-1] in here and not here.issuperset(ends) for ends in turns), "no episode went on in its midst"
 
 

@@ -603,6 +603,7 @@ asyncio.run(run_train(TrainConfig.model_validate_json({config.model_dump_json()!
         # Looked for before the second step ends, since the look may take as long as the steps that are left.
         running = running or (traces(config.output) if metrics.exists() else running)
         time.sleep(0.02)
+    running = running or traces(config.output)
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
     killed = time.monotonic()
