@@ -197,7 +197,7 @@ def test_a_dry_run_of_a_loop_says_what_is_left(tmp_path):
 def test_waiting_shows_that_time_passes(monkeypatch, wait, text, drawn):
     class Screen(io.StringIO):
         def write(self, text: str) -> int:
-            if re.search(r"0:0\d:(?!00)" if drawn else r" … \d+ s", text):
+            if re.search(r" … \d+ s|0:00:0[1-9]", text):
                 passed.set()
             return super().write(text)
 

@@ -19,7 +19,7 @@ from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.train.online_states import write_games
 from selfplay_pipeline.warm_start import smollm2
 
-READING = {"show", "doctor", "config", "slime check"}
+READING = {"show", "doctor", "check-game", "config", "slime check"}
 """Commands that write nothing. Any other command must be among `WRITING`."""
 WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "generate": (("--player", "random", "--num-episodes", "8"), "random and random play 8 episodes"),
@@ -45,6 +45,7 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "export": (("board.jsonl",), "rows 4, episodes 2, states 1 (board 3×3), to {output}"),
     "questions": (("run",), "run: 32 episodes, analysis.json, analysis.md and plots to {output}"),
     "slime data": (("--num-states", "5"), "states 0…4 of seed 0"),
+    "new-game": (("mine",), "to {output}/mine.py, {output}/test_mine.py"),
     "model tiny": ((), "a new model learns self-play (seed 0, "),
     "model smollm2": ((), "SmolLM2-135M-Instruct.Q4_1.gguf to {output}"),
 }
@@ -120,7 +121,7 @@ def test_a_command_that_writes_says_what_it_would_do_and_leaves_all_as_it_was(na
     assert content(folder) == before
 
 
-FOREIGN = {name for name in WRITING if name not in ("questions", "convert --check")}
+FOREIGN = {name for name in WRITING if name not in ("questions", "convert --check", "new-game")}
 """Commands that refuse a folder or a file of somebody else's."""
 
 
