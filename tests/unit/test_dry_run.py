@@ -154,4 +154,4 @@ def test_a_dry_run_of_convert_refuses_what_convert_refuses(folder):
     done = dry("convert", folder / "out")
     assert done.returncode == 2 and "games.jsonl:1: field 'turns'" in done.stderr
     again = dry("convert", folder / "out", "--skip-bad")
-    assert again.returncode == 2 and "holds no finished episode" in again.stderr
+    assert again.returncode == 2 and "--skip-bad left out all 1 episodes" in again.stderr
