@@ -48,7 +48,7 @@ def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Traje
             raise ValueError(f"{where}: {error}") from None
         for stream, observation in zip(streams, step.observations, strict=True):
             stream.observe(observation)
-    if record.outcome.status not in (session.status, Status.CONTEXT_LENGTH):
+    if record.outcome.status not in (session.status, Status.CONTEXT_LENGTH, Status.ABANDONED):
         raise ValueError(
             f"field 'outcome.status': recorded as {record.outcome.status}, but it is {session.status}; {OTHERWISE}"
         )

@@ -38,6 +38,7 @@ from selfplay_pipeline.games.base import (
     AGREED,
     CUT,
     INVALID,
+    Choice,
     Counts,
     GameSettings,
     Opening,
@@ -183,6 +184,10 @@ class TaggedSession(ABC, Generic[Proposal]):
         """Returns the variables of the template `error` that show a legal proposal."""
 
     @abstractmethod
+    def form(self) -> str:
+        """Returns a legal proposal as the text of the acting player's turn."""
+
+    @abstractmethod
     def worth(self, proposal: Proposal) -> tuple[float, tuple[float, ...]]:
         """Returns the score that an agreed proposal reaches, and each seat's reward."""
 
@@ -192,6 +197,15 @@ class TaggedSession(ABC, Generic[Proposal]):
         if self.config.protocol == "free":
             return None
         return ActionKind.MESSAGE if self.counts.messages < self.config.messages else ActionKind.PROPOSE
+
+    def choices(self) -> list[Choice]:
+        """Returns the actions that the acting player may take."""
+        if self.pending is not None:
+            kinds = [ActionKind.ACCEPT, ActionKind.REJECT]
+        else:
+            kinds = [ActionKind.MESSAGE, ActionKind.PROPOSE] if self.due is None else [self.due]
+        forms = {ActionKind.MESSAGE: "[message] ", ActionKind.PROPOSE: self.form()}
+        return [Choice(kind.value, forms.get(kind, f"[{kind}]")) for kind in kinds]
 
     @property
     def seats(self) -> tuple[int, ...]:

@@ -143,7 +143,7 @@ def test_seat_1_is_trained_opposite_a_script_or_a_checkpoint_that_plays_greedily
 def selfish() -> list[EpisodeRecord]:
     """Episodes with rewards of their own: a person in seat 0, and in seat 1 a checkpoint that is trained."""
     game = BargainingGame(parse_game_config('{"name": "bargaining", "reward": "selfish"}'))
-    held = {"players": None, "policy": None, "all_seats": [SeatRecord(kind="person", name="human"), trained(A).record]}
+    held = {"players": None, "policy": None, "all_seats": [SeatRecord(kind="person", name="person"), trained(A).record]}
     scripts, records = [Scripted("random"), Scripted("sharing")], []
     for group, episode in product(range(3), range(4)):
         state = game.sample_state(state_rng(0, group))
@@ -165,7 +165,7 @@ def test_every_reader_takes_the_trained_seat_whatever_its_player_is_called(selfi
     assert summary.mean_reward == pytest.approx(np.mean(own))
     assert [place.reward for place in scan(file).places] == own
     assert [asked.reward for record in selfish for asked in records_of(record, 0)] == own
-    assert read_episode(selfish[0]).players == ["human", A]
+    assert read_episode(selfish[0]).players == ["person", A]
     run_convert(path, tmp_path)
     rows = pq.read_table(tmp_path / "train.parquet").to_pylist()
     assert [row["reward_model"]["normalized_reward"] for row in rows] == own
@@ -210,7 +210,7 @@ SEAT = {"kind": "checkpoint", "name": B, "trained": False, "policy": POLICY.mode
         ({"seats": [SEAT | {"kind": "opponent"}, SEAT]}, "seats.0.kind"),
         ({"seats": [SEAT, SEAT | {"policy": None}]}, "seats.1.*a seat of kind 'checkpoint' has one"),
         ({"seats": [SEAT | {"kind": "script"}, SEAT]}, "seats.0.*a seat of kind 'script' has none"),
-        ({"seats": [{"kind": "person", "name": "human", "trained": True}, SEAT]}, "a person cannot be trained"),
+        ({"seats": [{"kind": "person", "name": "person", "trained": True}, SEAT]}, "a person cannot be trained"),
         ({"seats": [SEAT]}, "field 'seats': has 1"),
         ({"seats": [SEAT, SEAT]}, "field 'trajectories': one is of seat 0, .*not trained"),
     ],

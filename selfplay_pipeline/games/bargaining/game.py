@@ -15,8 +15,8 @@ from selfplay_pipeline.games.bargaining.session import BargainingSession
 from selfplay_pipeline.games.bargaining.speaking import Speaking, SpeakingTeacher
 from selfplay_pipeline.games.bargaining.teacher import LESSONS, Teacher
 from selfplay_pipeline.games.bargaining.text import ErrorKind
-from selfplay_pipeline.games.base import SAME_SCORE, Asking, Game, ScriptedPlayer, Turn
-from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
+from selfplay_pipeline.games.base import SAME_SCORE, Asking, Choice, Game, ScriptedPlayer, Turn
+from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.silence import LineName, Rewards, in_words
@@ -90,6 +90,12 @@ class BargainingGame(Game):
 
     def start(self, state: BargainingState) -> BargainingSession:
         return BargainingSession(state, self.config, self.prompts)
+
+    def choices(self, session: BargainingSession, seat: int) -> Sequence[Choice]:
+        return session.choices()
+
+    def draw_view(self, state: BargainingState, seat: int) -> Sequence[Table]:
+        return [draw.draw_view(state, seat)]
 
     def view(self, session: BargainingSession, seat: int) -> PlayerView:
         return player_view(session, seat)

@@ -54,5 +54,8 @@ class BargainingSession(TaggedSession[Split]):
         book, hat, ball = (count // 2 for count in self.state.counts)
         return book, hat, ball
 
+    def form(self) -> str:
+        return format_proposal(self._half())
+
     def worth(self, proposal: Split) -> tuple[float, tuple[float, ...]]:
         return sum(self.state.worth(proposal)), rewards(self.config, self.state, proposal)

@@ -13,12 +13,13 @@ from selfplay_pipeline.games.abilities import Altered, HumanEpisode
 from selfplay_pipeline.games.base import (
     SAME_SCORE,
     Asking,
+    Choice,
     Game,
     KnownLine,
     ScriptedPlayer,
     Turn,
 )
-from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
+from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching import draw, humans, measures, states
 from selfplay_pipeline.games.matching.actions import ErrorKind
@@ -127,6 +128,12 @@ class MatchingGame(Game):
 
     def start(self, state: MatchingState) -> MatchingSession:
         return MatchingSession(state, self.config, self.prompts)
+
+    def choices(self, session: MatchingSession, seat: int) -> Sequence[Choice]:
+        return session.choices()
+
+    def draw_view(self, state: MatchingState, seat: int) -> Sequence[Table]:
+        return [draw.draw_view(state, seat)]
 
     def view(self, session: MatchingSession, seat: int) -> PlayerView:
         return player_view(session, seat)

@@ -41,6 +41,10 @@ class MatchingSession(TaggedSession[Matching]):
     def example(self) -> dict[str, Any]:
         return self.about(tuple((index, index) for index in range(self.state.size)))
 
+    def form(self) -> str:
+        diagonal = tuple((index, index) for index in range(self.state.size))
+        return format_proposal(diagonal, self.state.papers, self.state.reviewers)
+
     def worth(self, proposal: Matching) -> tuple[float, tuple[float, ...]]:
         score = self.state.score(proposal)
         return score, (score / self.state.best,) * len(self.state.masks)
