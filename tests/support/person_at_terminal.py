@@ -100,6 +100,16 @@ class PersonAtTerminal:
             if not self._read(0.1) and self.process.poll() is not None:
                 return
 
+    def wait_until_turn_or_end(self) -> bool:
+        """Returns whether the episode has ended; else it is the person's turn again."""
+        turns = self.text.count("your turn: ")
+        end = time.monotonic() + PATIENCE
+        while "─ the episode ─" not in self.text:
+            assert time.monotonic() < end, self.text
+            if not self._read(0.2) and self.text.count("your turn: ") > turns:
+                return False
+        return True
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 

@@ -61,7 +61,8 @@ class TerminalScreen:
             text = await prompt.ask(partial(_checked, seat), forms, partial(self._help, seat))
         except EOFError:
             raise PersonLeft from None
-        self.shown = len(seat.read) + 1  # the person's own turn stays on the screen
+        self._show_text(seat, own=True, text=text)
+        self.shown = len(seat.read) + 1
         return text
 
     def end(self, record: EpisodeRecord, game: Game) -> None:
@@ -92,10 +93,13 @@ class TerminalScreen:
 
     def _show_new(self, seat: SeatedPerson) -> None:
         for own, text in seat.read[self.shown :]:
-            style = SEAT_STYLES[seat.number % len(SEAT_STYLES)] if own else ""
-            title = "you" if own else "new"
-            self.console.print(Panel(_text(text), title=title, title_align="left", border_style=style, expand=False))
+            self._show_text(seat, own=own, text=text)
         self.shown = len(seat.read)
+
+    def _show_text(self, seat: SeatedPerson, *, own: bool, text: str) -> None:
+        style = SEAT_STYLES[seat.number % len(SEAT_STYLES)] if own else ""
+        title = "you" if own else "new"
+        self.console.print(Panel(_text(text), title=title, title_align="left", border_style=style, expand=False))
 
     def _help(self, seat: SeatedPerson) -> None:
         self._show_view(seat)

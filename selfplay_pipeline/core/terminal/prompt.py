@@ -65,6 +65,7 @@ class Prompt:
         self._help: Callable[[], None] = lambda: None
         self._session: PromptSession[str] = PromptSession(
             multiline=True,
+            erase_when_done=True,
             history=InMemoryHistory(),
             key_bindings=self._bindings(),
             output=_output(),
