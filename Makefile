@@ -19,7 +19,7 @@ ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS) $(if $(GAMES_PER_ITER),--n
                    $(if $(EPOCHS_PER_ITER),--epochs $(EPOCHS_PER_ITER)) $(COMMON_OPTIONS)
 ONLINE_OPTIONS  := $(if $(STEPS),--steps $(STEPS)) $(COMMON_OPTIONS)
 
-.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-all test-fast chaos lint docs check-gpu-lock smoke-gpu bench race same learn learn-smollm2 smoke-smollm2 clean
+.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-all test-fast chaos lint docs check-gpu-lock smoke-gpu gpu-evidence bench race same learn learn-smollm2 smoke-smollm2 clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -68,10 +68,10 @@ show: $(READY) ## read an episode in the terminal (file and options in ARGS)
 browser: ## Chromium for the tests of the report, if there is none
 	bin/install_browser.sh
 
-test: $(READY) browser ## all tests but whole benchmarks, with the real SGLang and the real verl
-	$(BIN)/python -m pytest -m "not bench" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY) browser ## all tests but those of benchmarks and slime, with the real SGLang and the real verl
+	$(BIN)/python -m pytest -m "not bench and not slime" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-all: $(READY) browser ## whole benchmarks as well
+test-all: $(READY) browser ## those of benchmarks and slime as well
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(READY) ## the tests that need no server and no training
@@ -97,6 +97,9 @@ check-gpu-lock: ## install requirements/gpu.txt afresh, test it, play and train 
 
 smoke-gpu: $(READY) ## the first run on a machine (DEVICE=cpu: smaller): prints a verdict to paste into an issue
 	$(BIN)/python -m bench.smoke --device $(DEVICE) $(if $(INITIAL_MODEL),--model $(INITIAL_MODEL)) $(ARGS)
+
+gpu-evidence: $(READY) ## what a machine shows: doctor, play, train, memory and seconds beside what was counted (SIZE=small, BARE=1)
+	$(BIN)/python -m bench.evidence $(if $(filter small,$(SIZE)),--device cpu) $(foreach size,$(SIZE),--size $(size)) $(if $(BARE),--bare) $(ARGS)
 
 bench: $(READY) ## measure throughput, waste and overhead; prints one line of JSON a benchmark
 	$(BIN)/python -m bench $(ARGS)
@@ -126,4 +129,4 @@ smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays an
 
 clean: ## remove the environment and what runs wrote
 	rm -rf $(VENV) $(RACE) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/apart data/apart4 data/selfplay_online data/online data/evaluations data/crossplay data/listening data/learn data/learn_fixed data/learn_smollm2 data/race data/people data/slime data/slime_matching data/smoke data/games*.jsonl
+	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/apart data/apart4 data/selfplay_online data/online data/evaluations data/evidence data/crossplay data/listening data/learn data/learn_fixed data/learn_smollm2 data/race data/people data/slime data/slime_matching data/smoke data/games*.jsonl

@@ -44,8 +44,8 @@ EFFORT = "effort.json"
 TEACHING = "episodes/teacher.jsonl"
 SILENT_TEACHER = "own-view"
 """The scripted player that the muted arm imitates first: it plays the silence line."""
-TAUGHT = {"seed": 1, "generate.num_episodes": 16384, "imitate.learning_rate": 1.0e-3}
-"""Seed, amount and peak rate of this imitation."""
+TAUGHT = {"generate.num_episodes": 16384, "imitate.learning_rate": 1.0e-3}
+"""Number of episodes and peak learning rate of this imitation."""
 MONITOR_SEEDS = 1000
 """Added to a seed to draw the states that are evaluated while it trains."""
 MODES: tuple[Mode, ...] = ("sampled", "greedy")
@@ -66,7 +66,7 @@ class Arm(NamedTuple):
 ARMS = {
     SELF_PLAY: Arm("as configured"),
     MUTED: Arm(
-        "no message reaches its reader, while it imitates more and then plays itself",
+        "no message reaches its reader, neither while it imitates play without words nor while it plays itself",
         {"game.mute": True, "train.learning_rate": 1.0e-4},
     ),
     PLACEBO: Arm("rewards are permuted within groups before it trains", {"convert.placebo": True}),
@@ -79,10 +79,10 @@ ARMS = {
 
 
 class Played(NamedTuple):
-    """An evaluated player, and what became of its messages.
+    """An evaluated player, and the treatment of its messages.
 
     Attributes:
-        swapped: True if each heard message was replaced by one of a state drawn anew given the hearer's view.
+        swapped: Whether each heard message was replaced by a message of a state resampled given the hearer's view.
     """
 
     player: str
@@ -100,9 +100,9 @@ class Effort(BaseModel):
     """Effort of a training: minutes of all its stages, and its amounts of play and learning.
 
     Attributes:
-        sampled_tokens: of the policy's own; of imitation, those of the teacher that it learned.
-        updates: optimizer steps; None where a training did not count them.
-        shared: held-out states that it trained on too.
+        sampled_tokens: Number of tokens that the policy sampled; for imitation, number of imitated tokens.
+        updates: Number of optimizer steps; None if the training did not count them.
+        shared: Number of held-out states that were also trained on.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -115,7 +115,7 @@ class Effort(BaseModel):
 
 
 class Point(BaseModel):
-    """Held-out rewards after an iteration, measured by `iterate` on a few states, played as the arm is trained."""
+    """Held-out rewards after an iteration, measured by `iterate` on a few states; muted if the arm trains muted."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -130,7 +130,7 @@ class Study:
     Attributes:
         source: Name or file of the configuration.
         model: The warm start, None for the configuration's.
-        iterations: Number of iterations of self-play.
+        iterations: Number of iterations of each training.
         states: Number of held-out states per seed.
         episodes: Number of sampled episodes per state; one more is played greedily.
         work: Folder for the trainings and the evaluations.
@@ -148,7 +148,7 @@ class Study:
     def config(self, seed: int, changes: dict[str, Any] | None = None) -> Config:
         """Returns the configuration of self-play with a seed.
 
-        The states that are evaluated while it trains are others than the held-out states of the comparison.
+        The states evaluated during the training differ from the held-out states of the comparison.
         """
         given = {
             "model": self.model,
@@ -160,8 +160,8 @@ class Study:
         }
         return load_config(self.source, given | (changes or {}))
 
-    def run(self, arm: str, seed: int) -> RunDirectory:
-        """Returns the run directory of a training, with its finished stages."""
+    def run_directory(self, arm: str, seed: int) -> RunDirectory:
+        """Returns the run directory of a training, loaded."""
         directory = RunDirectory(self.work / arm / f"seed_{seed}")
         directory.load()
         return directory
@@ -183,10 +183,10 @@ class Study:
     def _imitate(self, seed: int) -> None:
         """Imitate new episodes of the teacher with as many tokens as self-play sampled.
 
-        The warm start says as much per episode as its teacher, so its own first episodes give the number of episodes to
-        play.
+        The warm start writes as many tokens per episode as its teacher, so its first episodes give the number of
+        episodes to play.
         """
-        run, folder = self.run(SELF_PLAY, seed).state, self._imitation(seed)
+        run, folder = self.run_directory(SELF_PLAY, seed).state, self._imitation(seed)
         first = run.played(1)
         if first is None or run.trained(self.iterations) is None:
             raise UserError(f"--arm {IMITATION}: train self-play of seed {seed} first: it is to have as many tokens")
@@ -197,7 +197,7 @@ class Study:
         count = round(tokens * (first.episodes or 0) / (first.sampled_tokens or 1))
         config = self.config(seed, ARMS[IMITATION].changes | {"generate.num_episodes": count})
         trained = self._teach(self.teacher, config, folder)
-        game = make_game(self.config(seed).game)
+        game = make_game(config.game)
         effort = Effort(
             minutes=round((time.monotonic() - began) / 60, 1),
             episodes=count,
@@ -210,7 +210,7 @@ class Study:
     def _used_to_silence(self) -> str:
         """Returns the model that the muted arm begins with: the warm start after it imitated play without words.
 
-        The warm start never met a prompt without words, so that self-play alone stays below what silence allows.
+        The warm start never met a prompt without words, so that self-play alone stays below the silence line.
         """
         folder = self.work / MUTED / "teaching"
         checkpoint = folder / "training" / "checkpoint"
@@ -232,12 +232,12 @@ class Study:
             return str(self.config(seed).model)
         if player == IMITATION:
             return str(self._imitation(seed) / "training" / "checkpoint")
-        return self.run(player, seed).checkpoint(self.iterations)
+        return self.run_directory(player, seed).checkpoint(self.iterations)
 
     async def evaluate(self, seed: int, arms: Sequence[str]) -> None:
         """Evaluate the warm start and the last checkpoints of these arms.
 
-        Each is played with messages as they are said, swapped and muted, and tested on altered messages.
+        Each plays with original, swapped and muted messages, and is tested on altered messages.
         """
         config = self.config(seed)
         async with Servers(config, self.work) as servers:
@@ -279,7 +279,7 @@ class Study:
         """Returns the effort of a finished training."""
         if arm == IMITATION:
             return read_model(self._imitation(seed) / EFFORT, Effort, "python -m bench.learn")
-        run, game = self.run(arm, seed), make_game(self.config(seed).game)
+        run, game = self.run_directory(arm, seed), make_game(self.config(seed).game)
         numbers = range(1, self.iterations + 1)
         played = [found for number in numbers if (found := run.state.played(number))]
         updates = [trained.updates for number in numbers if (trained := run.state.trained(number))]
@@ -295,7 +295,7 @@ class Study:
 
     def curve(self, arm: str, seed: int) -> list[Point]:
         """Returns the held-out rewards that `iterate` measured during a training; imitation has none."""
-        state = self.run(arm, seed).state
+        state = self.run_directory(arm, seed).state
         numbers = range(self.iterations + 1)
         found = {number: evaluated for number in numbers if (evaluated := state.evaluated(number))}
         return [

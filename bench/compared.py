@@ -30,7 +30,7 @@ class Player(BaseModel):
         seeds: The evaluated seeds.
         talking: Figures with messages.
         muted: Figures of the same checkpoints with messages muted.
-        muting_costs: Difference of the two.
+        muting_costs: `talking` minus `muted`.
         swapped: Figures with swapped messages; empty in studies that did not swap.
         worth: Worth of words, the difference of `talking` and `swapped`.
         worth_over_warm: Worth of words minus that of the warm start.

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 Place = tuple[str, ...]
-"""Keys and positions that lead to a value."""
+"""Path of a value: its keys and positions."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def main(
     build(folder, layers=layers, tokens=tokens, heads=heads)
 
 
-def build(folder: Path, *, layers: int = 24, tokens: int = TOKENS, heads: int = 14) -> None:
+def build(folder: Path, *, layers: int = 24, tokens: int = TOKENS, heads: int = 14, config: Path | None = None) -> None:
     """Write model and tokenizer.
 
     Args:
@@ -67,6 +67,7 @@ def build(folder: Path, *, layers: int = 24, tokens: int = TOKENS, heads: int = 
         layers: Number of layers; Qwen2.5-0.5B has 24.
         tokens: Number of tokens of the vocabulary, the first ones.
         heads: Number of attention heads; a number other than 14 makes all layers narrower or wider.
+        config: File with the configuration of another model of Qwen2's architecture, in place of these sizes.
     """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -79,15 +80,13 @@ def build(folder: Path, *, layers: int = 24, tokens: int = TOKENS, heads: int = 
         "intermediate_size": SIZES["intermediate_size"] * heads // SIZES["num_attention_heads"],
         "vocab_size": tokens + SIZES["vocab_size"] - TOKENS,
     }
-    config = Qwen2Config(
-        **SIZES | sizes,
-        initializer_range=0.02,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=tokenizer.pad_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    settings = Qwen2Config(**SIZES | sizes) if config is None else Qwen2Config.from_json_file(config)
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    settings.update({"initializer_range": 0.02, "eos_token_id": end, "bos_token_id": pad, "pad_token_id": pad})
     torch.manual_seed(0)
-    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):  # a CPU takes minutes for billions
+        model = Qwen2ForCausalLM(settings)
+    model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

@@ -57,7 +57,7 @@ class RecordingEngine:
 
 
 class Recorded(Servers):
-    """Servers of which the only engine is a recorder."""
+    """Servers whose only engine is a recorder."""
 
     def __init__(self, config: Config, folder: Path, recorder: RecordingEngine) -> None:
         super().__init__(config, folder)
@@ -141,7 +141,7 @@ async def _replay(config: Config, server: Server, episodes: list[list[tuple[str,
 
 
 def _prefill(episodes: list[list[tuple[str, Call]]]) -> dict[str, Any]:
-    """Returns the prompt tokens that the server computed, divided by those that it needed to compute.
+    """Returns the prompt tokens that the server computed, divided by the number that it needed to compute.
 
     Needed are a trajectory's first prompt and, for each later request, the tokens after the last request and its
     completion, and the completion's last token, which was sampled but never run through the model. Episodes of one

@@ -110,7 +110,7 @@ class Smoke:
     def check_iteration(self, part: str, model: str, iteration: Path) -> None:
         """Check that the sampled tokens were trained on, with equal log-probs, and that the weights changed."""
         self._check_rows(part, iteration)
-        self._check_metrics(part, _lines(iteration / "metrics.jsonl"), "rollout_corr/rollout_is_mean")
+        self._check_metrics(part, read_lines(iteration / "metrics.jsonl"), "rollout_corr/rollout_is_mean")
         self.check_weights(part, model, iteration / "checkpoint")
 
     def online(self, part: str, config: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ class Smoke:
         file, out = self.configured(part, config), self.folder / part.replace(" ", "_")
         if not self.command(part, "train-online", "--config", file, "--output", str(out)):
             return
-        steps = [line for line in _lines(out / "metrics.jsonl") if line["step"]]
+        steps = [line for line in read_lines(out / "metrics.jsonl") if line["step"]]
         self.check(part, "steps", len(steps), f"{STEPS}", len(steps) == STEPS)
         lost = sum(line["selfplay/episodes_lost"] for line in steps)
         self.check(part, "episodes lost", lost, "0", not lost)
@@ -137,7 +137,7 @@ class Smoke:
             info = row["extra_info"]
             own = list(compress(row["response_logprobs"], row["response_mask"]))
             played[info["index"], info["episode"], info["seat"]] = own
-        trained = [row for row in _lines(iteration / "trained_rows.jsonl") if row["step"] == 1]
+        trained = [row for row in read_lines(iteration / "trained_rows.jsonl") if row["step"] == 1]
         exact = sum(
             _near(played[row["group"], row["episode"], row["seat"]], row["rollout_log_probs"]) for row in trained
         )
@@ -195,7 +195,7 @@ class Smoke:
         lines = [
             f"**Smoke test on {self.device}: {said}, {passed} of {len(self.checks)} checks in {seconds:.0f} s**",
             "",
-            *_machine(),
+            *described_machine(),
             "",
             "| part | check | found | wanted | |",
             "|---|---|---|---|---|",
@@ -221,7 +221,7 @@ def main(
     smoke = Smoke("cpu" if device == "cpu" else "cuda", folder, [])
     if not model:
         model = str(folder / "model")
-        small = {"layers": 2, "tokens": qwen.FEW} if smoke.device == "cpu" else {}
+        small: dict[str, Any] = {"layers": 2, "tokens": qwen.FEW} if smoke.device == "cpu" else {}
         qwen.build(Path(model), **small)
     smoke.attempt("0.5B", smoke.doctor, QWEN_RUN | {"model": model})
     smoke.attempt("tiny offline", smoke.offline, TINY_RUN)
@@ -234,12 +234,20 @@ def main(
         raise typer.Exit(1)
 
 
-def _machine() -> Iterator[str]:
-    yield ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+def described_machine() -> Iterator[str]:
+    """Yields lines about versions, revision and GPUs."""
+    yield ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
     yield f"Python {platform.python_version()}, revision {_said('git', 'rev-parse', '--short', 'HEAD') or 'unknown'}"
     query = "--query-gpu=name,memory.total,driver_version"
     gpus = _said("nvidia-smi", query, "--format=csv,noheader")
     yield f"GPU: {gpus or 'none'}; {os.cpu_count()} CPU cores"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
 
 
 def _said(*command: str) -> str:
@@ -259,7 +267,8 @@ def _same(first: float, second: float) -> bool:
     return math.isclose(first, second, rel_tol=1e-6, abs_tol=1e-6)
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Returns the objects of a file with one on each line."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 

@@ -216,8 +216,7 @@ def lines(study: Study, seeds: Iterable[int]) -> dict[str, Interval]:
 
 
 def cloning(config: Config, rate: float, best: int) -> dict[str, Any]:
-    """Returns the changes for filtered behaviour cloning with as many optimizer steps as GRPO has under a
-    configuration.
+    """Returns the configuration changes that give filtered behaviour cloning as many optimizer steps as GRPO.
 
     A batch of GRPO has all rows of its groups; a batch of cloning has those of the best episodes of as many groups.
     """

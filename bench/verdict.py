@@ -38,9 +38,9 @@ class Evidence:
         swapped: Reward of self-play after training, with swapped messages.
         worth_over_warm: Worth of words after training minus that of the warm start.
         muted: Reward of the training with messages muted, played muted as it was trained.
-        over_muted: Self-play minus the training with messages muted, played muted as it was trained.
+        over_muted: Reward of self-play minus that of the training with messages muted, played muted as it was trained.
         placebo_rise: Rise of the training on permuted rewards over the warm start.
-        over_placebo: Self-play minus that training.
+        over_placebo: Reward of self-play minus that of the placebo.
     """
 
     seeds: int

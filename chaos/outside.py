@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import psutil
+from watching import Watch, carriers
+
+from selfplay_pipeline.core.locks import if_abandoned
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "data" / "tiny_model"
@@ -110,9 +111,7 @@ class Room:
         self.mark = uuid.uuid4().hex
         self._count = 0
         self._scratch_before = set(_scratch())
-        self._seen: dict[int, psutil.Process] = {}
-        self.over = threading.Event()
-        self._sockets: set[tuple[str, int]] = set()
+        self.watch = Watch(self.mark)
         self._told: set[str] = set()
 
     def start(
@@ -150,36 +149,16 @@ class Room:
         return self.start(*arguments, **how).ended(limit)
 
     def processes(self) -> list[psutil.Process]:
-        """Returns the living processes with the mark, and all that were ever seen to descend from them.
+        """Returns the living processes with the mark, all that were seen with it, and their descendants.
 
         Servers and Ray's workers overwrite their environment with their title, so that their mark cannot be read.
         """
-        found = {process.pid: process for process in psutil.process_iter() if self._is_marked(process)}
-        found |= {pid: process for pid, process in list(self._seen.items()) if _alive(process)}
-        for process in list(found.values()):
+        found = set(filter(_alive, carriers(self.mark) | self.watch.processes))
+        for process in list(found):
             with contextlib.suppress(psutil.Error):
-                found |= {child.pid: child for child in process.children(recursive=True) if _alive(child)}
-        self._seen |= found
-        return list(found.values())
-
-    def watch(self) -> None:
-        """Record processes and their listening addresses every second, in a thread of its own."""
-        while not self.over.wait(1.0):
-            with contextlib.suppress(psutil.Error):
-                self.note_sockets()
-
-    def _is_marked(self, process: psutil.Process) -> bool:
-        try:
-            return bool(process.environ().get(MARK) == self.mark and _alive(process))
-        except (psutil.Error, OSError):
-            return False
-
-    def note_sockets(self) -> set[tuple[str, int]]:
-        """Record the addresses on which the processes listen; the addresses must be free in the end."""
-        ours = {process.pid for process in self.processes()}
-        listening = {(c.laddr.ip, c.laddr.port) for c in _listening() if c.pid in ours}
-        self._sockets |= listening
-        return listening
+                found.update(filter(_alive, process.children(recursive=True)))
+        self.watch.processes |= found
+        return list(found)
 
     def left(self, *, files: bool = True) -> list[str]:
         """Returns the new leftovers of the commands: processes, listening sockets, files in temporary folders.
@@ -204,10 +183,10 @@ class Room:
             found += [f"file {path.relative_to(self.tmp)} in TMPDIR" for path in sorted(self.tmp.iterdir())]
             new = [path for path in _scratch() if path not in self._scratch_before]
             found += [f"folder {path}" for path in new if abandoned(path)]
-        if self._sockets:
-            still = {(c.laddr.ip, c.laddr.port) for c in _listening() if c.pid is None}
-            found += [f"socket {ip}:{port}" for ip, port in sorted(self._sockets & still)]
-        return found
+        seen = {(listener.address, listener.port) for listener in self.watch.listeners}
+        connections = psutil.net_connections(kind="inet") if seen else []
+        still = {(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN and c.pid is None}
+        return found + [f"socket {ip}:{port}" for ip, port in sorted(seen & still)]
 
     def end_all(self) -> None:
         """Kill all remaining processes of the room, so that no case disturbs the next."""
@@ -223,11 +202,10 @@ def room(folder: Path) -> Iterator[Room]:
     # Short path, because Ray's socket paths below it are limited to 107 characters.
     tmp = Path(tempfile.mkdtemp(prefix="chaos-"))
     place = Room(folder, tmp)
-    threading.Thread(target=place.watch, daemon=True).start()
     try:
         yield place
     finally:
-        place.over.set()
+        place.watch.stop()
         place.end_all()
         shutil.rmtree(tmp, ignore_errors=True)
 
@@ -253,18 +231,5 @@ def _scratch() -> list[Path]:
 
 def abandoned(path: Path) -> bool:
     """Whether no process of any room holds the lock of a scratch folder."""
-    try:
-        lock = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(lock)
-    return True
-
-
-def _listening() -> Sequence[Any]:
-    return [c for c in psutil.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN]
+    with if_abandoned(path) as lock:
+        return lock is not None

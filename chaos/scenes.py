@@ -7,7 +7,6 @@ import contextlib
 import os
 import random
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -16,12 +15,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from chaos.judging import Case, Verdict, judge
-from chaos.outside import ROOT, Ended, Room, Running, room
-from chaos.traces import Contents, contents_of, differences
-
-sys.path.append(str(ROOT / "tests" / "support"))
 from factories import make_episodes, write_episodes
+
+from chaos.judging import Case, Verdict, judge
+from chaos.outside import Ended, Room, Running, room
+from chaos.traces import Contents, contents_of, differences
 
 PATIENCE = 90.0
 """Seconds after which a command counts as hung."""

@@ -52,8 +52,8 @@ def episodes_frame(path: Path) -> pd.DataFrame:
         num_turns, num_messages, num_proposals, num_illegal: Numbers of turns by kind (int).
         sampled_tokens: Number of tokens that the trained seats sampled (int).
         prompt_tokens, cached_tokens: Numbers of prompt tokens sent to the engine, and of those found in its prefix
-        cache (int). reward_0, reward_1, ...: Reward of each seat, from 0 to 1 (float; missing if a game has fewer
-        seats).
+            cache (int).
+        reward_0, reward_1, ...: Reward of each seat, from 0 to 1 (float; missing if a game has fewer seats).
 
     Raises:
         UserError: The file is missing, or a line is invalid; the message names file, line and field.

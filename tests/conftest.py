@@ -33,8 +33,15 @@ REAL = ("contract", "system")
 """The folders of tests that start the real server or trainer."""
 SERVED = re.compile(r"\b(?:_session_server|sglang_server|session_trainer|loop_with_trainer)\b|def \w+\(run[,)]")
 """The text of a test file that uses the session's server or trainer; `run` is the loop that was run on them."""
-FIRST = ("test_online_train.py", "test_cluster.py", "test_kill.py", "test_train_stops.py", "test_train.py")
-"""What takes longest. The first of them has a server and a trainer of its own, and ends before the session's start."""
+FIRST = (
+    "test_kill.py",
+    "test_cluster.py",
+    "test_lora.py",
+    "test_train.py",
+    "test_online_train.py",
+    "test_train_stops.py",
+)
+"""What takes longest of the files that use neither; they begin after the session's server, in another process."""
 
 
 class OneServer(LoadFileScheduling):
@@ -85,4 +92,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def place(file: Path) -> int:
     """When a file begins, the first with 0."""
-    return FIRST.index(file.name) if file.name in FIRST else len(FIRST) + (file.parent.name not in REAL)
+    if is_served(file):
+        return 0
+    return 1 + FIRST.index(file.name) if file.name in FIRST else 1 + len(FIRST) + (file.parent.name not in REAL)

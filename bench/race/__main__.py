@@ -50,8 +50,8 @@ class Race:
 
     Attributes:
         source: Name or file of the configuration.
-        changes: Options on top of it, by their keys.
-        peer: The Python of TRL's environment.
+        changes: Values on top of `source`, by configuration key.
+        peer: Python executable of TRL's environment.
     """
 
     source: str

@@ -109,7 +109,7 @@ def rows(figures: Mapping[Side, Sequence[Figures]], rises: Mapping[str, Rise]) -
 
 
 def table(figures: Mapping[Side, Sequence[Figures]], rises: Mapping[str, Rise]) -> str:
-    """Returns the table in Markdown, followed by the paired differences and the parts of our time."""
+    """Returns the table in Markdown, followed by the paired differences and a breakdown of our time."""
     lines = [
         f"| mean of {len(figures['ours'])} seeds (least to most), or [95 % interval] | ours | TRL | ours ÷ TRL |",
         "|---|---|---|---|",

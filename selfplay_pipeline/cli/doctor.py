@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +18,7 @@ from selfplay_pipeline.core.errors import UserError
 app = typer.Typer()
 
 
-@app.command(cls=taking("model", "device"))
+@app.command(cls=taking("model", "device", "generate.num_episodes"))
 def doctor(
     context: typer.Context,
     gpus: Annotated[
@@ -40,20 +40,27 @@ def doctor(
 ) -> None:
     """Check whether model, configuration and machine fit together, and name the settings to change if they do not.
 
-    Memory of training and serving and disk space are estimated from the model's config.json; no weights are loaded. The
-    exit code is 0 if everything fits, else 2. If a model needs a GPU and this machine has none, the estimate is for a
+    Memory of training and serving, disk space and the minutes of an iteration are estimated from the model's
+    config.json; no weights are loaded. The values that `iterate` would use are listed. The exit code is 0 if
+    everything fits, else 2. If a model needs a GPU and this machine has none, the estimate is for a
     machine with GPUs. To describe another machine: selfplay doctor --gpus 8 --gpu-memory 80 --nodes 2
     """
     if gpus is None and (nodes > 1 or host_memory or disk is not None):
-        raise UserError("doctor: --nodes, --host-memory and --disk describe a machine; say with --gpus how many it has")
-    described = {"device": "cuda" if gpus else "cpu"} if gpus is not None else {}
+        raise UserError(
+            "doctor: --nodes, --host-memory and --disk describe another machine; give --gpus, its number of GPUs"
+        )
+    described: dict[str, Any] = {"device": "cuda" if gpus else "cpu"} if gpus is not None else {}
+    if nodes > 1:
+        described["train.nodes"] = nodes
     settings = load(context, described, gpus=gpus)
     from selfplay_pipeline.cli.show.doctor import as_object, show, verdict
     from selfplay_pipeline.core.gpus import resolve_device
     from selfplay_pipeline.core.model_sizes import sizes_of
     from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.doctor.checks import look
+    from selfplay_pipeline.doctor.estimate import gpu_speed
     from selfplay_pipeline.doctor.examine import Machine, examine, needs_gpu, this_machine
+    from selfplay_pipeline.doctor.speed import speed_here
 
     sizes, here, not_here = sizes_of(str(settings.model)), settings, ""
     if gpus is None:
@@ -67,7 +74,8 @@ def doctor(
         memory, host, free = (None if size is None else int(size * 1e9) for size in (gpu_memory, host_memory, disk))
         machine = Machine(gpus, memory if gpus else None, host, free, nodes, here=False)
     say_announced()
-    found = replace(examine(settings, sizes, machine, row_tokens), not_here=not_here)
+    speed = gpu_speed("") if machine.gpus and not machine.here else speed_here()
+    found = replace(examine(settings, sizes, machine, speed, row_tokens), not_here=not_here)
     checks = look(here, "cpu" if not_here else resolve_device(here.device), output) if gpus is None else []
     if as_json:
         terminal.result(json.dumps(as_object(found, checks), indent=2))

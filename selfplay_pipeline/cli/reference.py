@@ -25,10 +25,10 @@ from selfplay_pipeline.games.registry import all_games
 
 HEAD = """# Options and keys
 
-What a run does stands in its configuration: a YAML file for `--config`, key by key. Where an option is named, the
-commands behind it take it too, and it wins over the file. "Used by" names the commands that use a key, where these are
-not those of its section, and in brackets what others have in its place; another command that does the work of the
-section [refuses the key](configuration.md#keys-that-a-command-does-not-use). Defaults are those of the built-in
+Look here for each key of a configuration (a YAML file for `--config`). The named commands take the key's option too,
+which wins over the file. "Used by" names the commands that use a key, if they differ from those of its section, and in
+brackets the replacements in other commands; another command that does the work of the section [refuses the
+key](configuration.md#keys-that-a-command-does-not-use). Defaults are those of the built-in
 configuration `default`, which is used with several GPUs. If `tiny_honest`, which is used without a GPU, has another
 default, it is named. `selfplay config` prints all keys with the values that would be used here.
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from pydantic.fields import FieldInfo
 
-from selfplay_pipeline.core.sections import Option, Section, UsedBy, kinds
+from selfplay_pipeline.core.sections import OF_MACHINE, Option, Section, UsedBy, kinds
 
 COMMENT_WIDTH = 100
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
@@ -139,6 +139,8 @@ def _lines(section: Section) -> Iterator[str]:
         if isinstance(value, Section):
             yield from ("", *_comment(inspect.getdoc(type(value)) or ""), f"{name}:")
             yield from textwrap.indent("\n".join(_lines(value)), "  ").splitlines()
+        elif OF_MACHINE in field.metadata and name not in section.model_fields_set:
+            yield from (*_comment(field.description or ""), f"{name}: null  # {value} on this machine")
         else:
             yield from _comment(field.description or "")
             yield from yaml.safe_dump({name: values[name]}, sort_keys=False, allow_unicode=True).splitlines()

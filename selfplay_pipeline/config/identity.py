@@ -101,7 +101,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 
 def _unknown(key: str, one: Any, other: Any) -> bool:
-    """Whether one of the two content hashes is unknown, as that of a hub model on an attached server; names decide."""
+    """Whether a content hash is unknown, as for a hub model on an attached server; then names are compared."""
     return HASHED.search(key) is not None and "" in (one, other)
 
 

@@ -17,7 +17,7 @@ from selfplay_pipeline.config.used_keys import check_used
 from selfplay_pipeline.config.yaml_file import YamlFile, read_yaml
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import gpu_visible, visible_gpus
-from selfplay_pipeline.core.sections import Section
+from selfplay_pipeline.core.sections import OF_MACHINE, Section
 from selfplay_pipeline.core.shipped import as_listed, built_in, shipped
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.games.registry import FIRST_GAME, find, known
@@ -94,6 +94,7 @@ def load_config(
         if isinstance(target, dict):  # else it is refused below
             target[key] = value
     _find_game(file)
+    _drop_nulls(file)
     try:
         config = Config.model_validate(file.data)
     except ValidationError as error:
@@ -105,22 +106,49 @@ def load_config(
     config.model = shipped(config.model or (GPU_MODEL if gpus else TINY_MODEL))
     config.iterate.partner = shipped(config.iterate.partner)
     _use_all(config, gpus, command)
+    if command == "train-online" and config.device != "cpu" and config.train.gpus_per_node < gpus:
+        said += f"; {config.train.gpus_per_node} of {gpus} GPUs"
     tell(f"configuration: {said}")
     return config
 
 
 def _use_all(config: Config, gpus: int, command: str) -> None:
-    """Use all GPUs of the machine to play and to train, where the configuration does not say how many."""
+    """Use all GPUs of the machine to play and to train, unless the configuration gives their number.
+
+    These numbers count as not given, so that `selfplay config` does not write them into a file for another machine.
+    """
     train, engine, generate = config.train, config.engine, config.generate
     if config.device != "cpu":
         if "gpus_per_node" not in train.model_fields_set:
-            train.gpus_per_node = max(1, gpus)
+            train.gpus_per_node = max(1, _sharing_a_step(config, gpus) if command == "train-online" else gpus)
+            train.model_fields_set.discard("gpus_per_node")
         launched = engine.kind == "sglang" and not engine.server_url
         # `train-online` serves copies of the model on the GPUs that it trains on.
         if "data_parallel" not in engine.model_fields_set and launched and command != "train-online":
             engine.data_parallel = max(1, gpus // engine.tensor_parallel)
+            engine.model_fields_set.discard("data_parallel")
     if "max_concurrency" not in generate.model_fields_set:
         generate.max_concurrency *= len(engine.server_url) or engine.data_parallel
+        generate.model_fields_set.discard("max_concurrency")
+
+
+def _sharing_a_step(config: Config, gpus: int) -> int:
+    """Returns the largest number of a node's GPUs that can share the rows of a step of `train-online` equally."""
+    episodes = config.online.states_per_step * config.generate.episodes_per_state
+    shares = [
+        number
+        for number in range(1, gpus + 1)
+        if episodes % (config.train.nodes * number) == 0 and number % config.engine.tensor_parallel == 0
+    ]
+    return shares[-1] if shares else gpus
+
+
+def _drop_nulls(file: YamlFile) -> None:
+    """Remove the numbers that the machine decides if the file leaves them to it (`null`)."""
+    for key in keys(Config):
+        section, name = file.data.get(key.section), key.name.rpartition(".")[2]
+        if OF_MACHINE in key.field.metadata and isinstance(section, dict) and section.get(name, 0) is None:
+            del section[name]
 
 
 def _find_game(file: YamlFile) -> None:

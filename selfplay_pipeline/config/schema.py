@@ -10,7 +10,7 @@ from selfplay_pipeline.config.partner import PartnerConfig
 from selfplay_pipeline.config.training import SUPERVISED, TrainOptions
 from selfplay_pipeline.config.used_keys import MEASURING, PLAYING, TRAINING
 from selfplay_pipeline.core.addresses import checked_address
-from selfplay_pipeline.core.sections import FREE, Identity, Option, Section, UsedBy
+from selfplay_pipeline.core.sections import FREE, OF_MACHINE, Identity, Option, Section, UsedBy
 from selfplay_pipeline.core.server_keys import SERVER_KEY
 from selfplay_pipeline.games.registry import GameConfig, first_game_config
 
@@ -27,7 +27,7 @@ class EngineConfig(Section):
     """Addresses of running SGLang servers to play with, instead of launching one."""
     tensor_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online"), FREE] = 1
     """Number of GPUs that share one copy of the model."""
-    data_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online"), FREE] = 1
+    data_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online"), FREE, OF_MACHINE] = 1
     """Number of copies of the model, each on GPUs of its own; by default as many as the visible GPUs hold.
 
     `train-online` runs as many copies as fit on the GPUs that it trains on; it accepts only this number or 1.
@@ -116,6 +116,7 @@ class GenerateConfig(Section):
             instead={"train-online": "all episodes of a step", "play": "one episode at a time"},
         ),
         FREE,
+        OF_MACHINE,
     ] = 256
     """Number of episodes that are played at the same time, by default 256 for each copy of the model.
 
@@ -203,10 +204,10 @@ class EvaluateConfig(Section):
         ),
         FREE,
     ] = False
-    """Play all episodes again with swapped messages, to measure what words are worth.
+    """Play all episodes again with swapped messages, to measure the worth of words.
 
-    Each message that a player hears is replaced by one that the same partner says in a state in which everything that
-    the hearer does not see is drawn anew. The worth of words is the reward minus the reward with swapped messages.
+    Each message that a player hears is replaced by a message of the same partner in another state, in which everything
+    hidden from the hearer is resampled. The worth of words is the reward minus the reward with swapped messages.
     """
     state_seed: Annotated[
         int, Field(ge=0), UsedBy(*MEASURING, "iterate", "train-online", "games"), Identity("iterate")

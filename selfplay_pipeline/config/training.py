@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from selfplay_pipeline.core.sections import FREE, Option, Section, UsedBy
+from selfplay_pipeline.core.sections import FREE, OF_MACHINE, Option, Section, UsedBy
 
 SUPERVISED = {"imitate": "a supervised loss"}
 """Loss of `imitate`, which needs none of GRPO's options."""
@@ -116,7 +116,7 @@ class TrainOptions(Section):
     """Train also on groups whose episodes all scored alike, which give GRPO no signal."""
     save_every: Annotated[int, Field(ge=0), FREE] = 0
     """Number of steps between saved states, from which a training can continue; 0 saves only at the end."""
-    gpus_per_node: Annotated[int, Field(ge=1)] = 1
+    gpus_per_node: Annotated[int, Field(ge=1), OF_MACHINE] = 1
     """Number of GPUs per machine to train on, by default all visible ones; on a CPU, number of worker processes."""
     nodes: Annotated[int, Field(ge=1)] = 1
     """Number of machines to train on; more than one need a running Ray cluster (`ray_address`)."""

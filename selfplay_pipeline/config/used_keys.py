@@ -42,7 +42,7 @@ def standing(key: Key, command: str) -> Standing:
 
 
 def check_used(command: str, config: Section, file: YamlFile, given: Container[str]) -> None:
-    """Checks that a file sets no key that configures the command's work (`WORK`) but has no effect on the command.
+    """Checks that each key that a file sets in the sections of the command (`WORK`) has an effect on the command.
 
     Args:
         file: File that the configuration was read from.

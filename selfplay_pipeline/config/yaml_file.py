@@ -108,9 +108,9 @@ def _check_events(text: str, name: str) -> None:
             raise UserError(f"{where}: a second document begins; keep one of them")
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if anchor is not None:
-            raise UserError(f"{where}: anchors and aliases ({anchor}) are not taken; write the values out")
+            raise UserError(f"{where}: anchors and aliases ({anchor}) are not allowed; write the values out")
         if tag is not None:
-            raise UserError(f"{where}: tags ({tag}) are not taken; write the value alone")
+            raise UserError(f"{where}: tags ({tag}) are not allowed; write the value alone")
 
 
 def _check_keys(node: yaml.Node, name: str, path: str = "") -> None:

@@ -25,7 +25,9 @@ def check_credit(config: Config) -> None:
         ("train.method", config.train.method, "grpo", "imitation compares nothing"),
     ):
         if value != usual:
-            raise UserError(f"{KEY}: not with {key}: {str(value).lower()}, since {why}; leave one of them out")
+            raise UserError(
+                f"{KEY}: cannot be combined with {key}: {str(value).lower()}, since {why}; leave one of them out"
+            )
 
 
 def turn_credits(record: EpisodeRecord, game: Game) -> dict[int, list[float]]:

@@ -68,7 +68,7 @@ class Source(NamedTuple):
 
 @dataclass
 class Imitated:
-    """Counts of the rows to imitate that files of episodes gave; a row is one seat's part of an episode."""
+    """Counts of the rows to imitate in files of episodes; a row is one seat's part of an episode."""
 
     episodes: int = 0
     train_rows: int = 0
@@ -136,7 +136,10 @@ def make_rows(
     """
     strange = [seat for seat in choice.seats if seat >= len(game.roles)]
     if strange:
-        raise UserError(f"imitate.seats: {strange[0]}, but {game.name} has {len(game.roles)} seats, numbered from 0")
+        raise UserError(
+            f"imitate.seats: {strange[0]}, but {game.name} has {len(game.roles)} seats, numbered from 0; "
+            "give other seats"
+        )
     done = Imitated()
     with progress("replaying episodes", brief=True) as shown:
         rows = [*_rows(_episodes(sources, game, shown), game, chat, choice, context_length, done)]

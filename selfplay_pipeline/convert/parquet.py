@@ -25,7 +25,7 @@ from selfplay_pipeline.metrics.signal import Scored
 
 ROWS_AT_A_TIME = 1024
 AGAIN = "convert the episodes again"
-NEUTRAL = {"top_p": 1, "top_k": -1, "repetition_penalty": 1}
+NO_TRUNCATION = {"top_p": 1, "top_k": -1, "repetition_penalty": 1}
 """Metadata values that mean sampling with a temperature only: no top-p, no top-k and no repetition penalty."""
 NUMBERS = {
     "index": "extra_info",
@@ -227,9 +227,11 @@ def _facts(path: Path, metadata: dict[bytes, bytes]) -> dict[str, Any]:
             f"{path}: written in version {version} of the format, but this program reads version {SCHEMA_VERSION}; "
             "convert the episodes again"
         )
-    for key, neutral in NEUTRAL.items():
+    for key, neutral in NO_TRUNCATION.items():
         if facts.get(key, neutral) != neutral:
-            raise UserError(f"{path}: sampled with {key}={facts[key]}; the log-probs ignore it, sample without")
+            raise UserError(
+                f"{path}: sampled with {key}={facts[key]}; the log-probs do not include it; sample without it"
+            )
     return facts
 
 

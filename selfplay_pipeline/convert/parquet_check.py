@@ -117,12 +117,16 @@ def _check_verl_loads(path: Path, rows: list[dict[str, Any]], chat: ChatTokenize
 def _check_tokens(where: str, row: dict[str, Any], chat: ChatTokenizer) -> None:
     prompt = [ChatMessage.model_validate(message) for message in row["prompt"]]
     if chat.first_prompt(prompt) != row["prompt_ids"]:
-        raise UserError(f"{where}: prompt_ids are not the chat template's tokens of `prompt`; another tokenizer?")
+        raise UserError(
+            f"{where}: prompt_ids are not the chat template's tokens of `prompt`; give --model, the model that played"
+        )
     spans = groupby(zip(row["response_ids"], row["response_mask"], strict=True), key=lambda pair: pair[1])
     own = [chat.decode_reply([token for token, _ in span]) for mask, span in spans if mask]
     said = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
     if own != said:
-        raise UserError(f"{where}: the unmasked tokens do not decode to the assistant messages")
+        raise UserError(
+            f"{where}: the unmasked tokens do not decode to the assistant messages; convert the episodes again"
+        )
 
 
 def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
@@ -130,7 +134,7 @@ def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
     try:
         game, shared = game_named(facts["game"]), facts["shared_reward"]
     except ValueError as error:
-        raise UserError(f"{path}: a game of its metadata: {error}") from None
+        raise UserError(f"{path}: field 'game' of its metadata: {error}") from None
     episodes: dict[tuple[int, int], set[tuple[float, str]]] = defaultdict(set)
     states: dict[int, set[str]] = defaultdict(set)
     for row in rows:
@@ -139,10 +143,15 @@ def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
         states[info["index"]].add(reward["game_state"])
     for (group, episode), seen in episodes.items():
         if len(seen if shared else {state for _, state in seen}) != 1:
-            raise UserError(f"{path}: group {group} episode {episode}: the perspectives differ in reward or state")
+            raise UserError(
+                f"{path}: group {group} episode {episode}: the perspectives differ in reward or state; "
+                "convert the episodes again"
+            )
     for group, found in states.items():
         if len(found) != 1 or sum(index == group for index, _ in episodes) < 2:
-            raise UserError(f"{path}: group {group} has {len(found)} states, or fewer than two episodes")
+            raise UserError(
+                f"{path}: group {group} has {len(found)} states, or fewer than two episodes; convert the episodes again"
+            )
         try:
             read_state(game, next(iter(found)))
         except UserError as error:

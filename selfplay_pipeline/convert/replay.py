@@ -41,7 +41,7 @@ def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Traje
         cut = turn.error_kind == CUT
         step = session.step(turn.seat, turn.text, cut=cut)
         if step.action != turn.action:
-            raise ValueError(f"{where}: recorded as {turn.action}, but it is {step.action}; {OTHERWISE}")
+            raise ValueError(f"{where}: recorded as {turn.action}, but the replay gives {step.action}; {OTHERWISE}")
         try:
             streams[turn.seat].say(turn.text, cut=cut, learned=step.error is None)
         except EngineError as error:
@@ -50,6 +50,7 @@ def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Traje
             stream.observe(observation)
     if record.outcome.status not in (session.status, Status.CONTEXT_LENGTH, Status.ABANDONED):
         raise ValueError(
-            f"field 'outcome.status': recorded as {record.outcome.status}, but it is {session.status}; {OTHERWISE}"
+            f"field 'outcome.status': recorded as {record.outcome.status}, but the replay gives "
+            f"{session.status}; {OTHERWISE}"
         )
     return [stream.finish() for stream in streams]

@@ -258,7 +258,7 @@ def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, se
     repeated = np.flatnonzero((groups[1:] == groups[:-1]) & (episodes[1:] == episodes[:-1]))
     if len(repeated):
         at = repeated[0]
-        raise UserError(f"{games}: group {groups[at]} episode {episodes[at]} is there twice; remove one of the lines")
+        raise UserError(f"{games}: group {groups[at]} episode {episodes[at]} occurs twice; remove one of its lines")
     names, counts = np.unique(groups, return_counts=True)
     if counts.max() == 1:
         raise UserError(

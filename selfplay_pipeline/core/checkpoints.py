@@ -37,7 +37,7 @@ FLOATING = ("F64", "F32", "F16", "BF16")
 
 
 class Stored(NamedTuple):
-    """One tensor of the weights, as described in a file header."""
+    """One tensor of the weights, as a safetensors header describes it."""
 
     shape: tuple[int, ...]
     type: str
@@ -255,13 +255,13 @@ def _compare(folder: Path, settings: Any, stored: Weights) -> None:
     kind = type(model).__name__
     advice = "config.json and weights do not belong together, or weights are missing"
     if missing:
-        raise UserError(f"{folder}: {_some(missing)} of {kind} not among the weights; {advice}")
+        raise UserError(f"{folder}: its weights lack {_some(missing)} of {kind}; {advice}")
     if further:
-        raise UserError(f"{folder}: {_some(further)} among the weights unknown to {kind}; {advice}")
+        raise UserError(f"{folder}: its weights hold {_some(further)}, unknown to {kind}; {advice}")
     if differ:
         name = differ[0]
         raise UserError(
-            f"{folder}: {name} has shape {list(stored[name].shape)}, {kind} wants {list(expected[name])}; {advice}"
+            f"{folder}: {name} has shape {list(stored[name].shape)}, {kind} expects {list(expected[name])}; {advice}"
         )
     if whole:
         raise UserError(

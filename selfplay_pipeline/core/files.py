@@ -266,7 +266,7 @@ def read_model(path: Path, kind: type[Model], writer: str) -> Model:
 
 
 def explain(error: ValidationError) -> str:
-    """Returns one line with the first mistake and its field."""
+    """Returns pydantic's first validation error as one line, with its field."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
     what = str(first["msg"]).removeprefix("Value error, ")

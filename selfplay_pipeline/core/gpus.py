@@ -41,6 +41,11 @@ def gpu_memory() -> int | None:
     return min((int(size) * 2**20 for size in sizes if size.isdigit()), default=None)
 
 
+def gpu_name() -> str:
+    """Returns the name of the first GPU that `nvidia-smi` lists, such as NVIDIA H100 80GB HBM3; empty without a GPU."""
+    return next((line.strip() for line in _nvidia_smi("--query-gpu=name", "--format=csv,noheader")), "")
+
+
 def gpu_driver() -> str | None:
     """Returns the version of the GPU driver, such as 580.65.06; None without a driver."""
     lines = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")

@@ -84,9 +84,9 @@ def loopback_environment() -> dict[str, str]:
     public_way="The store takes a bound socket, but torch's rendezvous passes none.",
 )
 def keep_torch_local() -> None:
-    """Make torch's rendezvous store of this process listen on the loopback address if the switch is set.
+    """Make torch's rendezvous store of this process listen on the loopback address if SELFPLAY_LOOPBACK=1.
 
-    By itself the store listens on all interfaces, whatever address it is given.
+    torch's TCPStore otherwise listens on all interfaces, whatever host it is given.
     """
     if os.environ.get(SWITCH) != "1":
         return

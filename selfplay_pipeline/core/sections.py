@@ -57,6 +57,13 @@ FREE = Identity()
 """Mark of fields that a continued run may change: they do not decide what is played, learned or compared."""
 
 
+class OfMachine:
+    """Mark of a number that follows from the machine's GPUs unless it is given; `null` in a file means not given."""
+
+
+OF_MACHINE = OfMachine()
+
+
 class Section(BaseModel):
     """A part of the configuration: refuses unknown keys, infinite and NaN numbers, and implausibly large ones.
 

@@ -1,4 +1,4 @@
-"""Checks of this machine, except for its memory. Each check returns what it found or what is wrong."""
+"""Checks of this machine, except for its memory. Each check returns its finding, or the fault."""
 
 from __future__ import annotations
 

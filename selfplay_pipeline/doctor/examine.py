@@ -7,8 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.core.gpus import resolve_device, visible_gpus
+from selfplay_pipeline.core.gpus import Device, resolve_device, visible_gpus
 from selfplay_pipeline.core.model_sizes import ModelSizes
+from selfplay_pipeline.doctor.estimate import ROW_SHARE, SAMPLED_SHARE, Play, Speed, Stage, Work, iteration
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.records import POLICY
+from selfplay_pipeline.generate.stage import num_groups
+from selfplay_pipeline.iterate.loop import seats_of
 from selfplay_pipeline.train.memory import (
     SERVER_REST,
     Disk,
@@ -26,6 +31,7 @@ from selfplay_pipeline.train.memory import (
     surely_lacks,
 )
 from selfplay_pipeline.train.memory_check import resolve_offload, room_here, setup_of
+from selfplay_pipeline.train.verl_overrides import resolve_dtype
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,14 @@ class Examination:
     disk: Disk
     disk_peak: int
     """Bytes that a whole run of `iterate` takes at its peak, in addition to its episodes."""
+    used: dict[str, object]
+    """Values that `iterate` uses, by keys of the configuration, with `auto` and the machine's numbers filled in."""
+    play: Play
+    """Settings that decide how fast episodes are played."""
+    stages: list[Stage]
+    """Estimated time of each stage of an iteration."""
+    speed: Speed
+    """Speeds that the estimate assumes."""
     faults: list[str]
     """Problems, each with the setting to change."""
     advice: list[str]
@@ -127,13 +141,16 @@ def needs_gpu(config: Config, sizes: ModelSizes, machine: Machine) -> str:
     return f"no GPU is visible on this machine{on_cpu}"
 
 
-def examine(config: Config, sizes: ModelSizes, machine: Machine, row_tokens: int | None = None) -> Examination:
+def examine(
+    config: Config, sizes: ModelSizes, machine: Machine, speed: Speed, row_tokens: int | None = None
+) -> Examination:
     """Returns the needs of a configuration, and the problems that it has on a machine.
 
     Args:
         config: The configuration, with a model.
         sizes: Sizes of the model.
         machine: The machine.
+        speed: Speeds of the machine.
         row_tokens: Tokens of the longest row; by default the context length.
     """
     device = resolve_device(config.device)
@@ -143,17 +160,77 @@ def examine(config: Config, sizes: ModelSizes, machine: Machine, row_tokens: int
     tokens = max(per_pass, row) if per_pass else config.train.micro_batch_size * row
     shares = config.iterate.keep_processes and not config.engine.server_url
     setup = setup_of(config.train, device, tokens=tokens, shares_gpu=shares)
-    if machine.nodes > 1 and setup.processes == setup.processes_per_node:
-        setup = replace(setup, processes=machine.nodes * setup.processes_per_node)
     offload = resolve_offload(config.train, sizes, setup, machine.room)
     setup = replace(setup, offload=offload == "cpu" and device == "cuda")
     serving = _serving(config, sizes, machine) if device == "cuda" and not config.engine.server_url else None
     written = disk(sizes, setup)
     peak = _disk_peak(config, written)
-    found = Examination(str(config.model), sizes, machine, setup, needs(sizes, setup), serving, written, peak, [], [])
+    play = _play(config, setup, serving)
+    stages = iteration(sizes, setup, play, work_of(config, row), speed)
+    found = Examination(
+        str(config.model), sizes, machine, setup, needs(sizes, setup), serving, written, peak,
+        _used(config, setup, device), play, stages, speed, [], [],
+    )  # fmt: skip
     found.faults.extend(_faults(config, found, row, context))
     found.advice.extend(_advice(config, found))
     return found
+
+
+def work_of(config: Config, row: int) -> Work:
+    """Returns the assumed tokens and rows of one iteration of `iterate`.
+
+    Args:
+        config: The configuration.
+        row: Tokens of the longest row.
+    """
+    train, mean = config.train, int(ROW_SHARE * row)
+    episodes = num_groups(config) * config.generate.episodes_per_state
+    rows = train.epochs * episodes * seats_of(config).count(POLICY)
+    old_log_probs = (
+        train.imitated is None and train.old_log_probs == "step" and (train.mini_batches > 1 or train.dump_rows)
+    )
+    every = config.iterate.evaluate_every
+    return Work(
+        episodes=episodes,
+        seats=len(make_game(config.game).roles),
+        rows=rows,
+        row=mean,
+        sampled=int(SAMPLED_SHARE * mean),
+        updates=-(-rows // train.train_batch_size) * train.mini_batches,
+        forward_only=old_log_probs + train.has_reference,
+        evaluated=config.iterate.evaluate_states if every else 0,
+        evaluations=1 / every if every else 0.0,
+    )
+
+
+def _play(config: Config, setup: Setup, serving: Serving | None) -> Play:
+    engine = config.engine
+    copies = len(engine.server_url) or engine.data_parallel
+    cached = None if serving is None else serving.tokens
+    return Play(copies, engine.tensor_parallel, config.generate.max_concurrency, cached, half=setup.cuda)
+
+
+def _used(config: Config, setup: Setup, device: Device) -> dict[str, object]:
+    """Returns the values of the keys that depend on the machine, and of those that decide about memory and speed."""
+    train, engine = config.train, config.engine
+    values: dict[str, object] = {
+        "device": device,
+        "train.nodes": train.nodes,
+        "train.gpus_per_node": train.gpus_per_node,
+        "train.dtype": resolve_dtype(train, device),
+        "train.lora_rank": train.lora_rank,
+        "train.offload": "cpu" if setup.offload else "none",
+        "train.gradient_checkpointing": train.gradient_checkpointing,
+        "train.max_tokens_per_pass": train.max_tokens_per_pass,
+        "engine.server_url": engine.server_url,
+        "engine.data_parallel": engine.data_parallel,
+        "engine.tensor_parallel": engine.tensor_parallel,
+        "engine.memory_fraction": engine.memory_fraction,
+        "engine.context_length": engine.context_length,
+        "generate.num_episodes": config.generate.num_episodes,
+        "generate.max_concurrency": config.generate.max_concurrency,
+    }
+    return {key: value for key, value in values.items() if value not in (None, [])}
 
 
 def _serving(config: Config, sizes: ModelSizes, machine: Machine) -> Serving | None:

@@ -76,6 +76,8 @@ class ServerInfo(_Read):
 
     dp_size: Annotated[int, Field(ge=1, lt=2**31)] = 1
     """Number of copies of the model."""
+    enable_memory_saver: bool = False
+    """Whether the server can release its GPU memory."""
 
 
 class Updated(_Read):

@@ -21,7 +21,7 @@ from selfplay_pipeline.engines.http import (
     ServerGoneError,
     UnknownPathError,
 )
-from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS, RELEASED, request_of
+from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS, RELEASED, WITHOUT_WEIGHTS, request_of
 from selfplay_pipeline.engines.types import EngineError
 
 HANG_TIMEOUT = 60.0
@@ -103,6 +103,8 @@ class Client:
         """Version of the weights that each answer must name; None if any version is accepted."""
         self.ranks = 1
         """Number of copies of the model on the server (SGLang's `dp_size`); 1 until the server has been asked."""
+        self.saves_memory: bool = False
+        """Whether the server can release its GPU memory; False until the server has been asked."""
         self.returning: asyncio.Task[None] | None = None
         """Task that waits for a server that is gone; else None."""
         self.lost: EngineError | UserError | None = None
@@ -185,7 +187,9 @@ class Client:
         return {"routed_dp_rank": rank} if self.ranks > 1 else {}
 
     async def find_ranks(self) -> None:
-        """Ask the server for its number of model copies; a gateway that does not report it counts as one copy.
+        """Ask the server for its number of model copies, and whether it can release its GPU memory.
+
+        A gateway that does not report them counts as one copy that cannot.
 
         Raises:
             EngineError: The server does not answer, or its answer is invalid.
@@ -194,7 +198,7 @@ class Client:
             info = read(ServerInfo, await self.call("/server_info"), f"{self.url}/server_info")
         except RefusedError:
             info = ServerInfo()
-        self.ranks = info.dp_size
+        self.ranks, self.saves_memory = info.dp_size, info.enable_memory_saver
 
     async def find(self, model: str, *, attempts: int | None = None) -> bool:
         """Returns whether the server reports a model's weights; if so, each later answer must name their version.
@@ -204,10 +208,15 @@ class Client:
 
         Raises:
             EngineError: The server does not answer, or its answer is invalid.
-            UserError: The model is a hub model and the server serves another one, or the server needs another key.
+            UserError: The model is a hub model and the server serves another one or has released its weights, or the
+                server needs another key.
         """
         info = await self.info(attempts=attempts)
         await self.find_ranks()
+        if info.weight_version == WITHOUT_WEIGHTS:  # the command that released them was killed
+            self._released = True
+            if not Path(model).is_dir():
+                raise UserError(f"{self.url} has released its weights; start it again, or give the model as a folder")
         same = self.server.ours or same_model(info.model_path, model)
         found = same and info.weight_version == await asyncio.to_thread(version_of, model)
         if not found and not Path(model).is_dir():
@@ -280,7 +289,10 @@ class Client:
     async def release(self) -> None:
         """Make the server release its GPU memory until the next `reload`. No request may be under way.
 
-        A server that fails to release it is ended, which frees the memory too; `reload` restarts the server.
+        A launched server that fails to release it is ended, which frees the memory too; `reload` restarts the server.
+
+        Raises:
+            EngineError: An attached server did not release it.
         """
         async with self._watched_at_work():
             try:
@@ -289,7 +301,15 @@ class Client:
                 await self.call("/flush_cache?timeout=60", {})
                 await self.call("/release_memory_occupation", RELEASED, attempts=1)
                 self._released = True
+                if not self.server.ours:
+                    version = {"new_version": WITHOUT_WEIGHTS, "abort_all_requests": False}
+                    await self.call("/update_weight_version", version)
             except EngineError as error:
+                if not self.server.ours:
+                    raise EngineError(
+                        f"{error}; the server did not release the GPU memory that the trainer needs: start it again, "
+                        "or without --enable-memory-saver on GPUs of its own"
+                    ) from None
                 self._tell(f"{self.url} is stopped, because it did not release its memory: {error}")
                 await self.server.end()
 
@@ -308,7 +328,13 @@ class Client:
             raise self.lost
 
     async def close(self) -> None:
+        """Close the connections; an attached server that has released its memory gets it and its last weights back."""
         await self._stop_waiting()
+        if self._released and not self.server.ours:
+            try:
+                await self._load(Path(self.server.model))
+            except EngineError as error:
+                self._tell(f"{self.url} stays without weights until a command loads some: {error}")
         await self._http.close()
 
     async def _take_back(self) -> None:
@@ -381,7 +407,7 @@ class Client:
         Does nothing if a wait is under way, or if the server has come back since the failed request was sent.
 
         Args:
-            life: Number of the server's returns when the request was sent.
+            life: Number of times that the server had come back when the request was sent.
             reason: Error of the request.
         """
         if self._life == life and self.returning is None:

@@ -243,6 +243,20 @@ def _shape(model: str) -> dict[str, Any]:
     return {key: config.get(key) for key in _SHAPE}
 
 
+async def sharing_servers(config: EngineConfig) -> list[str]:
+    """Returns the addresses of the attached servers that can release their GPU memory, and so may share GPUs.
+
+    Raises:
+        UserError: A server does not answer, or needs another key.
+    """
+    async with SGLangEngine(config.server_url, key=key_from_environment(SERVER_KEY), attempts=1) as engine:
+        try:
+            await engine.find_ranks()
+        except EngineError as error:
+            raise UserError(f"--server-url: {error}; is an SGLang server running there?") from None
+        return [client.url for client in engine.clients if client.saves_memory]
+
+
 @asynccontextmanager
 async def open_engine(
     config: EngineConfig,

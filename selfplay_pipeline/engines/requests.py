@@ -16,6 +16,9 @@ RELEASED: dict[str, Any] = {"tags": ["weights", "kv_cache"]}
 unless SGLANG_MEMORY_SAVER_CUDA_GRAPH is set.
 """
 
+WITHOUT_WEIGHTS = "none: its memory is released"
+"""Version of the weights of an attached server that has released its memory, as long as it has."""
+
 UNGUIDED: dict[str, Any] = NEUTRAL | {
     "stop": None,
     "stop_regex": None,

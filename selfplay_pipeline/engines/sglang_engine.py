@@ -40,8 +40,8 @@ class SGLangEngine:
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Args:
-        servers: Servers, or their addresses; the engine does not wait for a server given by address beyond the
-            attempts.
+        servers: Servers, or their addresses. The engine does not wait for a server given by address after the last
+            attempt.
         key: Key sent to servers given by address; empty if they need none.
         request_timeout: Seconds for one completion.
         hang_timeout: Seconds without a sign of life after which a server counts as hung; None leaves hangs to
@@ -161,7 +161,8 @@ class SGLangEngine:
 
     async def release(self) -> None:
         for client in self.clients:
-            await client.release()
+            if client.server.ours or client.saves_memory:
+                await client.release()
 
     async def close(self) -> None:
         for client in self.clients:

@@ -3,8 +3,8 @@
 `sglang_launch.py` puts them in place. To raise SGLang, run tests/unit/test_sglang_patches.py: it names the replacements
 whose code has changed.
 
-Hooks of SGLang's plugins (`sglang.srt.plugins`) are no public way for any of them: a hook names the same functions, its
-failure is only logged, and hooks begin to work too late, after `_set_envs_and_config` and not in the controller.
+SGLang's plugin hooks (`sglang.srt.plugins`) cannot take their place: a hook names the same functions, its failure is
+only logged, and hooks begin to work too late, after `_set_envs_and_config` and not in the controller.
 """
 
 from __future__ import annotations

@@ -28,8 +28,9 @@ NEUTRAL = {
     "presence_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
-"""Neutral values of the other sampling settings, by their names in SGLang and vLLM. Log-probs do not include their
-effect, and a server may fill in settings that a request leaves out.
+"""Neutral values of all sampling settings except temperature, length and stops, by their names in SGLang and vLLM.
+
+Log-probs do not include their effect, and a server may fill in settings that a request leaves out.
 """
 
 

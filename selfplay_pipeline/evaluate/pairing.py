@@ -42,7 +42,7 @@ class Pairing:
         episodes: Number of episodes of each state, or, with `both_seatings`, of each state and seat of `first`.
         greedy: Whether checkpoints play greedily.
         both_seatings: Whether `first` holds each seat in turn.
-        swap: Rule by which heard messages are replaced; None if seats hear what is said.
+        swap: Rule by which heard messages are replaced; None for the original messages.
     """
 
     first: str
@@ -98,7 +98,7 @@ def check_names(config: Config, names: Iterable[str]) -> None:
     """Raises UserError unless each name is a checkpoint, a scripted player or `chat`."""
     names = list(names)
     if POLICY in names:
-        raise UserError(f"{POLICY!r} is no player here: name a checkpoint's folder")
+        raise UserError(f"{POLICY!r} is not allowed here; give a checkpoint folder")
     check_players(config, names)
 
 

@@ -190,7 +190,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
 
 
 async def _worth(config: Config, job: EvaluationJob, mode: Mode, servers: Servers) -> Words:
-    """Play the missing episodes with swapped messages, and return what words are worth."""
+    """Play the missing episodes with swapped messages, and return the worth of words."""
     game, swapped, lost = make_game(config.game), dict[Swap, Swapped](), 0
     for swap in job.swaps:
         lost += await play_pairing(config, job.pairing(config, mode, swap), servers)
@@ -292,7 +292,7 @@ def totals_of(config: Config, job: EvaluationJob, mode: Mode, swap: Swap | None 
     """Returns the figures of one mode as sums by state, for paired comparisons.
 
     Args:
-        swap: Rule by which heard messages were replaced; None for the episodes with messages as they were said.
+        swap: Rule by which heard messages were replaced; None for the original messages.
     """
     return tally_of(config, job, mode, swap).totals()
 

@@ -91,7 +91,7 @@ def worth_of_words(game: Game, said: Totals, swapped: Mapping[Swap, Swapped], lo
 
     Args:
         game: The played game.
-        said: Rewards by game state of the episodes in which seats heard what was said.
+        said: Rewards by game state of the episodes with the original messages.
         swapped: Episodes on the same states by the rule of replacement; one is `swapped`.
         lost: Number of missing episodes.
     """

@@ -123,12 +123,12 @@ class ListeningTest(Protocol):
 
 @runtime_checkable
 class Redraw(Protocol):
-    """Ability to redraw everything in a state that one of its seats does not see."""
+    """Ability to resample everything in a state that is hidden from one of its seats."""
 
     def redraw(self, state: Any, seat: int, rng: np.random.Generator) -> Any:
         """Returns a state from the exact distribution of states given the view of one seat.
 
-        The seat's own view stays; everything that it does not see is drawn anew from the rules.
+        The seat's own view stays; everything hidden from it is resampled from the rules.
 
         Raises:
             UserError: The game cannot draw it under this configuration.
@@ -156,7 +156,7 @@ class TurnCredit(Protocol):
     """Ability to give each turn a credit of its own."""
 
     def credits(self, state: Any, turns: Sequence[Any], reward: float) -> list[float]:
-        """Returns the credit of each turn: the reward minus the reward that could be reached before the turn.
+        """Returns the credit of each turn: the final reward minus the best reward still reachable before the turn.
 
         Args:
             turns: Turns of the episode, each with its `proposal`.

@@ -23,10 +23,11 @@ class Figure:
         below: Denominator in one episode; None for a mean over episodes.
         better: Direction that is better; None if neither is better in itself.
         unit: Unit of the value; `share` and `reward` lie in [0, 1].
-        chart: Title of the curve over iterations; "" for no curve.
+        chart: Title of the curve over the iterations of a run; "" for no curve.
         part_of: Title of the chart that stacks this figure with the other parts of a whole; "" without such a chart.
         note: Text that explains the curve to readers, before "Means with 95 % intervals."
-        summary: Key in the summary of a file of episodes; "" if the summary omits the figure.
+        summary: Key in the summary of a file of episodes, and so in `metrics.jsonl` and the loggers; "" if they omit
+            the figure.
         everyone: Whether the summary measures all seats, not only the policy's.
     """
 

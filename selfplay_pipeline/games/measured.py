@@ -13,7 +13,7 @@ from selfplay_pipeline.games.base import MESSAGE, Asking, Game
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """One episode, and the seats to measure in it. All figures except `length` cover only these seats.
+    """One episode, and the seats to measure in it: figures cover only these seats, unless their labels say all seats.
 
     Attributes:
         record: An `EpisodeRecord` of `generate/records.py`.

@@ -204,7 +204,7 @@ def _registered(name: str, kind: Any) -> type[Game]:
     before, earlier = _found.get(kind.name, (kind, name))
     if kind.name in NAMES or before is not kind:
         other = "a game that comes with the package" if kind.name in NAMES else earlier
-        raise UserError(f"{name}: its name {kind.name!r} is that of {other}; give it another")
+        raise UserError(f"{name}: its name {kind.name!r} belongs to {other}; give it another name")
     _found[kind.name] = kind, name
     return kind
 
@@ -218,5 +218,5 @@ def _games_in(module: ModuleType) -> list[str]:
 
 
 def _offered() -> list[str]:
-    """Returns the names of the games that installed packages offer."""
+    """Returns the names of the games that installed packages register as entry points."""
     return sorted(point.name for point in entry_points(group=ENTRY_POINTS))

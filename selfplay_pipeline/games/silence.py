@@ -4,7 +4,7 @@
 - `pass`: the first player makes such a proposal if it promises at least a threshold, else it passes with an empty
   message, and the second player proposes. The promise is the expected reward of the proposal; the threshold is the one
   with the highest expected reward.
-- `counter`: the first player proposes by its own view. The second infers from the proposal what the first may see. It
+- `counter`: the first player proposes by its own view. The second infers the first player's view from the proposal. It
 accepts the proposal, or rejects it and proposes another one from which it expects more.
 
 In the fixed protocol no play without the content of messages exceeds `silence` (see `tagged_session.py`), and the other

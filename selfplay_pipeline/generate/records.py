@@ -157,14 +157,14 @@ class Trajectory(_Record):
 
 
 class OutcomeRecord(_Record):
-    """Outcome of an episode; `normalized_reward` = score / best, or 0 if the players missed the game's goal."""
+    """Outcome of an episode. All rewards are 0 if the players missed the game's goal."""
 
     status: str
     """A value of `Status`, or one of the game's goals."""
     score: float
     best: float = Field(gt=0.0)
     normalized_reward: float = Field(ge=0.0, le=1.0)
-    """Mean over the seats."""
+    """Mean reward of the seats; score / best in a game whose seats share one reward."""
     rewards: list[Annotated[float, Field(ge=0.0, le=1.0)]] | None = Field(default=None, exclude_if=_is_none)
     """Reward of each seat; written only if the seats' rewards differ."""
     proposal: Any
@@ -221,8 +221,8 @@ class PolicyRecord(_Record):
 
 
 Swap = Literal["swapped", "named"]
-"""Rule by which heard messages are replaced. `swapped` takes a message from a counterfactual state. `named` keeps the
-named things and replaces the facts about them by the facts of that state.
+"""Rule by which heard messages are replaced. `swapped` takes a message from a counterfactual state. `named` keeps
+which items a message mentions, and takes their values from the counterfactual state.
 """
 Kind = Literal["policy", "checkpoint", "script", "chat", "person"]
 """Kind of player; `policy` is the checkpoint of the command, `checkpoint` is any other one."""
@@ -324,7 +324,7 @@ class EpisodeRecord(_Record):
     partner: PartnerUsage | None = None
     """Usage of the chat model; None if no chat model held a seat."""
     swap: Swap | None = Field(default=None, exclude_if=_is_none)
-    """Rule by which heard messages were replaced; None if seats heard what was said."""
+    """Rule by which heard messages were replaced; None for the original messages."""
 
     @classmethod
     def of(cls, seats: Sequence[SeatRecord], policy: PolicyRecord, **rest: Any) -> EpisodeRecord:
@@ -450,7 +450,8 @@ def check_rules(record: EpisodeRecord) -> None:
     except ValueError as error:
         raise ValueError(f"field 'game': {error}") from None
     if len(record.seats) != len(game.roles):
-        raise ValueError(f"field '{record.seats_field}': has {len(record.seats)}, but the game has {len(game.roles)}")
+        seats, roles = len(record.seats), len(game.roles)
+        raise ValueError(f"field '{record.seats_field}': has {seats} seats, but the game has {roles}")
     try:
         state = _load(record.game, json.dumps(record.state, sort_keys=True, allow_nan=False))
     except (UserError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -477,7 +478,7 @@ def check_rules(record: EpisodeRecord) -> None:
 
 def _check_rewards(rewards: list[float], mean: float, game: Game) -> None:
     if len(rewards) != len(game.roles):
-        raise ValueError(f"field 'outcome.rewards': has {len(rewards)}, but the game has {len(game.roles)} players")
+        raise ValueError(f"field 'outcome.rewards': has {len(rewards)}, but the game has {len(game.roles)} seats")
     if abs(sum(rewards) / len(rewards) - mean) > SAME_REWARD:
         raise ValueError(f"field 'outcome.normalized_reward': {mean}, but 'rewards' have another mean")
 
@@ -504,8 +505,8 @@ def check_heard_as_said(record: EpisodeRecord) -> None:
     """Raises ValueError if the episode must not be trained on because its messages were replaced."""
     if record.swap is not None:
         raise ValueError(
-            "field 'swap': its messages were replaced before they were heard; such episodes only measure, and are not "
-            "trained on"
+            "field 'swap': an episode of `evaluate --swap-messages`, which is not trained on; convert the file that "
+            "`generate` wrote"
         )
 
 

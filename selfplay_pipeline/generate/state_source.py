@@ -24,14 +24,14 @@ class StateSource:
         """Returns the state with this number without blocking the event loop."""
         async with self._one_at_a_time:
             if number not in self._known:
-                self._known[number] = await _beside(lambda: self._sample(number))
+                self._known[number] = await _in_thread(lambda: self._sample(number))
             self._known.move_to_end(number)
             while len(self._known) > self._keep:
                 self._known.popitem(last=False)
             return self._known[number]
 
 
-async def _beside(work: Callable[[], State]) -> State:
+async def _in_thread(work: Callable[[], State]) -> State:
     """Run `work` in a daemon thread and return its result; at its exit, the program would wait for any other thread."""
     done: Future[State] = Future()
     done.set_running_or_notify_cancel()  # so that a cancelled caller does not cancel it

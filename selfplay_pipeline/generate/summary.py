@@ -164,7 +164,7 @@ class Summary:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Figures of the episodes' games by their keys in `Played`, without figures that could not be measured.
+        """Values of the figures by their keys in `Played`; figures that were not measured are left out.
 
         The required figures are 0 before the first episode.
         """

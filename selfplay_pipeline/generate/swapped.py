@@ -1,15 +1,15 @@
-"""Episodes with swapped messages, which measure the worth of words: each seat hears replacements of what was said.
+"""Episodes with swapped messages, which measure the worth of words: each seat hears replacements of the messages.
 
 The second theorem of `games/tagged_session.py` bounds the reward of such an episode.
 
-Each seat hears with a `Hearer`, which stands between the episode and the seat's player. For the hearer, all else is as
-it was played: its own turns, and what others proposed or answered. For each message of another seat, it hears
+Each seat hears with a `Hearer`, which stands between the episode and the seat's player. The hearer's own turns, and the
+proposals and answers of the others, stay as played. In place of each message of another seat, the hearer hears
 
-- `swapped`: the message of the same player in a counterfactual episode. There, all that the hearer does not see is
-  drawn anew given what it sees (`games/abilities.py: Redraw`); a game without that ability takes another state. The
-  hearer's own turns in that episode are those that it really took, so the counterfactual speaker answers them. Its
-  actions other than messages are those that were really taken.
-- `named`: the message that was said, but its facts about the named things are replaced by the facts of the drawn state
+- `swapped`: the message of the same player in a counterfactual episode. There, everything hidden
+  from the hearer is resampled given its view (`games/abilities.py: Redraw`); a game without that ability takes another
+  state. The hearer's own real turns are repeated in that episode, so the counterfactual speaker answers them. So are
+  all real proposals and answers.
+- `named`: the original message, but with the facts of the resampled state about the named things
   (`games/abilities.py: KeepNamed`).
 
 If the counterfactual speaker sends no message at that point, because it proposes, or its illegal turns end the episode,
@@ -243,4 +243,4 @@ def check_swap(game: Game, states: Sequence[State]) -> None:
         for seat, _role in enumerate(game.roles):
             game.redraw(states[0], seat, np.random.default_rng(0))
     elif len(states) < 2:
-        raise UserError(f"{KEY}: the game {game.name} takes messages of another state, and there is only one")
+        raise UserError(f"{KEY}: the game {game.name} takes replacements from another state; give two states or more")

@@ -148,12 +148,12 @@ class ChatTokenizer:
         return "".join(character for at, character in enumerate(text) if at not in control)
 
     def _safely(self, text: str, name: tuple[Any, ...], harmless: Callable[[], str]) -> list[int]:
-        """Returns the token ids of a text, after checking that it has the same control tokens as a harmless text.
+        """Returns the token ids of a text, after checking that it adds no control token to those of a reference text.
 
         Args:
             text: The text to tokenise.
-            name: Cache key of the harmless text, whose control tokens are compared with many texts.
-            harmless: Returns the harmless text.
+            name: Cache key of the reference text, which serves for many texts.
+            harmless: Returns the reference text, which contains nothing that a player wrote.
 
         Raises:
             EngineError: The text has other control tokens. The episode ends, since no forged turn may be trained on.
@@ -225,7 +225,7 @@ class TrajectoryBuilder:
             self.heard.append(text)
 
     def prompt(self) -> list[int]:
-        """Append the new observations and return all token ids up to the header of the next reply."""
+        """Append the new observations, and return all token ids up to and with the generation prompt."""
         if self.last is None:
             if not self.prompt_ids:
                 self.messages.append(ChatMessage(role="system", content=self.system))

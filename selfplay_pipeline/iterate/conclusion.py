@@ -1,4 +1,4 @@
-"""Sentences about what the evaluations of a run show, and about what they do not. Pure."""
+"""Sentences on the claims that the evaluations of a run support, and on those that they do not support. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement about a figure, with the intervals that show it or do not.
+    """A statement about a figure, and the intervals that may support it.
 
     Attributes:
         text: The statement; an interval that lies above `line` shows it.
@@ -44,7 +44,7 @@ class Claim:
 
 
 def conclusion(history: Sequence[Iteration]) -> list[str]:
-    """Returns a line about what a run shows and does not show, and one about what a single run cannot show.
+    """Returns a line with the claims that a run supports or does not, and a line on the limits of a single run.
 
     A rise is the last evaluation minus the first one, paired by state. Every statement rests on the end of a 95 %
     interval over states.

@@ -24,7 +24,7 @@ from selfplay_pipeline.core.files import locked, write_json, write_lines
 from selfplay_pipeline.core.gpus import resolve_device
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.stopping import computing
-from selfplay_pipeline.engines.pool import plan
+from selfplay_pipeline.engines.pool import plan, sharing_servers
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, rises_over, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_held_out, states_in
@@ -44,7 +44,7 @@ from selfplay_pipeline.metrics.figures import TALK, figures_of
 from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.train.memory_check import check_fits
-from selfplay_pipeline.train.offline import check_adapter, check_training, prepare_training
+from selfplay_pipeline.train.offline import check_adapter, check_training, check_verls_keys, prepare_training
 from selfplay_pipeline.train.offline_stage import train_policy, training_of
 from selfplay_pipeline.train.process import Trainer
 
@@ -78,17 +78,43 @@ async def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | Non
         with PipelineLog(config, run_dir) as log:
             servers = Servers(config, run_dir, at_once=at_once(config), shares_gpu=shares_gpu(config), alone=True)
             trainer = Trainer()
-            loop = (loop_type or Loop)(config, run, servers, trainer, log)
+            shares = shares_gpu(config) or await attached_share(config)
+            loop = (loop_type or Loop)(config, run, servers, trainer, log, shares)
             try:
                 await loop.run_all()
             finally:
-                await _stop(trainer, servers)
+                await _stop(config, trainer, servers)
         return run
 
 
-async def _stop(trainer: Trainer, servers: Servers) -> None:
-    """Stop all processes in parallel, since each takes a second or more."""
+async def _stop(config: Config, trainer: Trainer, servers: Servers) -> None:
+    """Stop all processes in parallel, since each takes a second or more.
+
+    An attached server may take its memory back, for which the trainer must be gone.
+    """
+    if config.engine.server_url:
+        await asyncio.to_thread(trainer.stop)
     await asyncio.gather(asyncio.to_thread(trainer.stop), servers.stop())
+
+
+async def attached_share(config: Config) -> bool:
+    """Whether attached servers share GPUs with the trainer: those that were started so that they can release memory.
+
+    Raises:
+        UserError: A server does not answer, or one that shares GPUs could not get its weights again.
+    """
+    if resolve_device(config.device) != "cuda" or not config.engine.server_url:
+        return False
+    sharing = await sharing_servers(config.engine)
+    if sharing and not Path(str(config.model)).is_dir():
+        raise UserError(
+            f"{config.model}: {sharing[0]} releases its weights while training (--enable-memory-saver) and can load "
+            "only a folder again; give --model with a folder that the server sees"
+        )
+    for url in config.engine.server_url:
+        used = "shares GPUs with the trainer, and releases its memory" if url in sharing else "keeps its memory"
+        logger.info(f"{url} {used} while training")
+    return bool(sharing)
 
 
 @dataclass
@@ -100,6 +126,8 @@ class Loop:
     servers: Servers
     trainer: Trainer
     log: PipelineLog
+    shares_gpu: bool = False
+    """Whether servers and trainer release GPU memory to each other."""
 
     async def run_all(self) -> None:
         """Run all iterations, each with the checkpoint of the previous one."""
@@ -172,10 +200,10 @@ class Loop:
             return convert_episodes(self.config, games, self.run.iteration(number))
 
     async def _train(self, number: int, checkpoint: str, rows: Path) -> Trained:
-        if not self.config.iterate.keep_processes:
-            await self.servers.stop()
-        elif shares_gpu(self.config):
+        if self.shares_gpu:
             await self.servers.release()
+        elif not self.config.iterate.keep_processes:
+            await self.servers.stop()
         try:
             result = await train_policy(self._training(number, checkpoint, rows), self.trainer)
         except NoSignalError as reason:
@@ -210,7 +238,7 @@ class Loop:
             initial_trainer_state=self._earlier_state(number),
             base_model=str(self.config.model) if self.config.train.lora_rank else None,
             reference_model=str(self.config.model),
-            shares_gpu=shares_gpu(self.config),
+            shares_gpu=self.shares_gpu,
             rate_share=self.config.iterate.rate_share(number),
         )
 
@@ -356,6 +384,7 @@ def check_run(config: Config) -> None:
     plan(config.engine, at_once(config))
     check_training(config.train, resolve_device(config.device))
     check_adapter(config.train, str(config.model))
+    check_verls_keys(training_of(config, Path("iter_1/train.parquet"), Path("iter_1"), shares_gpu=shares_gpu(config)))
     check_fits(config.train, resolve_device(config.device), str(config.model), shares_gpu=shares_gpu(config))
     if config.evaluate.swap_messages:
         check_swap(make_game(config.game), sample_held_out(config, 2, MONITOR).states)
@@ -370,10 +399,9 @@ def check_partner(config: Config) -> None:
 
 
 def shares_gpu(config: Config) -> bool:
-    """Whether server and trainer stay on the same GPU, so that they must release its memory to each other.
+    """Whether a launched server and the trainer stay on the same GPU and so must release its memory to each other.
 
-    Servers and trainers that are launched here use GPUs from the first one on. An attached server keeps its memory,
-    because its GPUs are unknown.
+    Servers and trainers that are launched here use GPUs from the first one on.
     """
     on_gpu = resolve_device(config.device) == "cuda"
     return on_gpu and config.iterate.keep_processes and not config.engine.server_url

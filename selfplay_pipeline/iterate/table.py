@@ -97,7 +97,7 @@ def _held_out(evaluations: Mapping[int, Evaluated | None]) -> dict[str, dict[int
 
 
 def show_run(run: RunDirectory) -> None:
-    """Print the closing table of `iterate`, the newest and the best checkpoint, and what the run shows."""
+    """Print the closing table of `iterate`, the newest and the best checkpoint, and the conclusion."""
     Terminal(highlight=True).print(run_table(run))
     show = Terminal()
     trained = [number for number, stages in sorted(run.state.iterations.items()) if "train" in stages]

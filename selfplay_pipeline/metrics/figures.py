@@ -102,7 +102,7 @@ FIGURES = (
     ),
     Figure("words", "words an episode", _words),
     Figure("words_per_message", "words a message", _words, lambda e: e.messages, chart="Message length"),
-    Figure("turns", "turns an episode", lambda e: len(e.turns)),
+    Figure("turns", "turns of the measured seats an episode", lambda e: len(e.turns)),
     Figure("length", "turns of all seats an episode", lambda e: e.length, summary="turns_per_episode"),
     Figure(
         "entropy", "nats a sampled token", _surprise, _sampled_tokens,

@@ -157,7 +157,7 @@ def _check_row(row: Any) -> tuple[GameSettings, str]:
     told = {name: metadata.get(name) for name in ("ground_truth", "optimal_score")}
     row_of_state = game_row(game, state, state_id)
     if row.get("prompt") != row_of_state["prompt"]:
-        raise UserError("field 'prompt' is not what these rules tell seat 0 of this state; write the file again")
+        raise UserError("field 'prompt' is not the prompt of seat 0 under these rules; write the file again")
     if told != {name: row_of_state["metadata"][name] for name in told}:
-        raise UserError("fields 'ground_truth' and 'optimal_score' are not those of 'game_state'")
+        raise UserError("fields 'ground_truth' and 'optimal_score' are not those of 'game_state'; write the file again")
     return game.config, state_id

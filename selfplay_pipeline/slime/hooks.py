@@ -101,7 +101,7 @@ def log_rollout(
 def log_eval_rollout(
     rollout_id: int, args: Any, data: dict[str, dict[str, Any]], extra_metrics: dict[str, Any] | None
 ) -> bool:
-    """Log evaluations, each set in a folder of its own: slime's `--custom-eval-rollout-log-function-path`.
+    """slime's hook `--custom-eval-rollout-log-function-path`: log each evaluation data set to its own folder.
 
     The step is the number of updates of the policy so far: slime evaluates rollout 0 once before the first update and,
     with an interval of 1, once after it. Lost samples are left out of slime's own means.

@@ -47,7 +47,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
       because the partner's side is not stored: it begins anew. So with --partial-rollout, batches are biased towards
       short episodes, because only these end in time.
     - FAILED: the partner gave no answer. `remove_sample` excludes the sample from the loss, and
-    `hooks.post_process_rewards` excludes it from its group's mean.
+      `hooks.post_process_rewards` excludes it from its group's mean.
 
     Raises:
         EngineError: The router does not answer after all retries; without it no sample can be played.
@@ -55,7 +55,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
             leaves no room for a single token.
     """
     status = type(sample).Status
-    start_afresh(sample)
+    reset_sample(sample)
     env = build_env(sample, args)
     await env.start()
     router = router_of(args, asyncio.get_running_loop())
@@ -123,7 +123,7 @@ class EpisodeRollout:
             observation, over, _ = heard_of
             if over:
                 return "COMPLETED" if self.env.failure is None else "FAILED"
-            heard = what_is_heard(self.chat, observation, said)
+            heard = observation_ids(self.chat, observation, said)
         return self.truncated(Status.TURN_LIMIT)
 
     def room(self) -> int:
@@ -223,12 +223,12 @@ def first_prompt(chat: ChatTokenizer, prompt: str | Sequence[dict[str, str]]) ->
     return chat.first_prompt([ChatMessage.model_validate(message) for message in prompt])
 
 
-def what_is_heard(chat: ChatTokenizer, observation: str, said: Completion) -> list[int]:
+def observation_ids(chat: ChatTokenizer, observation: str, said: Completion) -> list[int]:
     """Returns the token ids to insert between two of the policy's turns."""
     return chat.next_prompt(chat.neutralise(observation), said.token_ids)
 
 
-def start_afresh(sample: Any) -> None:
+def reset_sample(sample: Any) -> None:
     """Reset the fields that a rollout fills, since slime submits aborted samples again; give the sample an id for the
     router.
     """

@@ -29,7 +29,7 @@ from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.patches import patch
 from selfplay_pipeline.core.processes import environment
 
-CPUS_PER_GPU, CPUS_BESIDE = 3, 3
+CPUS_PER_GPU, CPUS_FOR_OTHERS = 3, 3
 """Number of logical CPUs that verl reserves with each GPU, and largest number that its other processes take on one
 node.
 """
@@ -99,14 +99,14 @@ def no_room(free: Mapping[str, tuple[float, float]], nodes: int, gpus: int) -> s
         gpus: GPUs of one group.
     """
     needed = CPUS_PER_GPU * gpus
-    room = sum(int(min(gpu // gpus, max(cpu - CPUS_BESIDE, 0) // needed)) for gpu, cpu in free.values())
+    room = sum(int(min(gpu // gpus, max(cpu - CPUS_FOR_OTHERS, 0) // needed)) for gpu, cpu in free.values())
     if room >= nodes:
         return None
     listed = [f"{name} has {gpu:g} and {cpu:g}" for name, (gpu, cpu) in sorted(free.items())]
     more = [f"{len(listed) - MOST_NODES} more"] if len(listed) > MOST_NODES else []
     return (
         f"train.nodes {nodes} × train.gpus_per_node {gpus}: the Ray cluster has room for {room} of these nodes, each "
-        f"of which needs free GPUs and CPUs: {gpus} and {needed + CPUS_BESIDE}; "
+        f"of which needs free GPUs and CPUs: {gpus} and {needed + CPUS_FOR_OTHERS}; "
         f"{', '.join([*listed[:MOST_NODES], *more])}; ask for fewer, or see with `ray status` what holds them"
     )
 
@@ -151,7 +151,7 @@ def _connect(address: str) -> None:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise UserError(
-            f"train.ray_address {address}: nothing answers there ({error}); `ray start --head` says the address"
+            f"train.ray_address {address}: nothing answers there ({error}); `ray start --head` prints the address"
         ) from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -46,11 +47,12 @@ def export(saved: str, model: str, checkpoint: str, dtype: str, base: str | None
 def write_checkpoint(saved: str, model: str, new: Path, dtype: str, base: str | None = None) -> None:
     """Fill an empty folder with a checkpoint.
 
-    Weights come from `saved` (verl's `huggingface/` folder, float32). All other files (configuration, tokenizer, chat
-    template, generation configuration) are copied unchanged from `model`, the policy that training began with.
+    Weights come from `saved` (verl's `huggingface/` folder). A file of them that has the wanted dtype is not written a
+    second time: it gets a second name. All other files (configuration, tokenizer, chat template, generation
+    configuration) are copied unchanged from `model`, the policy that training began with.
 
     Args:
-        saved: verl's folder with safetensors, or a LoRA adapter of `base`.
+        saved: verl's folder with safetensors, which training may write no more, or a LoRA adapter of `base`.
         model: Folder or hub name of the policy.
         new: The folder to fill.
         dtype: float32 or bfloat16, for the weights and in config.json.
@@ -70,14 +72,18 @@ def write_checkpoint(saved: str, model: str, new: Path, dtype: str, base: str | 
     size = 0
     for shard in shards(_weights(saved, base)):
         with safe_open(shard, framework="pt") as file:
-            tensors = {}
+            tensors, as_saved = {}, adapter is None
             for name in file.keys():  # noqa: SIM118
                 weight = file.get_tensor(name) if adapter is None else adapter.added(name, file.get_tensor(name))
                 tensors[name] = weight.to(getattr(torch, dtype))
+                as_saved = as_saved and weight.dtype == tensors[name].dtype
         bad = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
         if bad:
             raise TrainingStopped(f"{shard}: the trained weights are not finite ({bad[0]}); no checkpoint was written")
-        save_file(tensors, new / shard.name, metadata={"format": "pt"})
+        if as_saved:
+            _link(shard, new / shard.name)
+        else:
+            save_file(tensors, new / shard.name, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(tensors, shard.name)
         size += sum(tensor.nbytes for tensor in tensors.values())
     if adapter is not None and (missing := adapter.weights - weight_map.keys()):
@@ -88,6 +94,14 @@ def write_checkpoint(saved: str, model: str, new: Path, dtype: str, base: str | 
     config = json.loads((new / "config.json").read_text("utf-8"))
     config.pop("torch_dtype", None)
     (new / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n", "utf-8")
+
+
+def _link(file: Path, new: Path) -> None:
+    """Give a file a second name, or copy it on a file system without hard links."""
+    try:
+        os.link(file, new)
+    except OSError:
+        shutil.copyfile(file, new)
 
 
 def _weights(saved: str, base: str | None) -> Path:

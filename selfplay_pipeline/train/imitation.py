@@ -158,7 +158,9 @@ def trained_weights(config: Config) -> int:
     try:
         sizes = sizes_of(str(config.model))
     except UserError as error:
-        raise UserError(f"{error}; or give imitate.learning_rate (--learning-rate), which its size decides") from None
+        raise UserError(
+            f"{error}; or give imitate.learning_rate (--learning-rate), whose default depends on the size"
+        ) from None
     return sizes.adapter * config.train.lora_rank or sizes.parameters
 
 

@@ -86,8 +86,8 @@ def layer_activations(sizes: ModelSizes, number: int) -> int:
     norms: its input, the normalised and the scaled output (3h). Attention: queries, its output, and that output in the
     order of the output projection (3h), keys and values. Feed-forward part: gate, its activation, up and the product
     (4i). In bfloat16 a norm computes in float32, so that the first of its three tensors takes 4 bytes. For Qwen2.5-7B
-    this gives 6.5 MB per token for all layers; a measurement gave 6.3 MB. A test compares the estimate with what
-    autograd saves.
+    this gives 6.5 MB per token for all layers; a measurement gave 6.3 MB. A test compares the estimate with the
+    tensors that autograd saves.
     """
     hidden = sizes.hidden
     norms = 2 * hidden * (FULL + 2 * number)
@@ -167,14 +167,14 @@ def needs(sizes: ModelSizes, setup: Setup) -> list[Need]:
              f"{setup.tokens:,} tokens × {sizes.vocabulary:,}"),
     ]  # fmt: skip
     if not setup.cuda:
-        return found + _beside_on_a_cpu(sizes, setup)
+        return found + _other_needs_on_a_cpu(sizes, setup)
     mask = Need(
         "packed mask", packed_mask(sizes, setup), 0, f"{setup.tokens:,} × {setup.tokens:,}, without flash attention"
     )
-    return [*found, mask, *_beside_on_gpus(sizes, setup, state)]
+    return [*found, mask, *_other_needs_on_gpus(sizes, setup, state)]
 
 
-def _beside_on_gpus(sizes: ModelSizes, setup: Setup, state: list[tuple[str, int, str]]) -> list[Need]:
+def _other_needs_on_gpus(sizes: ModelSizes, setup: Setup, state: list[tuple[str, int, str]]) -> list[Need]:
     """Returns the parts of a GPU node's host memory, and the parts of GPU memory other than tensors."""
     share = min(1.0, setup.processes_per_node / setup.processes)
     weights, gradients, optimizer = (size for _, size, _ in state)
@@ -195,7 +195,7 @@ def _beside_on_gpus(sizes: ModelSizes, setup: Setup, state: list[tuple[str, int,
     ]
 
 
-def _beside_on_a_cpu(sizes: ModelSizes, setup: Setup) -> list[Need]:
+def _other_needs_on_a_cpu(sizes: ModelSizes, setup: Setup) -> list[Need]:
     reference = FULL * sizes.parameters // setup.processes if setup.reference and not setup.lora_rank else 0
     return [
         Need("reference model", reference, 0, f"{sizes.parameters:,} × 4, for the KL term"),
@@ -313,10 +313,11 @@ class Disk:
     state: int
     """Size of a trainer state: weights and optimizer."""
     saving: int
-    """Size of the float32 weights that verl keeps next to a state until the checkpoint is exported."""
+    """Size of an adapter that verl saves next to a state before it is merged into the checkpoint."""
 
 
 def disk(sizes: ModelSizes, setup: Setup) -> Disk:
     """Returns the disk space of a training: the checkpoint in the passes' dtype, the trained weights in float32."""
     own = trainable(sizes, setup)
-    return Disk(checkpoint=setup.bytes * sizes.parameters, state=(FULL + ADAM) * own, saving=FULL * own)
+    adapter = FULL * own if setup.lora_rank else 0
+    return Disk(checkpoint=setup.bytes * sizes.parameters, state=(FULL + ADAM) * own, saving=adapter)

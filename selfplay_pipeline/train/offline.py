@@ -363,21 +363,27 @@ def check_claim(config: PolicyTraining, training: dict[str, Any]) -> bool:
 
 
 def check_options(config: PolicyTraining, *further_models: str | None) -> None:
-    """Raises UserError unless models, loggers, GPUs and LoRA's target layers exist."""
+    """Raises UserError unless models, loggers, GPUs, LoRA's target layers and the keys of overrides exist."""
     for name in (config.model, *further_models):
         if name is not None:
             check_checkpoint(name)
     check_training(config, resolve_device(config.device))
     check_adapter(config, config.base)
+    if isinstance(config, TrainConfig):
+        check_verls_keys(config)
+
+
+def check_verls_keys(config: TrainConfig) -> None:
+    """Raises UserError unless verl's configuration takes the user's overrides."""
+    check_overrides(config, preparing_overrides(config, resolve_device(config.device)))
 
 
 def check_training(options: TrainOptions, device: Device) -> None:
-    """Raises UserError unless loggers and verl's own keys are usable and this machine has the GPUs for the trainer.
+    """Raises UserError unless the loggers are usable and this machine has the GPUs that the trainer needs.
 
     Several nodes without a cluster are rejected too; `check_cluster` checks the machines of a cluster.
     """
     check_loggers(options.loggers)
-    check_overrides(tuple(options.overrides))
     if options.dump_rows and options.imitated is not None:
         raise UserError("train.dump_rows: rows that are imitated have no advantages to write down; leave it out")
     if options.joins_cluster:

@@ -79,7 +79,7 @@ def model_of(data: Path) -> str:
     try:
         check_checkpoint(found.checkpoint)
     except UserError as error:
-        raise UserError(f"{error}; it sampled the rows of {data}: give --model with the place of that model") from None
+        raise UserError(f"{error}; it sampled the rows of {data}: give --model with the model's new path") from None
     return found.checkpoint
 
 

@@ -49,7 +49,7 @@ from selfplay_pipeline.train.online_states import MONITOR_SPLIT, SCHEMA, Perspec
 from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
 from selfplay_pipeline.train.saves import NewLines, go_back_to_last_logged_save, keep_lines, prune, read_lines
 from selfplay_pipeline.train.task import Task
-from selfplay_pipeline.train.verl_overrides import environment, metrics_path, state_dir
+from selfplay_pipeline.train.verl_overrides import check_overrides, environment, metrics_path, state_dir
 
 WRITER = "`selfplay games` writes it"
 """Advice in messages about files of states that cannot be read."""
@@ -163,8 +163,8 @@ def _held_out(line: dict[str, Any]) -> dict[str, float]:
     return {name.removeprefix("held_out/"): value for name, value in line.items() if name.startswith("held_out/")}
 
 
-def check_sizes(config: OnlineConfig, rows_per_episode: int) -> None:
-    """Raises UserError unless the rows of a step are a multiple of the number of training processes."""
+def check_steps(config: OnlineConfig, rows_per_episode: int) -> None:
+    """Raises UserError unless the training processes can share a step's rows, and verl takes the user's overrides."""
     states, episodes = config.online.states_per_step, config.generate.episodes_per_state
     if states * episodes * rows_per_episode % config.workers:
         raise UserError(
@@ -173,6 +173,9 @@ def check_sizes(config: OnlineConfig, rows_per_episode: int) -> None:
             f"({states} states × {episodes} episodes × {rows_per_episode} rows) equally; make online.states_per_step "
             f"a multiple of {config.workers}"
         )
+    games = StatesFile(rows=states, rows_per_episode=rows_per_episode)
+    overrides = online_overrides(config, games, resolve_device(config.device))
+    check_overrides(config, overrides, config_folder() / f"{CONFIG_NAME}.yaml")
 
 
 def _look_at(config: OnlineConfig) -> StatesFile:
@@ -187,7 +190,7 @@ def _look_at(config: OnlineConfig) -> StatesFile:
     )
     if test and validation["split"] != MONITOR_SPLIT:
         raise UserError(
-            f"{config.games / 'test.parquet'}: its states are not those that a validation uses; write the states anew "
+            f"{config.games / 'test.parquet'}: its states are not validation states; write the states anew "
             "with `selfplay games`, and train to a new folder"
         )
     if train < config.online.states_per_step or not test:
@@ -197,7 +200,7 @@ def _look_at(config: OnlineConfig) -> StatesFile:
         )
     players = len(make_game(config.game).roles)
     games = StatesFile(rows=train, rows_per_episode=players if first["perspectives"] == "both" else 1)
-    check_sizes(config, games.rows_per_episode)
+    check_steps(config, games.rows_per_episode)
     return games
 
 

@@ -19,7 +19,7 @@ from selfplay_pipeline.generate.preflight import check_context, check_not_shared
 from selfplay_pipeline.generate.stage import check_trainable
 from selfplay_pipeline.train.memory_check import check_fits, offload_here
 from selfplay_pipeline.train.offline import check_adapter, check_training
-from selfplay_pipeline.train.online import OnlineResult, check_begun, check_sizes, run_online
+from selfplay_pipeline.train.online import OnlineResult, check_begun, check_steps, run_online
 from selfplay_pipeline.train.online_states import write_games
 
 
@@ -116,7 +116,7 @@ def plan_online(config: Config, output: Path, games: Path | None = None) -> str:
     """
     job, online = online_job(config, output, games), config.online
     if samples := _samples_states(job, games):
-        check_sizes(job, len(make_game(config.game).roles))
+        check_steps(job, len(make_game(config.game).roles))
     else:
         check_begun(job)
     states = "new states" if samples else f"the states of {job.games}"
@@ -142,7 +142,7 @@ async def train_online(config: Config, output: Path, games: Path | None = None) 
     with computing():
         job = online_job(config, output, games)
         if _samples_states(job, games):
-            check_sizes(job, len(make_game(config.game).roles))
+            check_steps(job, len(make_game(config.game).roles))
             num_train = config.online.steps * config.online.states_per_step
             online_games(config, job.games, num_train, config.online.held_out_states)
     return await run_online(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -70,19 +70,33 @@ def preparing_overrides(config: TrainConfig, device: Device) -> list[str]:
     return [*to_hydra(settings), *for_workers(config, worker_environment(device)), *config.overrides]
 
 
+def check_overrides(config: TrainOptions, overrides: Sequence[str], file: Path | None = None) -> None:
+    """Raises UserError unless verl's configuration takes the user's overrides after ours; does not import verl.
+
+    Args:
+        config: The options of the training.
+        overrides: All overrides of the training, the user's own last.
+        file: File with settings on top of verl's own configuration; None for verl's `ppo_trainer`.
+    """
+    if config.overrides:
+        _check_composes(tuple(overrides), file)
+
+
 @cache
-def check_overrides(overrides: tuple[str, ...]) -> None:
-    """Raises UserError unless verl's configuration has the keys of the user's overrides; does not import verl."""
+def _check_composes(overrides: tuple[str, ...], file: Path | None) -> None:
     verl = find_spec("verl")
-    if not overrides or verl is None or verl.origin is None:
-        return
+    if verl is None or verl.origin is None:
+        return  # without verl, nothing is trained here
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
+    base = Path(verl.origin).parent / "trainer" / "config"
+    # The file's own search path, pkg://verl…, would import verl and torch.
+    search = () if file is None else (f"hydra.searchpath=[file://{base}]",)
     try:
-        with initialize_config_dir(str(Path(verl.origin).parent / "trainer" / "config"), version_base=None):
-            compose("ppo_trainer", [*overrides])
+        with initialize_config_dir(str(base if file is None else file.parent), version_base=None):
+            compose("ppo_trainer" if file is None else file.stem, [*search, *overrides])
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(
             f"train.overrides (KEY=VALUE after --): {first_line(error)} verl's configuration (ppo_trainer) decides "

@@ -109,7 +109,7 @@ def handed_to_verl_online(
     return [keys[row] for row in kept], [fields[row] for row in kept]
 
 
-def verls_advantages(keys: Sequence[str], fields: Sequence[dict[str, Any]]) -> list[float]:
+def verls_advantages(keys: Sequence[str], fields: Sequence[dict[str, Any]], episodes: int = EPISODES) -> list[float]:
     """Of each row, the same on all of its own tokens and 0 elsewhere."""
     import torch
     from verl.protocol import DataProto
@@ -122,12 +122,12 @@ def verls_advantages(keys: Sequence[str], fields: Sequence[dict[str, Any]]) -> l
         tensors={"response_mask": padded("response_mask"), "token_level_rewards": padded("rm_scores")},
         non_tensors={"uid": np.array([key.rsplit("_", 2)[0] for key in keys], dtype=object)},
     )
-    given = compute_advantage_for_multi_trajectories(data, list(keys), "grpo", num_repeat=EPISODES).batch["advantages"]
-    own = data.batch["response_mask"].bool()
-    for values, mask in zip(given, own, strict=True):
-        assert bool((values[mask] == values[0]).all())
+    given = compute_advantage_for_multi_trajectories(data, list(keys), "grpo", num_repeat=episodes).batch["advantages"]
+    found = []
+    for values, mask in zip(given, data.batch["response_mask"].bool(), strict=True):
+        found.append(float(values[mask][0]))
+        assert set(values[mask].tolist()) == {found[-1]}
         assert not bool(values[~mask].any())
-    found: list[float] = given[:, 0].tolist()
     return found
 
 

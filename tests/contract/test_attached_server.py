@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -15,6 +15,9 @@ from shared_server import Server
 
 from bench.shared_server import MODELS, checked
 from selfplay_pipeline.core.content_hash import content_hash
+from selfplay_pipeline.engines.requests import WITHOUT_WEIGHTS
+from selfplay_pipeline.engines.sglang_engine import SGLangEngine
+from selfplay_pipeline.engines.types import SamplingParams
 
 CONFIG = """\
 base: tiny_honest
@@ -106,3 +109,30 @@ def test_two_commands_with_other_weights_play_one_after_the_other(commands, tmp_
     for name, episodes in (("first", 64), ("second", 48)):
         found = checked(tmp_path / name)
         assert (found["episodes"], found["wrong episodes"]) == (episodes, 0)
+
+
+def test_a_real_server_that_released_its_memory_plays_again_after_it_took_it_back(sglang_server):
+    """A CPU has no memory saver, so that SGLang does all but free the memory: it pauses, forgets its cache, and serves
+    nothing until it has new weights. The second engine stands for the command after one that was killed.
+    """
+    prompt, params = [3, 4, 5], SamplingParams(temperature=0.0, max_new_tokens=4, stop_token_ids=())
+
+    async def play() -> tuple[Sequence[int], str | None, Sequence[int]]:
+        async with SGLangEngine([sglang_server.url], hang_timeout=30) as engine:
+            (client,) = engine.clients
+            await engine.serve(MODELS[0])
+            before = await engine.generate(prompt, params)
+            await engine.release()
+            assert (await client.info()).weight_version == client.weights, "a server without a saver keeps all"
+            client.saves_memory = True
+            await engine.release()
+            marked = (await client.info()).weight_version
+            client._released = False  # as if the command was killed here
+        async with SGLangEngine([sglang_server.url], hang_timeout=30) as engine:
+            await engine.serve(MODELS[0])
+            after = await engine.generate(prompt, params)
+        return before.token_ids, marked, after.token_ids
+
+    before, marked, after = asyncio.run(play())
+    assert marked == WITHOUT_WEIGHTS
+    assert before == after

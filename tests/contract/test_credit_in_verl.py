@@ -50,8 +50,8 @@ def test_verl_trains_on_the_advantage_of_each_turn(
 ) -> None:
     data = write_credited(tmp_path / "train.parquet", model)
     config = TrainConfig(
-        model=str(model), data=data, output=tmp_path / "out", train_batch_size=12, dump_rows=True, device="cpu",
-        overrides=[f"algorithm.norm_adv_by_std_in_grpo={str(by_std).lower()}"],
+        model=str(model), data=data, output=tmp_path / "out", train_batch_size=12, kl_coef=0.05, dump_rows=True,
+        device="cpu", overrides=[f"algorithm.norm_adv_by_std_in_grpo={str(by_std).lower()}"],
     )  # fmt: skip
     asyncio.run(run_train(config, trainer=session_trainer))
     groups = defaultdict[int, list[dict[str, Any]]](list)

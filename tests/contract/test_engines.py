@@ -46,6 +46,7 @@ def next_logprobs(ids, temperature: float = 1.0, folder: str = TINY):
         return torch.log_softmax(model(folder)(torch.tensor([list(ids)])).logits[0].float() / temperature, -1)
 
 
+@pytest.mark.bench
 def test_the_deeper_model_of_the_benchmarks_gives_the_same_log_probs(tmp_path):
     import torch
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from hostile_folder import fill, imported_by_runpy, ran
 from recording_proxy import RecordingProxy
 from test_kill import Driver
 
@@ -30,9 +31,9 @@ class Run:
         self.folder, self.games = folder, folder / "games.jsonl"
         (folder / "config.yaml").write_text(CONFIG.format(games=GAMES, episodes=EPISODES, engine=engine))
 
-    def begin(self, *options: str) -> Driver:
+    def begin(self, *options: str, cwd: Path | None = None) -> Driver:
         command = ("generate", "--config", str(self.folder / "config.yaml"), "--output", str(self.games), *options)
-        return Driver(self.folder, *command)
+        return Driver(self.folder, *command, cwd=cwd)
 
     def ids(self) -> list[str]:
         return sorted(record.episode_id for record in read_episodes(self.games))
@@ -57,27 +58,21 @@ def signal_one(driver: Driver, named: str, number: signal.Signals) -> None:
     os.kill(max(found), number)
 
 
-def test_a_launched_server_is_started_again_and_every_game_is_there_once(tmp_path):
-    """Killed first; then the new one is stopped."""
+def test_a_launched_server_that_hangs_is_started_again_and_every_game_is_there_once(tmp_path):
+    """In a folder of which it runs no file. `test_kill.py` kills a server."""
+    (hostile := tmp_path / "hostile").mkdir()
+    fill(hostile, spare=imported_by_runpy())
     run = Run(tmp_path, "{hang_timeout: 8}")
-    driver = run.begin()
+    driver = run.begin(cwd=hostile)
     run.wait_until(lambda: run.played() >= 5, driver)
-    signal_one(driver, "sglang_launch", signal.SIGKILL)
-    run.wait_until(lambda: "answers again" in run.said(), driver)
-    struck = run.played()
-    run.wait_until(lambda: run.played() >= struck + 5, driver)
     signal_one(driver, "sglang::scheduler", signal.SIGSTOP)
     struck = run.played()
     assert driver.process.wait(1800) == 0, run.said()[-3000:]
     assert struck < GAMES, "the server was struck after the last game"
     assert run.ids() == IDS
-    for reason, number in (
-        ("has ended with code 137", 1),
-        ("hangs: no sign of life for 8 s (engine.hang_timeout)", 2),
-    ):
-        again = f"starting it again with data/tiny_model ({number} of 3)"
-        (line,) = (line for line in run.said().splitlines() if again in line)
-        assert reason in line
+    (line,) = (line for line in run.said().splitlines() if "starting it again with" in line)
+    assert "hangs: no sign of life for 8 s (engine.hang_timeout)" in line and "(1 of 3)" in line
+    assert ran(hostile) == ""
     driver.assert_nothing_is_left()
 
 

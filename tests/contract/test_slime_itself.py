@@ -28,7 +28,7 @@ from selfplay_pipeline.slime.data import DataJob, write_data
 from selfplay_pipeline.slime.hooks import post_process_rewards
 from selfplay_pipeline.slime.rollout import generate
 
-pytestmark = pytest.mark.skipif(RealSample is None, reason="slime is not installed")
+pytestmark = [pytest.mark.slime, pytest.mark.skipif(RealSample is None, reason="slime is not installed")]
 HOOKS = "selfplay_pipeline.slime"
 GREEDY = {"temperature": 0.0, "max_new_tokens": 700}
 

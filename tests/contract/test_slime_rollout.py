@@ -18,6 +18,7 @@ from selfplay_pipeline.generate.records import ChatMessage
 from selfplay_pipeline.slime.data import game_of
 from selfplay_pipeline.slime.rollout import generate, router_of
 
+pytestmark = pytest.mark.slime
 BOARD = load_config("tiny", {}).game
 TALKATIVE = BOARD.model_copy(update={"max_errors": 20})
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_new_tokens": 600, "stop": None, "stop_token_ids": None}

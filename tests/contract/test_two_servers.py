@@ -146,7 +146,7 @@ def test_a_loop_goes_on_with_the_other_server_where_one_is_dead_at_a_reload(
 def test_all_episodes_of_two_servers_are_there_when_one_is_killed(tmp_path, sglang_server, copies):
     run = Run(tmp_path, "{hang_timeout: 5}")
     with RecordingProxy(sglang_server.url) as proxy:
-        driver = run.begin("--server-url", proxy.url, "--server-url", copies.url, "--max-concurrency", "16")
+        driver = run.begin("--server-url", proxy.url, "--server-url", copies.url, "--max-concurrency", "48")
         run.wait_until(lambda: run.played() >= 20, driver)
         (server,) = psutil.Process(copies.child.pid).children()
         server.kill()

@@ -21,8 +21,11 @@ import torch
 from library_code import check_code, check_records, ours
 from shared_server import TINY
 from tensordict import TensorDict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM
 from verl.utils import tensordict_utils as tu
+from verl.utils.checkpoint import fsdp_checkpoint_manager
 from verl.utils.torch_functional import entropy_from_logits
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
@@ -33,6 +36,7 @@ from selfplay_pipeline.core.patches import PATCHES
 from selfplay_pipeline.train.verl.patches import (
     TOKENS_AT_A_TIME,
     OwnTokensEngine,
+    export_in_own_dtype,
     log_probs_of,
     scale_logits_in_float32,
 )
@@ -86,6 +90,8 @@ except OSError:
     print(group._master_addr)
 print(EngineRegistry.get_engine_cls("language_model", "fsdp2").__name__)
 print(ActorRolloutRefWorker.actor_worker_cls.__name__)
+from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+print("selfplay" in _agent_loop_registry)
 import torch, os
 os.environ |= {"MASTER_ADDR": group._master_addr, "MASTER_PORT": group._master_port}
 from verl.workers.engine_workers import initialize_global_process_group_ray
@@ -105,15 +111,15 @@ except Exception as error:
 @pytest.mark.parametrize("extension", ["load_offline", "load_online"])
 def test_each_of_verls_processes_gets_the_replacements_with_verl(extension: str, tmp_path: Path) -> None:
     """Its port is held; its engine leaves out the logits of prompts; its updates, offline and online, count the rows
-    that have own tokens; its CPU is named once; and what it loads runs no code.
+    that have own tokens; online it knows the agent loop; its CPU is named once; and what it loads runs no code.
     """
     extended = {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": f"{folder.__name__}.{extension}"}
     env = os.environ | loopback_environment() | extended | {"PYTHONPATH": str(Path.cwd())}
     program = [sys.executable, "-c", IN_A_PROCESS]
     done = subprocess.run(program, env=env, cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout.split() == ["127.0.0.1", "OwnTokensEngine", "RealRowsWorker", "gloo", "UnpicklingError"], (
-        done.stderr
-    )
+    loop = str(extension == "load_online")
+    expected = ["127.0.0.1", "OwnTokensEngine", "RealRowsWorker", loop, "gloo", "UnpicklingError"]
+    assert done.stdout.split() == expected, done.stderr
     assert not (tmp_path / "ran").exists()
 
 
@@ -188,6 +194,26 @@ def test_logits_are_divided_by_the_temperature_in_float32(monkeypatch: pytest.Mo
     scaled = transformer_impl._scale_logits_by_temperature(logits, temperature, is_unit_temperature=False)
     torch.testing.assert_close(scaled, logits.float() / 0.7)
     assert transformer_impl._scale_logits_by_temperature(logits, temperature, is_unit_temperature=True) is logits
+
+
+def test_weights_are_exported_in_the_dtype_of_the_passes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The master weights stay in float32."""
+    whole = fsdp_checkpoint_manager.get_fsdp_full_state_dict
+    monkeypatch.setattr(fsdp_checkpoint_manager, "get_fsdp_full_state_dict", whole)  # restored afterwards
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32)
+        fully_shard(
+            model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16), mesh=init_device_mesh("cpu", (1,))
+        )
+        master = whole(model)
+        export_in_own_dtype()
+        exported = fsdp_checkpoint_manager.get_fsdp_full_state_dict(model, offload_to_cpu=True, rank0_only=True)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
+    assert exported.keys() == master.keys()
+    assert all(torch.equal(exported[name], master[name].bfloat16()) for name in master)
 
 
 def test_log_probs_of_bfloat16_logits_are_computed_in_float32():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,6 +23,13 @@ def fill(folder: Path, spare: Iterable[str] = ()) -> None:
     names = {*sys.stdlib_module_names, *(module.name for module in iter_modules())}
     for name in names - {"selfplay_pipeline", *spare}:
         (folder / f"{name}.py").write_text(write.format(str(marker), name))
+
+
+def imported_by_runpy() -> list[str]:
+    """The modules that `python -m` imports before any code of the program runs."""
+    return subprocess.check_output(
+        [sys.executable, "-I", "-c", "import runpy, sys; print(*sys.modules)"], text=True
+    ).split()
 
 
 def ran(folder: Path) -> str:

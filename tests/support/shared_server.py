@@ -17,11 +17,14 @@ from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.iterate.loop import Loop, run_iterate
-from selfplay_pipeline.train.process import Trainer
+from selfplay_pipeline.train.process import StartSettings, Trainer
 
 TINY = Path("data/tiny_model")
 PREFERRED = '--preferred-sampling-params={"top_p": 0.1, "top_k": 2, "min_p": 0.5}'
 """What a server would do to requests that do not say otherwise; every test that samples shows that ours do."""
+
+TAKEN_WITH_A_TRAINING = ("actor_rollout_ref.actor.", "actor_rollout_ref.model.", "algorithm.")
+"""Beginnings of the names of settings that verl's process takes anew with each training."""
 
 
 @dataclass
@@ -50,6 +53,20 @@ def _session_server(tmp_path_factory) -> Iterator[Server]:
     server.stop()
 
 
+class StayingTrainer(Trainer):
+    """A trainer whose process stays for a training with other overrides of the update, which it takes with each."""
+
+    def _fits(self, start: StartSettings) -> bool:
+        return super()._fits(self._process.start if self._process and alike(self._process.start, start) else start)
+
+
+def alike(one: StartSettings, other: StartSettings) -> bool:
+    first, second = (
+        {key for key in start.settings if not key.startswith(TAKEN_WITH_A_TRAINING)} for start in (one, other)
+    )
+    return first == second and one.env == other.env
+
+
 def loop_with(trainer: Trainer) -> type[Loop]:
     """A loop whose trainer stays for the next one."""
 
@@ -63,8 +80,8 @@ def loop_with(trainer: Trainer) -> type[Loop]:
 
 @pytest.fixture(scope="session")
 def session_trainer() -> Iterator[Trainer]:
-    """Of all trainings of whole models without a KL term that need no process of their own."""
-    with Trainer() as trainer:
+    """Of all trainings of whole models with a KL term that need no process of their own."""
+    with StayingTrainer() as trainer:
         yield trainer
 
 

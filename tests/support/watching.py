@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @dataclass(frozen=True, order=True)
@@ -86,6 +86,7 @@ class Watch:
         self.mark = mark
         self.listeners: set[Listener] = set()
         self.scratch: dict[Path, str] = {}
+        self.processes: set[psutil.Process] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
@@ -93,6 +94,7 @@ class Watch:
     def _look(self) -> None:
         while not self._over.wait(SECONDS_BETWEEN_LOOKS):
             processes = carriers(self.mark)
+            self.processes |= processes
             self.listeners |= listeners(processes)
             self.scratch |= scratch_folders(processes)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from reports import Reports
-from shared_server import TINY, Server, loop_with
+from shared_server import TINY, StayingTrainer, loop_with
 from test_train import Run, build_model, farthest, optimise, trainable, weights, write_games
 
 from bench import qwen
@@ -61,7 +61,7 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trainer() -> Iterator[Trainer]:
-    with Trainer() as trainer:
+    with StayingTrainer() as trainer:
         yield trainer
 
 
@@ -221,15 +221,13 @@ def test_a_random_model_learns_at_the_usual_rate_and_a_low_one_is_warned_of(
     assert (barely_fell(usual), barely_fell(low) is None) == (None, False)
 
 
-def test_iterate_imitates_the_best_episode_of_each_group(
-    sglang_server: Server, trainer: Trainer, tmp_path: Path
-) -> None:
+def test_iterate_imitates_the_best_episode_of_each_group(trainer: Trainer, tmp_path: Path) -> None:
     config = load_config(
         "tiny",
         {
             "iterate.num_iterations": 1, "iterate.evaluate_every": 0, "generate.num_episodes": 24,
             "generate.episodes_per_state": 4, "train.method": "filtered-bc", "train.learning_rate": 1e-3,
-            "train.train_batch_size": 8, "train.mini_batches": 1, "engine.server_url": [sglang_server.url],
+            "train.train_batch_size": 8, "train.mini_batches": 1, "engine.kind": "transformers",
         },
     )  # fmt: skip
     run = asyncio.run(run_iterate(config, tmp_path / "run", loop_with(trainer)))

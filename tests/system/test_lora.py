@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from hostile_folder import fill, ran
 from reports import Report, Reports
-from shared_server import TINY, Server, loop_with
-from test_online_train import Run as OnlineRun
-from test_online_train import killed_once
+from shared_server import TINY, loop_with
 from test_train import (
     EPISODES,
     GROUPS,
+    MARK,
     Run,
     build_model,
     farthest,
@@ -23,10 +24,13 @@ from test_train import (
     log_probs,
     optimise,
     optimizer_updates,
+    remaining,
     rows_by_group,
+    traces,
     weights,
     write_games,
 )
+from watching import Watch
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.training import TrainConfig
@@ -34,7 +38,7 @@ from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.train.offline import run_train
-from selfplay_pipeline.train.process import Trainer
+from selfplay_pipeline.train.process import Trainer, TrainError
 
 RANK, ALPHA = 3, 12
 TARGETS = ["q_proj", "down_proj"]
@@ -236,14 +240,46 @@ def test_another_model_or_another_seed_begins_with_an_adapter_of_its_own(
 
 
 def test_two_workers_end_where_one_does(first: Run, tmp_path: Path) -> None:
-    result = asyncio.run(run_train(first.config.model_copy(update={"output": tmp_path / "two", "gpus_per_node": 2})))
+    """Killed after the first step, they continue by the same command, in a folder of which they run no file.
+
+    No other machine can reach their sockets.
+    """
+    (tmp_path / "hostile").mkdir()
+    fill(tmp_path / "hostile")
+    config = first.config.model_copy(update={"output": tmp_path / "two", "gpus_per_node": 2})
+    running: set[str] = set()
+
+    def kill_a_worker(report: Report) -> None:
+        running.update(traces(config.output))
+        for process in psutil.process_iter(["cmdline"]):
+            if "ray::WorkerDict" in " ".join(process.info["cmdline"] or ()) and f"process {process.pid}" in running:
+                process.kill()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, str(config.output))
+        patch.chdir(tmp_path / "hostile")
+        watch = Watch(str(config.output))
+        with pytest.raises(TrainError), reporting.use(Reports(kill_a_worker)):
+            asyncio.run(run_train(config))
+        assert not remaining(running)
+        reports = Reports()
+        with reporting.use(reports):
+            result = asyncio.run(run_train(config))
+        watch.stop()
+    assert len(running) > 6, "Ray's processes, verl's, and folders in /tmp"
+    assert not traces(config.output)
+    assert ran(tmp_path / "hostile") == ""
+    assert reports.seen[0].done > 1
     assert farthest(result.checkpoint, first.result.checkpoint) < 1e-4
+    commands = " ".join(listener.command for listener in watch.listeners)
+    for of_training in ("raylet", "gcs_server", "train.verl.main", "WorkerDict", "TransferQueue"):
+        assert of_training in commands
+    assert [listener for listener in sorted(watch.listeners) if not listener.is_local] == []
 
 
 @pytest.fixture(scope="module")
-def loop(_session_server: Server, staying: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two iterations with SGLang's server, which plays with the merged checkpoint in the second."""
-    _session_server.restore()
+def loop(staying: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two iterations; the merged checkpoint plays in the second. `test_online_train.py` serves one with SGLang."""
     path = tmp_path_factory.mktemp("loop")
     config = load_config(
         "tiny",
@@ -252,7 +288,7 @@ def loop(_session_server: Server, staying: Trainer, tmp_path_factory: pytest.Tem
             "generate.episodes_per_state": 4, "train.train_batch_size": 32, "train.keep_zero_signal": True,
             "train.learning_rate": 3e-3, "train.kl_coef": 0.05, "train.lora_rank": 4, "train.mini_batches": 1,
             "train.old_log_probs": "step",
-            "engine.server_url": [_session_server.url],
+            "engine.kind": "transformers",
         },
     )  # fmt: skip
     asyncio.run(run_iterate(config, path, loop_with(staying)))
@@ -263,7 +299,7 @@ def steps(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_the_server_plays_with_the_log_probs_that_verl_computes_with_the_adapter(loop: Path) -> None:
+def test_the_checkpoint_plays_with_the_log_probs_that_verl_computes_with_the_adapter(loop: Path) -> None:
     assert farthest(loop / "iter_1" / "checkpoint", TINY) > 1e-3
     for number in (1, 2):
         assert steps(loop / f"iter_{number}")[0]["selfplay/log_prob_gap/max"] < 1e-4
@@ -285,46 +321,3 @@ def assert_low_rank(trained: Path, base: Path, rank: int) -> None:
     assert changed == {name for name in before if name.endswith("_proj.weight")}
     for name in changed:
         assert torch.linalg.svdvals(after[name] - before[name])[rank] < 1e-5, name
-
-
-ONLINE = """\
-base: tiny
-generate: {episodes_per_state: 4}
-train: {learning_rate: 3.0e-3, kl_coef: 0.05, lora_rank: 4, save_every: 1}
-online: {steps: 2, states_per_step: 4, held_out_states: 1}
-"""
-
-
-@pytest.fixture(scope="module")
-def online(tmp_path_factory: pytest.TempPathFactory) -> OnlineRun:
-    """Killed after the first of its two steps."""
-    home = tmp_path_factory.mktemp("online")
-    (home / "config.yaml").write_text(ONLINE)
-    return killed_once(home, "1")
-
-
-def test_online_the_server_gets_the_merged_weights_as_they_are(online: OnlineRun) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    _, *trained = online.lines
-    assert max(line["training/rollout_probs_diff_max"] for line in trained) < 1e-4
-    assert abs(trained[0]["actor/kl_loss"]) < 1e-7 < trained[1]["actor/kl_loss"]
-    for probe, folder in ((online.probes[0], TINY), (online.probes[-1], online.folder / "checkpoint")):
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        with torch.no_grad():
-            scores = torch.log_softmax(model(torch.tensor([[0, 1, 2]])).logits[0, -1], -1)
-        assert float(scores[probe["probe_token"]]) == pytest.approx(probe["probe_logprob"], abs=1e-5)
-    assert_low_rank(online.folder / "checkpoint", TINY, 4)
-    assert (online.folder / "adapter" / "adapter_config.json").exists()
-
-
-def test_online_a_killed_training_goes_on_with_the_adapter_and_the_optimizer(online: OnlineRun) -> None:
-    assert online.lines_before < 3, "the training was over before the kill"
-    served = {step: {round(probe["probe_logprob"], 5) for probe in online.probes if probe["step"] == step}
-              for step in (0, 1, 2)}  # fmt: skip
-    assert [probe["step"] for probe in online.probes][-2:] == [1, 2], "it served the weights of step 1 once more"
-    assert all(len(values) == 1 for values in served.values()), "a continued training has the weights that it had"
-    assert len(set().union(*served.values())) == 3
-    assert [line["step"] for line in online.lines] == [0, 1, 2]
-    assert optimizer_updates(online.folder / "trainer_state") == 2

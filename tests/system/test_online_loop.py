@@ -13,10 +13,9 @@ import logging
 import os
 import secrets
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 from factories import BOARD, POLICY, Habits, make_episode
+from test_advantages import verls_advantages
 from training_rows import write_training_rows
 
 from selfplay_pipeline.config.online import OnlineConfig
@@ -293,21 +293,9 @@ def offline_fields(records: list[EpisodeRecord]) -> dict[str, dict[str, Any]]:
     return fields
 
 
-def advantages(keys: list[str], fields: list[dict[str, Any]]) -> dict[str, list[float]]:
+def advantages(keys: Sequence[str], fields: Sequence[dict[str, Any]]) -> dict[str, float]:
     """verl's, by key."""
-    import torch
-    from verl.protocol import DataProto
-    from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
-
-    def padded(name: str) -> Any:
-        return torch.nn.utils.rnn.pad_sequence([torch.as_tensor(f[name]) for f in fields], batch_first=True)
-
-    data = DataProto.from_dict(
-        tensors={"response_mask": padded("response_mask"), "token_level_rewards": padded("rm_scores")},
-        non_tensors={"uid": np.array([key.rsplit("_", 2)[0] for key in keys], dtype=object)},
-    )
-    data = compute_advantage_for_multi_trajectories(data, keys, "grpo", num_repeat=EPISODES)
-    return dict(zip(keys, [row.tolist() for row in data.batch["advantages"]], strict=True))
+    return dict(zip(keys, verls_advantages(keys, fields, EPISODES), strict=True))
 
 
 def test_the_same_games_online_and_offline_give_verl_the_same(cleared):
@@ -326,7 +314,7 @@ def test_the_same_games_online_and_offline_give_verl_the_same(cleared):
     ours = advantages(keys, [{name: stored[name][key] for name in stored} for key in keys])
     theirs = advantages(keys, [offline[key] for key in keys])
     assert ours == theirs
-    assert any(any(row) for row in ours.values()), "no group carried a signal"
+    assert any(ours.values()), "no group carried a signal"
 
 
 def test_where_rewards_differ_a_seat_is_compared_with_the_same_seat_of_the_other_episodes(cleared):
@@ -345,8 +333,7 @@ def test_where_rewards_differ_a_seat_is_compared_with_the_same_seat_of_the_other
         seat = extra[key]["seat"]
         same_seat = np.array([rewarded[group, other, seat] for other in range(EPISODES)])
         expected = (rewarded[group, episode, seat] - same_seat.mean()) / (same_seat.std(ddof=1) + 1e-6)
-        own = [value for value, sampled in zip(found[key], masks[key], strict=False) if sampled]
-        assert own == pytest.approx([expected] * len(own), abs=1e-5)
+        assert found[key] == pytest.approx(expected, abs=1e-5)
         assert uids[key] == key.rsplit("_", 2)[0], "by which verl groups"
     figures = {name: online.metrics[f"selfplay/{name}"] for name in ("episodes", "groups", "groups_lost")}
     assert figures == {"episodes": len(records), "groups": 6, "groups_lost": 0}
@@ -379,20 +366,13 @@ def test_both_players_have_the_reward_on_their_last_own_token_and_every_output_h
         assert isinstance(tag["min_global_steps"], int) and tag["min_global_steps"] <= tag["max_global_steps"]
 
 
-def test_each_player_of_each_episode_has_one_request_id(cleared):
+def test_each_player_of_an_episode_has_one_request_id_and_every_request_all_sampling_parameters(cleared):
+    """verl's servers take parameters out of what they are given."""
     records = recorded(2)
     client = RecordedClient(records)
     play(cleared, client, records)
-    expected = {f"g{r.group_index}-{r.episode}-{t.seat}" for r in records for t in r.turns}
-    assert set(client.requests) == expected
-    assert sum(client.requests.values()) == sum(len(record.turns) for record in records)
-
-
-def test_every_request_has_all_sampling_parameters_though_servers_take_them_out(cleared):
-    records = recorded(2)
-    client = RecordedClient(records)
-    play(cleared, client, records)
-    assert len(client.sampling) > 2 * EPISODES
+    assert set(client.requests) == {f"g{r.group_index}-{r.episode}-{t.seat}" for r in records for t in r.turns}
+    assert sum(client.requests.values()) == len(client.sampling) == sum(len(record.turns) for record in records)
     for sampling in client.sampling:
         assert (sampling["temperature"], sampling["max_new_tokens"], sampling["logprobs"]) == (1.0, 200, True)
         assert sampling["stop_token_ids"] == [chat().end_of_turn]
@@ -415,15 +395,10 @@ def test_an_exception_in_one_game_is_logged_counted_and_loses_no_other(cleared, 
     assert "on purpose" in caplog.text and "was lost" in caplog.text
 
 
-def verls_advantages(records: list[EpisodeRecord], keys: set[str]) -> dict[str, float]:
-    """What verl gives each of these rows, the same on all its own tokens."""
+def of_rows(records: list[EpisodeRecord], keys: set[str]) -> dict[str, float]:
+    """What verl gives each of these rows."""
     fields = {key: field for key, field in offline_fields(records).items() if key in keys}
-    found = advantages(list(fields), list(fields.values()))
-    values = {
-        key: np.array(found[key])[: len(f["response_mask"])][f["response_mask"] == 1] for key, f in fields.items()
-    }
-    assert all(np.ptp(row) == 0 for row in values.values())
-    return {key: float(row[0]) for key, row in values.items()}
+    return advantages(list(fields), list(fields.values()))
 
 
 @pytest.mark.parametrize("per_seat", [None, 0], ids=["two rows an episode", "one row an episode"])
@@ -441,10 +416,10 @@ def test_a_group_left_with_one_episode_is_not_trained_on(cleared, per_seat):
     )
     assert online.metrics["selfplay/groups_without_signal"] == 1
     single = {f"g1_{left.episode}_{index}" for index in range(1 if per_seat is not None else 2)}
-    handed_on = verls_advantages(records, set(online.batch.keys) | single)
+    handed_on = of_rows(records, set(online.batch.keys) | single)
     reward = pytest.approx(left.outcome.normalized_reward, abs=1e-4)
     assert all(handed_on[key] == reward for key in single), "what verl would do"
-    assert verls_advantages(records, set(online.batch.keys)) == {
+    assert of_rows(records, set(online.batch.keys)) == {
         key: value for key, value in handed_on.items() if key not in single
     }
     assert not set(cleared.kv_list("train")["train"]) & single, "nothing of it stays in the queue"
@@ -478,22 +453,23 @@ def test_a_step_without_any_signal_has_rows_whose_advantages_are_zero_and_is_cou
     records = alike(0) + alike(1)
     online = play(cleared, RecordedClient(records), records)
     assert online.metrics["selfplay/groups_without_signal"] == online.metrics["selfplay/groups"] == 2
-    handed_on = verls_advantages(records, set(online.batch.keys))
+    handed_on = of_rows(records, set(online.batch.keys))
     assert len(handed_on) == online.metrics["selfplay/rows"] > 0
     assert set(handed_on.values()) == {0.0}
 
 
-def test_a_step_of_which_nothing_can_be_compared_stops_the_run(cleared):
-    records = recorded(1)
-    broken = tuple(f"g0-{episode}" for episode in range(1, EPISODES))
-    with pytest.raises(RuntimeError, match="no group of step 1 has two episodes left"):
-        play(cleared, RecordedClient(records, broken=broken), records, max_failures=EPISODES)
-
-
-def test_too_many_lost_games_stop_the_run(cleared):
-    records = recorded(2)
-    with pytest.raises(RuntimeError, match="2 of 16 episodes of step 1 were lost"):
-        play(cleared, RecordedClient(records, broken=("g0-0", "g1-3")), records, max_failures=1)
+@pytest.mark.parametrize(
+    ("groups", "broken", "max_failures", "reason"),
+    [
+        (1, [f"g0-{episode}" for episode in range(1, EPISODES)], EPISODES, "no group of step 1 has two episodes left"),
+        (2, ["g0-0", "g1-3"], 1, "2 of 16 episodes of step 1 were lost"),
+    ],
+    ids=["nothing to compare", "too many lost"],
+)
+def test_a_step_without_enough_episodes_stops_the_run(cleared, groups, broken, max_failures, reason):
+    records = recorded(groups)
+    with pytest.raises(RuntimeError, match=reason):
+        play(cleared, RecordedClient(records, broken=tuple(broken)), records, max_failures=max_failures)
 
 
 def test_a_player_who_never_spoke_has_no_output(cleared):
@@ -547,15 +523,16 @@ def test_figures_are_those_of_evaluate(cleared):
 # What happens without the remedies: outputs are spoilt on their way from the loop to verl's worker.
 
 
-def spoilt(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+def played_spoilt(queue: Any, monkeypatch: pytest.MonkeyPatch, change: Any) -> Played:
     from selfplay_pipeline.train.verl.agent_loop import SelfPlayLoop
 
-    run = SelfPlayLoop.run
+    run, records = SelfPlayLoop.run, recorded(1)
 
     async def run_and_spoil(self: Any, sampling_params: dict[str, Any], **row: Any) -> Any:
         return change(await run(self, sampling_params, **row))
 
     monkeypatch.setattr(SelfPlayLoop, "run", run_and_spoil)
+    return play(queue, RecordedClient(records), records)
 
 
 def without(field: str) -> Any:
@@ -567,22 +544,23 @@ def without(field: str) -> Any:
     return change
 
 
-def test_without_extra_information_on_the_last_output_verl_loses_the_episode(cleared, monkeypatch, caplog):
-    spoilt(monkeypatch, without("reward_extra_info"))
-    records = recorded(1)
+def with_a_silent_player(outputs: list[Any]) -> list[Any]:
+    empty = {"response_ids": [], "response_mask": [], "response_logprobs": []}
+    return [*outputs, outputs[0].model_copy(update=empty)]
+
+
+@pytest.mark.parametrize("change", [without("reward_extra_info"), with_a_silent_player], ids=["figures", "tokens"])
+def test_without_these_on_an_output_verl_loses_the_episode(cleared, monkeypatch, change):
     with pytest.raises(RuntimeError):
-        play(cleared, RecordedClient(records), records)
-    assert "reward_extra_info" in caplog.text
+        played_spoilt(cleared, monkeypatch, change)
 
 
 def test_without_own_rewards_the_last_outputs_reward_is_everybodys(cleared, monkeypatch):
-    def only_the_first(outputs: list[Any]) -> list[Any]:
+    def spoil(outputs: list[Any]) -> list[Any]:
         outputs[-1].reward_score = 0.25
         return outputs
 
-    spoilt(monkeypatch, only_the_first)
-    records = [record for record in recorded(1) if record.outcome.status == "agreed"]
-    online = play(cleared, RecordedClient(recorded(1)), records, max_failures=EPISODES)
+    online = played_spoilt(cleared, monkeypatch, spoil)
     assert {sum(row) for row in online.column("rm_scores").values()} == {0.25}
 
 
@@ -592,29 +570,12 @@ def test_without_an_explicit_number_of_turns_the_row_has_none(cleared, monkeypat
             output.model_fields_set.discard("num_turns")
         return outputs
 
-    spoilt(monkeypatch, forget)
-    records = recorded(1)
-    online = play(cleared, RecordedClient(records), records)
-    assert "num_turns" not in online.data("num_turns")
+    assert "num_turns" not in played_spoilt(cleared, monkeypatch, forget).data("num_turns")
 
 
 def test_without_versions_verls_staleness_metrics_have_nothing_to_subtract(cleared, monkeypatch):
-    spoilt(monkeypatch, without("min_global_steps"))
-    records = recorded(1)
-    online = play(cleared, RecordedClient(records), records)
-    with pytest.raises(TypeError):
-        np.array([tag["min_global_steps"] for tag in online.batch.tags], dtype=int)
-
-
-def test_an_output_without_tokens_loses_the_episode(cleared, monkeypatch):
-    def add_a_silent_player(outputs: list[Any]) -> list[Any]:
-        silent = outputs[0].model_copy(update={"response_ids": [], "response_mask": [], "response_logprobs": []})
-        return [*outputs, silent]
-
-    spoilt(monkeypatch, add_a_silent_player)
-    records = recorded(1)
-    with pytest.raises(RuntimeError):
-        play(cleared, RecordedClient(records), records)
+    online = played_spoilt(cleared, monkeypatch, without("min_global_steps"))
+    assert None in [tag["min_global_steps"] for tag in online.batch.tags]
 
 
 def test_sampling_whose_log_probs_are_not_reported_is_refused():
@@ -732,20 +693,6 @@ class TestSizes:
         )  # fmt: skip
         with pytest.raises(ValueError, match="train_batch_size"):
             validate_config(in_rows, **roles)
-
-
-def test_the_loop_is_registered_by_name_in_every_process_that_verl_starts():
-    script = (
-        "import verl; from verl.experimental.agent_loop.agent_loop import _agent_loop_registry as found; "
-        "print(found['selfplay'])"
-    )
-    env = {
-        **os.environ,
-        "VERL_USE_EXTERNAL_MODULES": "selfplay_pipeline.train.verl.load_online",
-        "VERL_PLATFORM": "cpu",
-    }
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=900)
-    assert "selfplay_pipeline.train.verl.agent_loop.SelfPlayLoop" in done.stdout, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 from command import selfplay
-from hostile_folder import fill, ran
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
@@ -38,15 +37,6 @@ def test_a_checkpoint_plays_itself_sampled_and_greedily(sglang_server, tmp_path)
     assert evaluation.references["own_view"].value < greedy["reward"].low
     assert sampled["told"].value > 0.2
     assert sampled["messages"].value > 0.9
-
-
-def test_greedy_play_repeats_exactly(sglang_server, tmp_path):
-    texts = []
-    for name in ("first", "second"):
-        evaluate(sglang_server, tmp_path / name, "--num-states", "12", "--episodes", "1", "--max-concurrency", "1")
-        games = sorted(read_episodes(tmp_path / name / "greedy.jsonl"), key=lambda game: game.group_index)
-        texts.append([[turn.text for turn in game.turns] for game in games])
-    assert texts[0] == texts[1]
 
 
 def test_a_scripted_partner_sits_on_both_sides_and_mute_costs_reward(sglang_server, tmp_path):
@@ -100,56 +90,33 @@ def test_a_checkpoint_hears_swapped_messages_token_by_token(sglang_server, tmp_p
     assert before == after
 
 
-def test_two_checkpoints_play_each_other_on_two_servers(tmp_path, monkeypatch):
-    """The second one is a copy, so that both see what they would see in self-play.
-
-    The servers run no file of the working directory.
-    """
-    copy, output, tiny = copy_of_the_model(tmp_path / "copy"), tmp_path / "crossplay", str(Path(TINY).resolve())
-    (tmp_path / "hostile").mkdir()
-    fill(tmp_path / "hostile")
-    monkeypatch.chdir(tmp_path / "hostile")
-    done = selfplay("crossplay", tiny, str(copy), "--num-states", "40", "--temperature", "0", "--output", str(output))
+def test_two_checkpoints_play_each_other(tmp_path):
+    """The second one is a copy, so that both see what they would see in self-play; each has an engine of its own."""
+    copy, output = copy_of_the_model(tmp_path / "copy"), tmp_path / "crossplay"
+    few = ("--engine", "transformers", "--num-states", "6", "--temperature", "0", "--output", str(output))
+    done = selfplay("crossplay", TINY, str(copy), *few)
     assert done.returncode == 0, done.stderr
-    assert ran(tmp_path / "hostile") == ""
-    rewards = [
-        [cell["value"] for cell in row] for row in json.loads((output / "crossplay.json").read_text())["rewards"]
-    ]
-    assert max(map(max, rewards)) - min(map(min, rewards)) < 0.02, "one policy in four pairings"
+    rewards = [cell["value"] for row in json.loads((output / "crossplay.json").read_text())["rewards"] for cell in row]
+    assert max(rewards) - min(rewards) < 1e-6, "one policy in four pairings"
     assert {tuple(game.players) for game in read_episodes(output / "0-1.jsonl")} == {("policy", str(copy))}
 
 
 def test_one_server_is_enough_where_one_checkpoint_plays_in_either_seat(sglang_server, tmp_path):
-    config = load_config("tiny", {"engine.server_url": [sglang_server.url]})
-    # Of 40 states the sampled mean, 0.82 with a standard error of 0.03, once fell below the bound.
-    states = held_out_states(make_game(config.game), 150)
+    config = load_config("tiny", {"engine.server_url": [sglang_server.url], "generate.temperature": 0.0})
+    states = held_out_states(make_game(config.game), 40)
     result = asyncio.run(run_crossplay(config, [TINY, "sharing"], states, 1, tmp_path / "crossplay"))
     assert result.rewards[1][1].value == 1
     assert all(result.rewards[row][column].value > 0.75 for row, column in ((0, 0), (0, 1), (1, 0)))
     job = EvaluationJob("sharing", states, tmp_path / "sharing", partner=TINY, episodes=1)
     evaluation = asyncio.run(run_evaluate(config, job))
-    assert (
-        {game.policy.temperature for game in read_episodes(job.file("scripted"))} == {evaluation.temperature} == {0.8}
-    )
+    played = {game.policy.temperature for game in read_episodes(job.file("scripted"))}
+    assert played == {evaluation.temperature} == {0.0}
 
 
 def test_games_with_a_partner_become_one_row_each(sglang_server, tmp_path):
     games = tmp_path / "games.jsonl"
-    done = selfplay(
-        "generate",
-        "--player",
-        "policy",
-        "--player",
-        "sharing",
-        "--config",
-        "tiny",
-        "--num-episodes",
-        "32",
-        "--server-url",
-        sglang_server.url,
-        "--output",
-        str(games),
-    )
+    players = ("--player", "policy", "--player", "sharing", "--config", "tiny", "--num-episodes", "32")
+    done = selfplay("generate", *players, "--server-url", sglang_server.url, "--output", str(games))
     assert done.returncode == 0, done.stderr
     assert all(len(game.trajectories) == 1 for game in read_episodes(games))
     done = selfplay("convert", str(games), "--val-fraction", "0")
@@ -158,26 +125,13 @@ def test_games_with_a_partner_become_one_row_each(sglang_server, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def refused(*arguments: str) -> str:
-    done = selfplay(*arguments)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr.splitlines()[-1]
-
-
-def test_mistakes_are_one_clear_line(sglang_server, tmp_path):
-    served = ("--server-url", sglang_server.url, "--output", str(tmp_path / "out"), "--num-states", "2")
-    assert "no Hugging Face model there" in refused("evaluate", "data/no/such/checkpoint", *served)
+def test_a_tokenizer_of_another_model_is_one_clear_line(sglang_server, tmp_path):
     other = copy_of_the_model(tmp_path / "other")
     vocabulary = json.loads((other / "tokenizer.json").read_text())
     token = vocabulary["added_tokens"][-1]
     vocabulary["added_tokens"].append({**token, "id": 391, "content": "Zoe"})
     (other / "tokenizer.json").write_text(json.dumps(vocabulary))
-    assert "the tokenizer belongs to another model" in refused("evaluate", str(other), *served)
-    states = tmp_path / "states.jsonl"
-    state = json.loads(Path("data/dialop/optimization_human.jsonl").read_text().splitlines()[0])
-    states.write_text(json.dumps(state | {"mask2": [[1]]}) + "\n")
-    line = refused("evaluate", TINY, "--states", str(states), *served)
-    assert "states.jsonl:1: game state: field 'mask2' has shape (1, 1), the table has (8, 8)" in line
-    assert "no scripted player or checkpoint 'nobody'" in refused("evaluate", TINY, "--partner", "nobody", *served)
-    assert "needs a server of its own" in refused("evaluate", TINY, "--partner", str(other), *served)
+    served = ("--server-url", sglang_server.url, "--output", str(tmp_path / "out"), "--num-states", "2")
+    done = selfplay("evaluate", str(other), *served)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "the tokenizer belongs to another model" in done.stderr.splitlines()[-1]

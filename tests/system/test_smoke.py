@@ -11,10 +11,10 @@ import pytest
 
 from bench.smoke import TINY, Smoke
 
+pytestmark = pytest.mark.bench
 PARTS = ("tiny offline", "tiny online", "0.5B offline")
 
 
-@pytest.mark.bench
 def test_the_verdict_says_of_each_part_that_it_passed(tmp_path):
     command = [sys.executable, "-m", "bench.smoke", "--device", "cpu", "--output", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -27,6 +27,23 @@ def test_the_verdict_says_of_each_part_that_it_passed(tmp_path):
         lines = [line for line in verdict.splitlines() if line.startswith(f"| {part} |")]
         assert len(lines) >= 6, part
         assert all(line.endswith("| pass |") for line in lines)
+
+
+@pytest.mark.bench
+def test_the_evidence_of_a_machine_has_each_stage_and_the_memory_beside_what_was_counted(tmp_path):
+    where = ("--folder", str(tmp_path / "runs"), "--output", str(tmp_path / "told"))
+    command = [sys.executable, "-m", "bench.evidence", "--size", "small", "--device", "cpu", *where]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "told" / "evidence.json").read_text())
+    assert found["checks"] and all(check["passed"] for check in found["checks"])
+    small = found["sizes"]["small"]
+    assert small["log_prob_gap"] < 1e-4
+    assert 0.5 < small["memory"]["counted"] / small["memory"]["measured"] < 2
+    assert {"play", "convert", "train: steps", "train: save"} <= small["estimate"].keys() & small["seconds"].keys()
+    assert all(seconds > 0 for seconds in (*small["estimate"].values(), *small["seconds"].values()))
+    told = (tmp_path / "told" / "evidence.md").read_text()
+    assert "| second iteration, s | estimated | measured |" in told and "**Smoke test on cpu: passed, " in told
 
 
 def checked(iteration: Path) -> Smoke:

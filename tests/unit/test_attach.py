@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -56,169 +57,132 @@ def loads(server: SGLang) -> int:
     return server.paths.count("update_weights_from_disk")
 
 
-def test_weights_that_were_replaced_in_the_served_folder_are_loaded(checkpoint):
-    server = SGLang()
+async def test_weights_that_were_replaced_in_the_served_folder_are_loaded(checkpoint):
+    server, loaded = SGLang(), []
     server.model = str(checkpoint)
-
-    async def play() -> list[int]:
-        loaded = []
-        async with await attached(server) as engine:
-            for weights in (b"first", b"first", b"other"):
-                model_in(checkpoint, weights)
-                await engine.serve(str(checkpoint))
-                await ask(engine)
-                loaded.append(loads(server))
-        return loaded
-
-    assert asyncio.run(play()) == [1, 1, 2], "once for weights of which the server has no version, and when they change"
+    async with await attached(server) as engine:
+        for weights in (b"first", b"first", b"other"):
+            model_in(checkpoint, weights)
+            await engine.serve(str(checkpoint))
+            await ask(engine)
+            loaded.append(loads(server))
+    assert loaded == [1, 1, 2], "once for weights of which the server has no version, and when they change"
     assert server.weights == content_hash(str(checkpoint))
 
 
-def test_weights_that_change_while_a_server_loads_them_are_not_played_with(checkpoint):
+async def test_weights_that_change_while_a_server_loads_them_are_not_played_with(checkpoint):
     class Slow(SGLang):
         async def _control(self, request: web.Request) -> web.Response:
             if request.path == "/update_weights_from_disk":
                 model_in(checkpoint, b"half of others")
             return await super()._control(request)
 
-    async def play() -> None:
-        async with await attached(Slow()) as engine:
+    async with await attached(Slow()) as engine:
+        with pytest.raises(EngineError, match=r"was changed while .* loaded it"):
             await engine.serve(str(checkpoint))
-
-    with pytest.raises(EngineError, match=r"was changed while .* loaded it"):
-        asyncio.run(play())
 
 
 @pytest.mark.parametrize("with_version", [True, False])
-def test_what_another_program_has_loaded_meanwhile_is_refused(checkpoint, with_version):
+async def test_what_another_program_has_loaded_meanwhile_is_refused(checkpoint, with_version):
     """The version of the weights stays as it was where the other program gives none."""
     server = SGLang()
-
-    async def play() -> None:
-        async with await attached(server) as engine:
-            await engine.serve(str(checkpoint))
-            assert await ask(engine) == [9]
-            server.model = "other"
-            server.weights = "b" if with_version else server.weights
+    async with await attached(server) as engine:
+        await engine.serve(str(checkpoint))
+        assert await ask(engine) == [9]
+        server.model = "other"
+        server.weights = "b" if with_version else server.weights
+        with pytest.raises(EngineError) as caught:
             await ask(engine)
-
-    with pytest.raises(EngineError) as caught:
-        asyncio.run(play())
     first, other = content_hash(str(checkpoint)), "b" if with_version else "of other"
     for words in ("http://127.0.0.1:", first, other, str(checkpoint), "another program", "use another server"):
         assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
-def test_what_was_loaded_before_the_first_answer_is_refused(checkpoint):
+async def test_what_was_loaded_before_the_first_answer_is_refused(checkpoint):
     server = SGLang()
-
-    async def play() -> None:
-        async with await attached(server) as engine:
-            await engine.serve(str(checkpoint))
-        async with SGLangEngine([AttachedServer(engine.urls[0])]) as second:
-            await second.serve(str(checkpoint))
-            assert loads(server) == 1, "it has them"
-            server.model, server.weights = "other", "b"
+    async with await attached(server) as engine:
+        await engine.serve(str(checkpoint))
+    async with SGLangEngine([AttachedServer(engine.urls[0])]) as second:
+        await second.serve(str(checkpoint))
+        assert loads(server) == 1, "it has them"
+        server.model, server.weights = "other", "b"
+        with pytest.raises(EngineError, match="answers with weights b, not"):
             await ask(second)
 
-    with pytest.raises(EngineError, match="answers with weights b, not"):
-        asyncio.run(play())
+
+def routed(server: SGLang, *routes: web.RouteDef) -> SGLang:
+    """The server with these routes alone, and `/generate`."""
+    server.app = web.Application()
+    server.app.add_routes([*routes, web.post("/generate", server._generate)])
+    return server
 
 
-def test_one_question_confirms_all_answers_that_came_before_it(checkpoint):
-    server = SGLang()
-    questions = []
+async def test_one_question_confirms_all_answers_that_came_before_it(checkpoint):
+    server, questions = SGLang(), []
 
     async def info(request: web.Request) -> web.Response:
         questions.append(request.path)
         await asyncio.sleep(0.02)
-        return web.json_response({"model_path": server.model, "weight_version": server.weights})
+        return await server._info(request)
 
-    async def play() -> None:
-        server._info = info
-        app = web.Application()
-        app.router.add_get("/model_info", info)
-        app.router.add_routes([web.post("/generate", server._generate)])
-        server.app, server.model, server.weights = app, str(checkpoint), content_hash(str(checkpoint))
-        async with await attached(server) as engine:
-            await engine.serve(str(checkpoint))
-            questions.clear()
-            await asyncio.gather(*(engine.generate([1], PARAMS, session=f"{n}-0") for n in range(64)))
-
-    asyncio.run(play())
+    routed(server, web.get("/model_info", info))
+    server.model, server.weights = str(checkpoint), content_hash(str(checkpoint))
+    async with await attached(server) as engine:
+        await engine.serve(str(checkpoint))
+        questions.clear()
+        await asyncio.gather(*(engine.generate([1], PARAMS, session=f"{n}-0") for n in range(64)))
     assert 0 < len(questions) <= 8
 
 
-def test_answers_of_a_server_that_dies_before_it_confirmed_them_are_asked_of_another_one_at_once(checkpoint):
-    questions = 0
-    version = content_hash(str(checkpoint))
-    dying, other = SGLang(), SGLang()
+async def test_answers_of_a_server_that_dies_before_it_confirmed_them_are_asked_of_another_one_at_once(checkpoint):
+    questions = []
 
     async def die(request: web.Request) -> web.Response:
-        nonlocal questions
-        questions += request.path == "/model_info"
+        questions.append(request.path)
         request.transport.abort()
         return web.Response()
 
-    async def play() -> list[list[int]]:
-        for server in (dying, other):
-            server.model, server.weights = str(checkpoint), version
-        app = web.Application()
-        app.router.add_routes([web.get("/model_info", die), web.get("/health_generate", die)])
-        app.router.add_routes([web.post("/generate", dying._generate)])
-        dying.app = app
-        engine = SGLangEngine([AttachedServer(await server.start(), patience=-1) for server in (dying, other)])
-        for one in engine.clients:
-            one.server.model, one.weights = str(checkpoint), version
-        async with engine:
-            done = await asyncio.gather(*(engine.generate([1], PARAMS, session=f"{n}-0") for n in range(16)))
-        return [completion.token_ids for completion in done]
-
-    assert asyncio.run(play()) == [[9]] * 16
-    assert questions <= 2, "one failed connection, which aiohttp tries twice, is enough for all answers"
+    version = content_hash(str(checkpoint))
+    servers = [routed(SGLang(), web.get("/model_info", die), web.get("/health_generate", die)), SGLang()]
+    for server in servers:
+        server.model, server.weights = str(checkpoint), version
+    engine = SGLangEngine([AttachedServer(await server.start(), patience=-1) for server in servers])
+    for one in engine.clients:
+        one.server.model, one.weights = str(checkpoint), version
+    async with engine:
+        done = await asyncio.gather(*(engine.generate([1], PARAMS, session=f"{n}-0") for n in range(16)))
+    assert [completion.token_ids for completion in done] == [[9]] * 16
+    assert questions.count("/model_info") <= 2, "one failed connection, which aiohttp tries twice, is enough"
 
 
-def test_of_a_model_of_the_hub_the_name_decides_and_its_version_must_stay():
+async def test_of_a_model_of_the_hub_the_name_decides_and_its_version_must_stay():
     server, said = SGLang(), []
     server.model, server.weights = "some/model", "default"
-
-    async def play() -> None:
-        async with await attached(server, said) as engine:
-            with pytest.raises(UserError, match="serves some/model, not another/model; start it with that model"):
-                await engine.serve("another/model")
-            await engine.serve("some/model")
-            assert await ask(engine) == [9]
-            server.weights = "b"
+    async with await attached(server, said) as engine:
+        with pytest.raises(UserError, match="serves some/model, not another/model; start it with that model"):
+            await engine.serve("another/model")
+        await engine.serve("some/model")
+        assert await ask(engine) == [9]
+        server.weights = "b"
+        with pytest.raises(EngineError, match="answers with weights b, not default of some/model"):
             await ask(engine)
-
-    with pytest.raises(EngineError, match="answers with weights b, not default of some/model"):
-        asyncio.run(play())
     (told,) = said
     assert "says that it serves some/model, version 'default'; which files it has loaded cannot be checked" in told
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_a_gateway_that_loads_no_weights_is_believed_if_it_names_the_same_folder(checkpoint, same):
+async def test_a_gateway_that_loads_no_weights_is_believed_if_it_names_the_same_folder(checkpoint, same):
     server, said = SGLang(), []
-    server.app = web.Application()
-    server.app.router.add_routes([web.get("/model_info", server._info), web.post("/generate", server._generate)])
+    routed(server, web.get("/model_info", server._info))
     server.model, server.weights = str(checkpoint) if same else "elsewhere", "default"
-
-    async def play() -> list[int]:
-        async with await attached(server, said) as engine:
+    async with await attached(server, said) as engine:
+        with nullcontext() if same else pytest.raises(EngineError, match="/pause_generation answered 404"):
             await engine.serve(str(checkpoint))
-            return await ask(engine)
-
-    if same:
-        assert asyncio.run(play()) == [9]
-        assert "cannot be checked" in said[-1]
-    else:
-        with pytest.raises(EngineError, match="/pause_generation answered 404"):
-            asyncio.run(play())
+            assert await ask(engine) == [9]
+            assert "cannot be checked" in said[-1]
 
 
-def test_a_request_that_is_broken_off_is_asked_again(checkpoint):
+async def test_a_request_that_is_broken_off_is_asked_again():
     """As SGLang does with all requests before another command's weights are loaded."""
 
     class Breaks(SGLang):
@@ -230,37 +194,30 @@ def test_a_request_that_is_broken_off_is_asked_again(checkpoint):
                 return await super()._generate(request)
             return web.json_response({"meta_info": {"finish_reason": {"type": "abort"}}})
 
-    async def play() -> list[int]:
-        async with SGLangEngine([await Breaks().start()]) as engine:
-            return await ask(engine)
-
-    assert asyncio.run(play()) == [9]
+    async with SGLangEngine([await Breaks().start()]) as engine:
+        assert await ask(engine) == [9]
 
 
-def test_a_launched_server_is_told_the_version_and_comes_back_only_with_the_same_weights(checkpoint):
+async def test_a_launched_server_is_told_the_version_and_comes_back_only_with_the_same_weights(checkpoint):
     version = content_hash(str(checkpoint))
     spec = ServerSpec(model=str(checkpoint), device="cuda", log_path=Path("log"))
     assert f"--weight-version={version}" in spec.command(1)
     lives = [SGLang() for _ in range(6)]
     for life in lives:
         life.model, life.weights = str(checkpoint), version
-
-    async def play() -> None:
-        server = Launched(lives)
-        await server.begin()
-        async with SGLangEngine([server], attempts=2) as engine:
-            await engine.serve(str(checkpoint))
-            await lives[0].die()
-            assert await ask(engine) == [9], "started again, it has them"
-            model_in(checkpoint, b"other")
-            for life in lives[2:]:
-                life.weights = content_hash(str(checkpoint))
-            await lives[1].die()
-            for _ in range(2):
-                with pytest.raises(EngineError, match=rf"came back with weights \w+, not {version}.* was changed"):
-                    await ask(engine)
-
-    asyncio.run(play())
+    server = Launched(lives)
+    await server.begin()
+    async with SGLangEngine([server], attempts=2) as engine:
+        await engine.serve(str(checkpoint))
+        await lives[0].die()
+        assert await ask(engine) == [9], "started again, it has them"
+        model_in(checkpoint, b"other")
+        for life in lives[2:]:
+            life.weights = content_hash(str(checkpoint))
+        await lives[1].die()
+        for _ in range(2):
+            with pytest.raises(EngineError, match=rf"came back with weights \w+, not {version}.* was changed"):
+                await ask(engine)
     assert [loads(life) for life in lives] == [0] * 6
 
 
@@ -321,7 +278,7 @@ def test_without_a_place_for_locks_only_the_versions_protect(monkeypatch, tmp_pa
     assert ServerLock(URL).take(alone=True) and ServerLock(URL).take(alone=True)
 
 
-def test_two_commands_that_wait_for_two_servers_do_not_wait_for_each_other():
+async def test_two_commands_that_wait_for_two_servers_do_not_wait_for_each_other():
     urls = [URL, URL.replace("29999", "29998")]
 
     async def use(order: list[str]) -> None:
@@ -333,13 +290,10 @@ def test_two_commands_that_wait_for_two_servers_do_not_wait_for_each_other():
             await asyncio.sleep(0.001)
         holds.release()
 
-    async def both() -> None:
-        await asyncio.wait_for(asyncio.gather(use(urls), use(urls[::-1])), 20)
-
-    asyncio.run(both())
+    await asyncio.wait_for(asyncio.gather(use(urls), use(urls[::-1])), 20)
 
 
-def test_two_addresses_of_one_server_are_locked_once():
+async def test_two_addresses_of_one_server_are_locked_once():
     holds = ServerLocks(["http://localhost:30000", "http://127.0.0.1:30000"], 0.0, lambda line: None)
-    asyncio.run(holds.take(alone=True))
+    await holds.take(alone=True)
     holds.release()

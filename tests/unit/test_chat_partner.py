@@ -4,9 +4,7 @@ import asyncio
 import gzip
 import json
 import logging
-import multiprocessing
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -39,7 +37,7 @@ from selfplay_pipeline.iterate.folder import RunDirectory
 
 KEY = "sk-test-0123456789abcdef"
 HELLO = [{"role": "system", "content": "rules"}, {"role": "user", "content": "hello"}]
-FINE = says("[message] fine")
+FINE, REPLY = says("[message] fine"), Reply("[message] fine", False, "stop")
 
 
 @pytest.fixture(autouse=True)
@@ -69,347 +67,266 @@ def ask(endpoint, count=1, *, first_pause=0.001, messages=HELLO, retries=chat_mo
         return asyncio.run(script())
 
 
-class TestRetries:
-    @pytest.mark.parametrize("status", [408, 409, 429, 500, 503])
-    def test_what_may_pass_is_tried_again(self, endpoint, status):
-        endpoint.script = [fails(status), fails(status), FINE]
-        answers, total = ask(endpoint)
-        assert answers == [Reply("[message] fine", False, "stop")]
-        assert (total.requests, total.retries, len(endpoint.requests)) == (3, 2, 3)
-
-    @pytest.mark.long
-    @pytest.mark.parametrize(
-        "garbage",
-        [
-            page("<html>502 Bad Gateway</html>"),
-            page('{"choices": [', content_type="application/json"),
-            body(None),
-            body({}),
-            body({"choices": []}),
-            body({"choices": [{"message": None, "finish_reason": "stop"}]}),
-            body({"choices": [{"message": {"content": 7}, "finish_reason": "stop"}]}),
-            says(None),
-            says(""),
-            says("[message] I", reason="content_filter"),
-            says("[message] I", reason=None),
-        ],
-    )
-    def test_useless_answers_are_tried_again_and_then_fail(self, endpoint, garbage):
-        endpoint.script = [garbage, FINE, garbage, garbage]
-        assert ask(endpoint, retries=1)[0] == [Reply("[message] fine", False, "stop")]
-        (error,), total = ask(endpoint, retries=1)
-        assert isinstance(error, PartnerError)
-        assert "the answer" in str(error)
-        assert (total.requests, total.retries, len(endpoint.requests)) == (2, 1, 4)
-
-    def test_answers_that_take_too_long_are_tried_again(self, endpoint):
-        endpoint.delay = 60
-        (error,), total = ask(endpoint, retries=1, timeout=0.2)
-        assert isinstance(error, PartnerError) and "no answer within 0.2 s" in str(error)
-        assert total.requests == 2
-
-    @pytest.mark.parametrize("status", [200, 400, 503])
-    def test_an_answer_without_end_is_refused_before_it_fills_the_memory(self, endpoint, status):
-        sent = 0
-
-        async def endless(request):
-            nonlocal sent
-            response = web.StreamResponse(status=status, headers={"Content-Type": "application/json"})
-            await response.prepare(request)
-            try:
-                for _ in range(256):
-                    await response.write(b" " * (1 << 20))
-                    sent += 1
-            except ConnectionError:
-                pass
-            return response
-
-        endpoint.script = [endless]
-        (error,), total = ask(endpoint, retries=0)
-        assert isinstance(error, PartnerError) and "answered with more than 16 MiB" in str(error)
-        assert sent < 64, "it was read on"
-        assert total.requests == 1
-
-    @pytest.mark.parametrize("status", [200, 400])
-    def test_a_small_answer_that_grows_when_it_is_unpacked_is_refused(self, endpoint, status):
-        packed = gzip.compress(b" " * (64 << 20))
-        asked_for = []
-
-        def bomb(request):
-            asked_for.append(request.headers["Accept-Encoding"])
-            return web.Response(body=packed, status=status, headers={"Content-Encoding": "gzip"})
-
-        endpoint.script = [bomb]
-        (error,), _ = ask(endpoint, retries=0)
-        assert isinstance(error, PartnerError) and "answered compressed (gzip)" in str(error)
-        assert asked_for == ["identity"]
-
-    def test_so_are_answers_that_trickle_in(self, endpoint):
-        """Every byte comes in time, the whole does not."""
-
-        async def trickle(request):
-            response = web.StreamResponse()
-            await response.prepare(request)
-            while True:
-                await response.write(b" ")
-                await asyncio.sleep(0.02)
-
-        endpoint.script = [trickle, FINE]
-        answers, total = ask(endpoint, timeout=2)
-        assert isinstance(answers[0], Reply) and total.retries > 0
-
-    def test_connections_that_break_are_tried_again(self, endpoint):
-        def hang_up(request):
-            request.transport.abort()
-            return web.Response()
-
-        endpoint.script = [hang_up, FINE]
-        assert ask(endpoint)[0] == [Reply("[message] fine", False, "stop")]
-
-    def test_nobody_there_is_a_failure_after_all_retries(self):
-        with ChatEndpoint() as gone:
-            pass
-        (error,), total = ask(gone, retries=2)
-        assert isinstance(error, PartnerError) and "no connection" in str(error)
-        assert total == PartnerUsage(requests=3, retries=2)
-
-    @pytest.mark.long
-    def test_the_server_says_how_long_to_wait(self, endpoint):
-        endpoint.script = [fails(429, Retry_After="1"), FINE]
-        ask(endpoint)
-        assert endpoint.times[1] - endpoint.times[0] >= 0.95
-
-    def test_the_server_may_give_a_date_instead(self):
-        headers = {"retry-after": formatdate(time.time() + 3600, usegmt=True)}
-        assert retry_after(headers) == pytest.approx(3600, abs=60)
-        assert retry_after({"retry-after": "soon"}) == retry_after({}) == 0
-
-    def test_a_pause_of_an_hour_is_not_waited_for(self, endpoint):
-        endpoint.script = [fails(503, Retry_After="3600")]
-        (error,), total = ask(endpoint)
-        assert isinstance(error, PartnerError) and "asks to wait 3600 s" in str(error)
-        assert total.requests == 1
-
-    @pytest.mark.long
-    def test_pauses_grow(self, endpoint):
-        endpoint.script = [fails(500)] * 3
-        ask(endpoint, first_pause=0.1)
-        pauses = [later - earlier for earlier, later in zip(endpoint.times, endpoint.times[1:], strict=False)]
-        assert all(pause >= least for pause, least in zip(pauses, (0.1, 0.2, 0.4), strict=True))
-
-    @pytest.mark.parametrize(
-        ("refusal", "kind", "words"),
-        [
-            (fails(400, "context too long"), PartnerError, "answered 400: context too long"),
-            (fails(401), UserError, "refuses the key in OPENAI_API_KEY"),
-            (fails(404, "no such model"), UserError, "fix partner.model"),
-            (fails(429, "no money left", "insufficient_quota"), UserError, "no money left"),
-        ],
-    )
-    def test_what_will_not_pass_is_not_tried_again(self, endpoint, refusal, kind, words):
-        endpoint.script = [refusal]
-        (error,), total = ask(endpoint)
-        assert type(error) is kind and words in str(error)
-        assert total.requests == 1
+def error_of(endpoint, kind=PartnerError, **options):
+    """The error of one request, and the number of requests that were sent for it."""
+    (error,), total = ask(endpoint, **options)
+    assert type(error) is kind
+    return str(error), total.requests
 
 
-class TestBounds:
-    def test_no_more_requests_are_under_way_than_allowed(self, endpoint):
-        endpoint.delay = 0.1
-        answers, _ = ask(endpoint, 12, max_concurrency=3)
-        assert endpoint.most == 3
-        assert len(answers) == len(endpoint.requests) == 12
-
-    def test_the_cap_counts_all_that_is_sent_and_is_never_passed(self, endpoint):
-        endpoint.script = [fails(500), fails(429)]
-        answers, total = ask(endpoint, 10, max_requests=7)
-        assert len(endpoint.requests) == total.requests == 7
-        assert sum(isinstance(answer, Reply) for answer in answers) == 5
-        assert sum(isinstance(answer, RequestCapError) for answer in answers) == 5
-
-    def test_tokens_and_dollars_are_added_up_also_of_answers_that_were_no_use(self, endpoint):
-        endpoint.script = [says(None, tokens=(1000, 100)), says("[message] a", tokens=(3000, 50)), body({})]
-        used = []
-
-        async def script():
-            client = ChatClient(PartnerConfig(base_url=endpoint.url, prices=[2, 8]), first_pause=0)
-            await client.reply(HELLO, (0,), used.append)
-            await client.close()
-            return client.total
-
-        total = asyncio.run(script())
-        assert total == sum(used, PartnerUsage())
-        assert (total.prompt_tokens, total.completion_tokens) == (4000, 150)
-        assert total.dollars == pytest.approx((4000 * 2 + 150 * 8) / 1e6)
-
-    def test_a_reply_cut_by_its_limit_says_so(self, endpoint):
-        endpoint.script = [says("[message] I was", reason="length")]
-        assert ask(endpoint, max_tokens=5)[0] == [Reply("[message] I was", True, "length")]
-        assert endpoint.requests[0]["max_tokens"] == 5
+# --- retries and limits -------------------------------------------------------------------------------------
 
 
-class TestCache:
-    def test_the_same_question_is_sent_once_also_after_a_restart(self, endpoint, tmp_path):
-        first, _ = ask(endpoint, 3, cache=tmp_path)
-        again, total = ask(endpoint, 3, cache=tmp_path)
-        assert first == again
-        assert total == PartnerUsage(cache_hits=3)
-        assert len(endpoint.requests) == 3
-
-    def test_all_that_decides_an_answer_decides_the_entry(self, endpoint, tmp_path):
-        cache = tmp_path / "answers.db"
-        others = [{"model": "other"}, {"temperature": 0.0}, {"max_tokens": 9}, {"messages": [*HELLO, *HELLO]}]
-        for options in ({}, *others):
-            assert ask(endpoint, cache=cache, **options)[1].requests == 1
-        with ChatEndpoint() as elsewhere:
-            assert ask(elsewhere, cache=cache)[1].requests == 1
-        assert ask(endpoint, 2, cache=cache)[1] == PartnerUsage(
-            requests=1, cache_hits=1, prompt_tokens=100, completion_tokens=10, dollars=0.00028
-        )
-
-    def test_the_first_answer_of_a_key_stays_whoever_asks_later(self, tmp_path):
-        one, other = AnswerCache(tmp_path), AnswerCache(tmp_path)
-        first, second = Reply("first", False, "stop"), Reply("second", True, "length")
-        assert one.get("key") is None
-        one.put("key", first)
-        for cache in (one, other, AnswerCache(tmp_path)):
-            cache.put("key", second)
-            cache.put("of its own", second)
-            assert cache.get("key") == first
-        assert one.get("of its own") == second
-
-    def test_failures_are_not_kept(self, endpoint, tmp_path):
-        endpoint.script = [says(None)]
-        assert isinstance(ask(endpoint, cache=tmp_path, retries=0)[0][0], PartnerError)
-        assert isinstance(ask(endpoint, cache=tmp_path)[0][0], Reply)
-
-    @pytest.mark.long
-    def test_processes_share_it_and_a_kill_leaves_whole_entries(self, tmp_path):
-        path, context = tmp_path / "cache", multiprocessing.get_context("spawn")
-        writers = [context.Process(target=fill, args=(path, start)) for start in (0, 1_000_000)]
-        for writer in writers:
-            writer.start()
-        entries = 0
-        while entries < 400 or not all(count_entries(path, f"'{last}'") for last in (9, 1_000_009)):
-            assert all(writer.is_alive() for writer in writers)
-            entries = count_entries(path)
-        for writer in writers:
-            os.kill(writer.pid, signal.SIGKILL)
-            writer.join()
-        assert count_entries(path) >= entries
-        cache = AnswerCache(path)
-        for start in (0, 1_000_000):
-            found = [cache.get(str(start + number)) for number in range(10)]
-            assert found == [Reply(f"answer {start + number}", False, "stop") for number in range(10)]
-        cache.put("after", Reply("the kill", True, "length"))
-        assert cache.get("after") == Reply("the kill", True, "length")
-
-    def test_a_file_that_is_no_cache_is_named(self, endpoint, tmp_path):
-        (tmp_path / "notes.txt").write_text("these are my notes, and no database at all. " * 100)
-        with pytest.raises(UserError, match=r"partner\.cache: .*notes\.txt"):
-            ask(endpoint, cache=tmp_path / "notes.txt")
-        assert (tmp_path / "notes.txt").read_text().startswith("these are my notes")
-
-    @pytest.mark.parametrize("table", ["answers (colour text)", "colours (name text)"])
-    @pytest.mark.parametrize("mode", ["delete", "wal"])
-    def test_a_database_of_something_else_is_left_as_it_is(self, tmp_path, table, mode):
-        path = tmp_path / "mine.sqlite3"
-        database = sqlite3.connect(path)
-        database.execute(f"PRAGMA journal_mode = {mode}")
-        database.execute(f"CREATE TABLE {table}")
-        database.close()
-        content = path.read_bytes()
-        with pytest.raises(UserError, match=r"partner\.cache: .*mine\.sqlite3: a database of something else"):
-            AnswerCache(path)
-        assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
+async def endless(request):
+    """Send four times as much as is read."""
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    for _ in range(64):
+        await response.write(b" " * (1 << 20))
+    return response
 
 
-def fill(path: Path, start: int) -> None:
-    cache = AnswerCache(path)
-    for number in range(start, start + 1_000_000):
-        cache.put(str(number), Reply(f"answer {number}", False, "stop"))
+async def trickle(request):
+    """Send every byte in time, and never the whole."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    while True:
+        await response.write(b" ")
+        await asyncio.sleep(0.02)
 
 
-def count_entries(path: Path, key: str = "key") -> int:
-    file = path / "chat_answers.sqlite3"
-    if not file.exists():
-        return 0
-    try:
-        database = sqlite3.connect(file, timeout=60)
-        return database.execute(f"SELECT count(*) FROM answers WHERE key = {key}").fetchone()[0]
-    except sqlite3.OperationalError:  # the table is being made
-        return 0
-    finally:
-        database.close()
+def hang_up(request):
+    request.transport.abort()
+    return web.Response()
 
 
-class TestKeyAndAddress:
-    def test_openai_needs_a_key(self, monkeypatch):
-        monkeypatch.delenv("OPENAI_API_KEY")
-        with pytest.raises(UserError, match="set the environment variable OPENAI_API_KEY"):
-            ChatClient(PartnerConfig())
+MAY_PASS = {
+    **{str(status): (fails(status), f"answered {status}") for status in (408, 409, 429, 500, 503)},
+    "connection breaks": (hang_up, "no connection"),
+    "trickles": (trickle, "no answer within"),
+    "page": (page("<html>502 Bad Gateway</html>"), "no chat completion"),
+    "half": (page('{"choices": [', content_type="application/json"), "no chat completion"),
+    "null": (body(None), "no chat completion"),
+    "no choices": (body({}), "no chat completion"),
+    "empty choices": (body({"choices": []}), "is empty"),
+    "no message": (body({"choices": [{"message": None, "finish_reason": "stop"}]}), "no chat completion"),
+    "number": (body({"choices": [{"message": {"content": 7}, "finish_reason": "stop"}]}), "no chat completion"),
+    "no text": (says(None), "is empty"),
+    "blank": (says(" \n"), "finish reason stop"),
+    "filtered": (says("[message] I", reason="content_filter"), "was broken off"),
+    "no reason": (says("[message] I", reason=None), "was broken off"),
+}
 
-    def test_a_server_of_ones_own_may_do_without(self, endpoint, monkeypatch):
-        monkeypatch.delenv("OPENAI_API_KEY")
-        assert isinstance(ask(endpoint)[0][0], Reply)
-        assert endpoint.keys == ["none"]
 
-    def test_the_address_may_come_from_the_environment_as_for_the_openai_package(self, endpoint, monkeypatch):
-        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url + "/")
-        assert PartnerConfig().endpoint == endpoint.url
-        assert PartnerConfig(base_url="https://elsewhere/v1").endpoint == "https://elsewhere/v1"
+@pytest.mark.parametrize(("answer", "words"), MAY_PASS.values(), ids=MAY_PASS)
+def test_what_may_pass_is_tried_again_as_often_as_allowed(endpoint, answer, words):
+    endpoint.script = [answer, FINE, answer, answer, FINE]
+    limit = 2 if answer is trickle else 60
+    (reply,), total = ask(endpoint, retries=1, timeout=limit)
+    assert (reply, total.requests, total.retries) == (REPLY, 2, 1)
+    said, sent = error_of(endpoint, retries=1, timeout=limit)
+    assert words in said and sent == 2 and len(endpoint.requests) == 4
 
-    @pytest.mark.parametrize("url", ["https://me:secret@host/v1", "https://host/v1?key=secret"])
-    def test_an_address_holds_no_secret(self, url, monkeypatch):
-        self.refused(url, "leave user, password and query out", monkeypatch)
 
-    @pytest.mark.parametrize(
-        "url",
-        ["localhost:30000", "ftp://host/v1", "http://host:port/v1", "http://[::1", "http://my host/v1"],
-    )
-    def test_what_is_no_address_is_refused(self, url, monkeypatch):
-        self.refused(url, "not an address", monkeypatch)
+WILL_NOT_PASS = {
+    "400": (fails(400, "context too long"), PartnerError, "answered 400: context too long"),
+    "401": (fails(401), UserError, "refuses the key in OPENAI_API_KEY"),
+    "403": (fails(403), UserError, "fix partner.model"),
+    "404": (fails(404, "no such model"), UserError, "fix partner.model"),
+    "quota": (fails(429, "no money left", "insufficient_quota"), UserError, "no money left"),
+    "asks for an hour": (fails(503, Retry_After="3600"), PartnerError, "asks to wait 3600 s"),
+    "without end": (endless, PartnerError, "answered with more than 16 MiB"),
+    "compressed": (
+        lambda request: web.Response(body=gzip.compress(b" " * (64 << 20)), headers={"Content-Encoding": "gzip"}),
+        PartnerError,
+        "answered compressed (gzip)",
+    ),
+}
 
-    def refused(self, url, words, monkeypatch):
-        with pytest.raises(UserError, match=f"option for partner.base_url: .*{words}") as one:
-            load_config("tiny", {"partner.base_url": url})
-        monkeypatch.setenv("OPENAI_BASE_URL", url)
-        with pytest.raises(UserError, match=f"OPENAI_BASE_URL: {words}") as other:
-            ChatClient(PartnerConfig())
-        assert "secret" not in f"{one.value} {other.value}"
 
-    @pytest.mark.parametrize("key", ["two words", "sk-test-№", "sk-\x01test"])
-    def test_what_cannot_be_a_key_is_refused_without_showing_it(self, key, monkeypatch):
-        monkeypatch.setenv("OPENAI_API_KEY", key)
-        with pytest.raises(UserError, match="not a key") as caught:
-            ChatClient(PartnerConfig())
-        assert key not in str(caught.value)
+@pytest.mark.parametrize(("refusal", "kind", "words"), WILL_NOT_PASS.values(), ids=WILL_NOT_PASS)
+def test_what_will_not_pass_is_not_tried_again(endpoint, refusal, kind, words):
+    endpoint.script = [refusal]
+    said, sent = error_of(endpoint, kind)
+    assert words in said and sent == 1
 
-    def test_a_line_break_after_the_key_is_no_part_of_it(self, endpoint, monkeypatch):
-        monkeypatch.setenv("OPENAI_API_KEY", KEY + "\n")
-        ask(endpoint)
-        assert endpoint.keys == [KEY]
 
-    @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500])
-    def test_a_server_that_sends_the_key_back_does_not_make_it_known(self, endpoint, status, caplog):
-        caplog.set_level(logging.DEBUG)
-        endpoint.script = [echoes_its_key(status)] * 2
-        (error,), _ = ask(endpoint, retries=1)
-        assert isinstance(error, PartnerError | UserError)
-        assert KEY not in f"{error} {error!r} {caplog.text}"
+def test_nobody_there_is_a_failure_after_all_retries():
+    with ChatEndpoint() as gone:
+        pass
+    said, sent = error_of(gone, retries=2)
+    assert "no connection" in said and sent == 3
 
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("7", 7), ("0.5", 0.5), ("-3", 0), ("soon", 0), ("", 0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0)],
+)
+def test_a_server_may_say_how_long_to_wait_as_a_number_or_a_date(value, seconds):
+    assert retry_after({"retry-after": value}) == seconds
+    assert retry_after({"retry-after": formatdate(time.time() + 3600, usegmt=True)}) == pytest.approx(3600, abs=60)
+
+
+@pytest.mark.long
+def test_pauses_grow_and_are_as_long_as_the_server_asks(endpoint):
+    endpoint.script = [*[fails(500)] * 3, fails(429, Retry_After="1")]
+    ask(endpoint, first_pause=0.1)
+    pauses = [later - earlier for earlier, later in zip(endpoint.times, endpoint.times[1:], strict=False)]
+    assert all(pause >= least - 0.02 for pause, least in zip(pauses, (0.1, 0.2, 0.4, 1), strict=True))
+
+
+def test_no_more_requests_are_under_way_than_allowed(endpoint):
+    endpoint.delay = 0.1
+    answers, _ = ask(endpoint, 12, max_concurrency=3)
+    assert endpoint.most == 3
+    assert len(answers) == len(endpoint.requests) == 12
+
+
+def test_the_cap_counts_all_that_is_sent_and_is_never_passed(endpoint):
+    endpoint.script = [fails(500), fails(429)]
+    answers, total = ask(endpoint, 10, max_requests=7)
+    assert len(endpoint.requests) == total.requests == 7
+    assert [sum(isinstance(one, kind) for one in answers) for kind in (Reply, RequestCapError)] == [5, 5]
+
+
+async def test_tokens_and_dollars_are_added_up_also_of_answers_that_were_no_use(endpoint):
+    endpoint.script = [says(None, tokens=(1000, 100)), says("[message] a", tokens=(3000, 50))]
+    used, client = [], ChatClient(PartnerConfig(base_url=endpoint.url, prices=[2, 8]), first_pause=0)
+    await client.reply(HELLO, (0,), used.append)
+    await client.close()
+    assert client.total == sum(used, PartnerUsage())
+    assert (client.total.prompt_tokens, client.total.completion_tokens) == (4000, 150)
+    assert client.total.dollars == pytest.approx((4000 * 2 + 150 * 8) / 1e6)
+
+
+def test_a_reply_cut_by_its_limit_says_so_and_no_answer_is_asked_for_compressed(endpoint):
+    encodings = []
+
+    def cut(request):
+        encodings.append(request.headers["Accept-Encoding"])
+        return says("[message] I was", reason="length")(request)
+
+    endpoint.script = [cut]
+    assert ask(endpoint, max_tokens=5)[0] == [Reply("[message] I was", True, "length")]
+    assert endpoint.requests[0]["max_tokens"] == 5 and encodings == ["identity"]
+
+
+# --- cache --------------------------------------------------------------------------------------------------
+
+
+def test_all_that_decides_an_answer_decides_its_entry_also_after_a_restart(endpoint, tmp_path):
+    cache = tmp_path / "answers.db"
+    first, _ = ask(endpoint, 3, cache=cache)
+    assert ask(endpoint, 3, cache=cache) == (first, PartnerUsage(cache_hits=3)) and len(endpoint.requests) == 3
+    for options in ({"model": "other"}, {"temperature": 0.0}, {"max_tokens": 9}, {"messages": [*HELLO, *HELLO]}):
+        assert ask(endpoint, cache=cache, **options)[1].requests == 1
+    with ChatEndpoint() as elsewhere:
+        assert ask(elsewhere, cache=cache)[1].requests == 1
+    used = PartnerUsage(requests=1, cache_hits=3, prompt_tokens=100, completion_tokens=10, dollars=0.00028)
+    assert ask(endpoint, 4, cache=cache)[1] == used
+
+
+def test_the_first_answer_of_a_key_stays_whoever_asks_later(tmp_path):
+    one, other = AnswerCache(tmp_path), AnswerCache(tmp_path)
+    first, second = Reply("first", False, "stop"), Reply("second", True, "length")
+    assert one.get("key") is None
+    one.put("key", first)
+    for cache in (one, other, AnswerCache(tmp_path)):
+        cache.put("key", second)
+        cache.put("of its own", second)
+        assert cache.get("key") == first
+    assert one.get("of its own") == second
+
+
+def test_failures_are_not_kept(endpoint, tmp_path):
+    endpoint.script = [says(None)]
+    error_of(endpoint, cache=tmp_path, retries=0)
+    assert isinstance(ask(endpoint, cache=tmp_path)[0][0], Reply)
+
+
+@pytest.mark.parametrize("table", ["answers (colour text)", "colours (name text)"])
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_a_database_of_something_else_is_left_as_it_is(tmp_path, table, mode):
+    path = tmp_path / "mine.sqlite3"
+    database = sqlite3.connect(path)
+    database.execute(f"PRAGMA journal_mode = {mode}")
+    database.execute(f"CREATE TABLE {table}")
+    database.close()
+    content = path.read_bytes()
+    with pytest.raises(UserError, match=r"partner\.cache: .*mine\.sqlite3: a database of something else"):
+        AnswerCache(path)
+    assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
+
+
+# --- key and address ----------------------------------------------------------------------------------------
+
+
+def test_openai_needs_a_key_and_a_server_of_ones_own_may_do_without(endpoint, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(UserError, match="set the environment variable OPENAI_API_KEY"):
+        ChatClient(PartnerConfig())
+    assert isinstance(ask(endpoint)[0][0], Reply)
+    assert endpoint.keys == ["none"]
+
+
+def test_the_address_may_come_from_the_environment_as_for_the_openai_package(endpoint, monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url + "/")
+    assert PartnerConfig().endpoint == endpoint.url
+    assert PartnerConfig(base_url="https://elsewhere/v1").endpoint == "https://elsewhere/v1"
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        *((url, "leave user, password and query out") for url in ("https://me:secret@host/v1", "https://h?key=secret")),
+        *((url, "not an address") for url in ("localhost:30000", "ftp://host/v1", "http://host:port/v1", "http://[::1")),
+    ],
+)  # fmt: skip
+def test_what_is_no_address_or_holds_a_secret_is_refused_from_file_and_environment(url, words, monkeypatch):
+    with pytest.raises(UserError, match=f"option for partner.base_url: .*{words}") as one:
+        load_config("tiny", {"partner.base_url": url})
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    with pytest.raises(UserError, match=f"OPENAI_BASE_URL: {words}") as other:
+        ChatClient(PartnerConfig())
+    assert "secret" not in f"{one.value} {other.value}"
+
+
+@pytest.mark.parametrize("key", ["two words", "sk-test-№", "sk-\x01test"])
+def test_what_cannot_be_a_key_is_refused_without_showing_it(key, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(UserError, match="not a key") as caught:
+        ChatClient(PartnerConfig())
+    assert key not in str(caught.value)
+
+
+def test_a_line_break_after_the_key_is_no_part_of_it(endpoint, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY + "\n")
+    ask(endpoint)
+    assert endpoint.keys == [KEY]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500])
+def test_a_server_that_sends_the_key_back_does_not_make_it_known(endpoint, status, caplog):
+    caplog.set_level(logging.DEBUG)
+    endpoint.script = [echoes_its_key(status)] * 2
+    (error,), _ = ask(endpoint, retries=1)
+    assert isinstance(error, PartnerError | UserError)
+    assert KEY not in f"{error} {error!r} {caplog.text}"
+
+
+# --- the seat -----------------------------------------------------------------------------------------------
 
 SHORT = MatchingConfig(size=3, max_score=9, hard_factor=0, max_length=8)
 
 
-def play_one(endpoint, *, max_length=8, talker="sharing", **options):
+def play_one(endpoint, **options):
     """One game of a scripted player with the chat partner."""
 
     async def script():
         client = ChatClient(PartnerConfig(base_url=endpoint.url, **options), first_pause=0.001)
-        game = MatchingGame(SHORT.model_copy(update={"max_length": max_length}))
+        game = MatchingGame(SHORT)
         state = game.sample_state(state_rng(0, 0))
-        seated = SeatedEpisode(game, state, [Scripted(talker), ChatPartner.of(client, game)], "game", (0, 0, 0))
+        seated = SeatedEpisode(game, state, [Scripted("sharing"), ChatPartner.of(client, game)], "game", (0, 0, 0))
         await seated.episode.run()
         await client.close()
         return seated
@@ -417,45 +334,43 @@ def play_one(endpoint, *, max_length=8, talker="sharing", **options):
     return asyncio.run(script())
 
 
-class TestSeat:
-    def test_it_reads_what_any_player_reads_under_the_shy_rules(self, endpoint):
-        seated = play_one(endpoint)
-        opening = seated.episode.session.opening(1)
-        system, first = endpoint.requests[0]["messages"]
-        assert system["role"] == "system" and first["role"] == "user"
-        assert system["content"].startswith(opening.system)
-        for rule in ("Never volunteer", "only when your partner asks about exactly that pair", "vaguely", "honestly"):
-            assert rule in system["content"].removeprefix(opening.system)
-        assert first["content"].startswith(opening.observation)
-        assert seated.episode.session.opening(0).observation not in json.dumps(endpoint.requests)
+def test_it_reads_what_any_player_reads_under_the_shy_rules_and_its_tokens_are_apart(endpoint):
+    seated = play_one(endpoint)
+    opening, seat = seated.episode.session.opening(1), seated.episode.seats[1]
+    system, first = endpoint.requests[0]["messages"]
+    assert system["role"] == "system" and first["role"] == "user"
+    assert system["content"].startswith(opening.system)
+    for rule in ("Never volunteer", "only when your partner asks about exactly that pair", "vaguely", "honestly"):
+        assert rule in system["content"].removeprefix(opening.system)
+    assert first["content"].startswith(opening.observation)
+    assert seated.episode.session.opening(0).observation not in json.dumps(endpoint.requests)
+    assert (seat.prompt_tokens, seat.cached_tokens) == (0, 0), "those of the policy's engine"
+    assert (seat.usage.requests, seat.usage.prompt_tokens) == (len(endpoint.requests), 100 * len(endpoint.requests))
 
-    def test_its_turns_are_recorded_with_their_finish_reason_and_a_cut_one_is_an_error(self, endpoint):
-        endpoint.script = [says("[message] I was about to", reason="length")]
-        seated = play_one(endpoint)
-        turns = [turn for turn in seated.episode.turns if turn.seat == 1]
-        assert (turns[0].finish_reason, turns[0].error_kind) == ("length", "cut")
-        assert {turn.finish_reason for turn in turns[1:]} == {"stop"}
-        assert "too long" in endpoint.requests[1]["messages"][-1]["content"]
 
-    def test_its_tokens_are_apart_from_those_of_the_policys_engine(self, endpoint):
-        seated = play_one(endpoint)
-        seat = seated.episode.seats[1]
-        assert (seat.prompt_tokens, seat.cached_tokens) == (0, 0)
-        assert seat.usage.requests == len(endpoint.requests)
-        assert seat.usage.prompt_tokens == 100 * len(endpoint.requests)
+def test_its_turns_are_recorded_with_their_finish_reason_and_a_cut_one_is_an_error(endpoint):
+    endpoint.script = [says("[message] I was about to", reason="length")]
+    seated = play_one(endpoint)
+    turns = [turn for turn in seated.episode.turns if turn.seat == 1]
+    assert (turns[0].finish_reason, turns[0].error_kind) == ("length", "cut")
+    assert {turn.finish_reason for turn in turns[1:]} == {"stop"}
+    assert "too long" in endpoint.requests[1]["messages"][-1]["content"]
 
-    def test_a_prompt_of_ones_own(self, endpoint, tmp_path):
-        (tmp_path / "loud.j2").write_text("{{ rules }}\nTell everything.")
-        play_one(endpoint, prompt=str(tmp_path / "loud.j2"))
-        assert endpoint.requests[0]["messages"][0]["content"].endswith("Tell everything.")
 
-    @pytest.mark.parametrize("text", ["{{ rulez }}", "{% if %}"])
-    def test_a_broken_prompt_is_named(self, endpoint, tmp_path, text):
-        (tmp_path / "bad.j2").write_text(text)
-        with pytest.raises(UserError, match=r"partner\.prompt: .*bad\.j2"):
-            play_one(endpoint, prompt=str(tmp_path / "bad.j2"))
-        with pytest.raises(UserError, match=r"partner\.prompt: 'proud'.*built-in prompt \(shy\)"):
-            play_one(endpoint, prompt="proud")
+def test_a_prompt_of_ones_own_is_used_and_a_broken_one_is_named(endpoint, tmp_path):
+    path = tmp_path / "own.j2"
+    path.write_text("{{ rules }}\nTell everything.")
+    play_one(endpoint, prompt=str(path))
+    assert endpoint.requests[0]["messages"][0]["content"].endswith("Tell everything.")
+    for text in ("{{ rulez }}", "{% if %}"):
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"partner\.prompt: .*own\.j2"):
+            play_one(endpoint, prompt=str(path))
+    with pytest.raises(UserError, match=r"partner\.prompt: 'proud'.*built-in prompt \(shy\)"):
+        play_one(endpoint, prompt="proud")
+
+
+# --- runs ---------------------------------------------------------------------------------------------------
 
 
 def settings(endpoint, trained_with=POLICY, **partner):
@@ -471,104 +386,92 @@ def generate(config, output):
         return asyncio.run(generate_episodes(config, output, seats=("sharing", "chat")))
 
 
-class TestGenerate:
-    def test_episodes_of_one_state_do_not_share_answers_but_a_repeated_run_does(self, endpoint, tmp_path):
-        cache = {"cache": tmp_path / "cache"}
-        generate(settings(endpoint, **cache), tmp_path / "first.jsonl")
-        sent = len(endpoint.requests)
-        again = generate(settings(endpoint, **cache), tmp_path / "again.jsonl")
-        assert len({json.dumps(request) for request in endpoint.requests}) < sent == len(endpoint.requests)
-        assert again.partner == PartnerUsage(cache_hits=sent)
-        played = [sorted(path.read_text().splitlines()) for path in sorted(tmp_path.glob("*.jsonl"))]
-        turns = [[json.loads(line)["turns"] for line in lines] for lines in played]
-        assert turns[0] == turns[1]
+def test_episodes_of_one_state_do_not_share_answers_but_a_repeated_run_does(endpoint, tmp_path):
+    cache = {"cache": tmp_path / "cache"}
+    generate(settings(endpoint, **cache), tmp_path / "first.jsonl")
+    sent = len(endpoint.requests)
+    again = generate(settings(endpoint, **cache), tmp_path / "again.jsonl")
+    assert len({json.dumps(request) for request in endpoint.requests}) < sent == len(endpoint.requests)
+    assert again.partner == PartnerUsage(cache_hits=sent)
+    turns = [{one.episode_id: one.turns for one in read_episodes(path)} for path in tmp_path.glob("*.jsonl")]
+    assert turns[0] == turns[1]
 
-    def test_an_episode_that_a_partner_failed_is_played_again_and_the_cost_of_all_is_added_up(self, endpoint, tmp_path):
-        endpoint.script = [fails(500)]
-        summary = generate(settings(endpoint), tmp_path / "games.jsonl")
-        records = list(read_episodes(tmp_path / "games.jsonl"))
-        assert [record.outcome.status for record in records] == ["agreed"] * 6
-        assert all(record.trajectories == [] and record.prompt_tokens == 0 for record in records)
-        written = json.loads((tmp_path / "games.summary.json").read_text())["partner"]
-        kept = sum((r.partner for r in records), PartnerUsage())
-        assert written == summary.partner.model_dump() == (kept + PartnerUsage(requests=1)).model_dump()
-        assert written["requests"] == len(endpoint.requests)
-        assert written["prompt_tokens"] == 100 * (len(endpoint.requests) - 1)
 
-    def test_too_many_failures_stop_the_run_with_the_last_reason(self, endpoint, tmp_path):
-        endpoint.script = [fails(500, "out of order")] * 100
-        config = settings(endpoint)
-        config.generate.max_failures = 2
-        with pytest.raises(BaseExceptionGroup) as caught:
-            generate(config, tmp_path / "games.jsonl")
-        assert "answered 500: out of order" in str(caught.value.exceptions[0])
+def test_an_episode_that_a_partner_failed_is_played_again_and_the_cost_of_all_is_added_up(endpoint, tmp_path):
+    endpoint.script = [fails(500)]
+    summary = generate(settings(endpoint), tmp_path / "games.jsonl")
+    records = list(read_episodes(tmp_path / "games.jsonl"))
+    assert [record.outcome.status for record in records] == ["agreed"] * 6
+    assert all(record.trajectories == [] and record.prompt_tokens == 0 for record in records)
+    written = json.loads((tmp_path / "games.summary.json").read_text())["partner"]
+    kept = sum((r.partner for r in records), PartnerUsage())
+    assert written == summary.partner.model_dump() == (kept + PartnerUsage(requests=1)).model_dump()
+    assert written["requests"] == len(endpoint.requests)
+    assert written["prompt_tokens"] == 100 * (len(endpoint.requests) - 1)
 
-    def test_the_cap_stops_the_run_and_a_higher_one_continues_it(self, endpoint, tmp_path):
-        config = settings(endpoint, max_requests=4)
-        config.generate.max_concurrency = 1
-        with pytest.raises(BaseExceptionGroup) as caught:
-            generate(config, tmp_path / "games.jsonl")
-        assert isinstance(caught.value.exceptions[0], RequestCapError)
-        assert len(endpoint.requests) == 4
-        kept = (tmp_path / "games.jsonl").read_text()
-        assert 0 < kept.count("\n") < 6
-        more = settings(endpoint, max_requests=100, max_concurrency=2, timeout=9, cache=tmp_path)
-        generate(more, tmp_path / "games.jsonl")
-        assert (tmp_path / "games.jsonl").read_text().startswith(kept)
-        assert len(list(read_episodes(tmp_path / "games.jsonl"))) == 6
 
-    @pytest.mark.parametrize(
-        "change", [{"model": "other"}, {"temperature": 0.1}, {"max_tokens": 9}, {"base_url": "http://elsewhere/v1"}, {}]
+def test_the_cap_stops_the_run_and_a_higher_one_continues_it(endpoint, tmp_path):
+    config, path = settings(endpoint, max_requests=4), tmp_path / "games.jsonl"
+    config.generate.max_concurrency = 1
+    with pytest.raises(BaseExceptionGroup) as caught:
+        generate(config, path)
+    assert isinstance(caught.value.exceptions[0], RequestCapError) and len(endpoint.requests) == 4
+    kept = path.read_text()
+    assert 0 < kept.count("\n") < 6
+    generate(settings(endpoint, max_requests=100, max_concurrency=2, timeout=9, cache=tmp_path), path)
+    assert path.read_text().startswith(kept) and len(list(read_episodes(path))) == 6
+
+
+@pytest.mark.parametrize(
+    "change", [{"model": "other"}, {"temperature": 0.1}, {"max_tokens": 9}, {"base_url": "http://elsewhere/v1"}, {}]
+)
+def test_another_partner_or_prompt_into_the_same_file_is_refused(endpoint, tmp_path, change):
+    prompt = tmp_path / "mine.j2"
+    prompt.write_text("{{ rules }} one")
+    generate(settings(endpoint, prompt=str(prompt)), tmp_path / "games.jsonl")
+    prompt.write_text("{{ rules }} one" if change else "{{ rules }} two")
+    with pytest.raises(UserError, match=r"begun with partner\." if change else r"partner\.prompt"):
+        generate(settings(endpoint, prompt=str(prompt), **change), tmp_path / "games.jsonl")
+
+
+def test_a_run_of_the_loop_may_ask_in_another_way_but_not_someone_else_who_plays(endpoint, tmp_path):
+    run, apart = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "apart")
+    run.open(settings(endpoint, CHAT, max_requests=5))
+    may = {"max_requests": 9, "max_concurrency": 2, "timeout": 9, "cache": "cache", "prices": [2.0, 1.0]}
+    run.open(settings(endpoint, CHAT, **may))
+    with pytest.raises(UserError, match=r"partner\.model"):
+        run.open(settings(endpoint, CHAT, model="other"))
+    apart.open(settings(endpoint))
+    apart.open(settings(endpoint, model="other"))
+
+
+@pytest.mark.long
+def test_the_key_is_nowhere(endpoint, tmp_path):
+    """The whole command with all logs on and a server that sends the key back in every way that it can."""
+    endpoint.script = [
+        echoes_its_key(500), echoes_its_key(429), says(f"[message] my key is {KEY}"), says("[message] I", reason=KEY),
+        body({"choices": KEY}), page(KEY),
+    ]  # fmt: skip
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "game: {size: 3, prompts: default}\ngenerate: {num_episodes: 6, max_concurrency: 1}\n"
+        f"partner: {{base_url: '{endpoint.url}', cache: {tmp_path / 'cache'}}}\n"
     )
-    def test_another_partner_or_prompt_into_the_same_file_is_refused(self, endpoint, tmp_path, change):
-        prompt = tmp_path / "mine.j2"
-        prompt.write_text("{{ rules }} one")
-        generate(settings(endpoint, prompt=str(prompt)), tmp_path / "games.jsonl")
-        prompt.write_text("{{ rules }} one" if change else "{{ rules }} two")
-        with pytest.raises(UserError, match=r"begun with partner\." if change else r"partner\.prompt"):
-            generate(settings(endpoint, prompt=str(prompt), **change), tmp_path / "games.jsonl")
-
-    def test_a_run_of_the_loop_may_ask_in_another_way_but_not_someone_else_who_plays(self, endpoint, tmp_path):
-        run, apart = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "apart")
-        run.open(settings(endpoint, CHAT, max_requests=5))
-        may = {"max_requests": 9, "max_concurrency": 2, "timeout": 9, "cache": "cache", "prices": [2.0, 1.0]}
-        run.open(settings(endpoint, CHAT, **may))
-        with pytest.raises(UserError, match=r"partner\.model"):
-            run.open(settings(endpoint, CHAT, model="other"))
-        apart.open(settings(endpoint))
-        apart.open(settings(endpoint, model="other"))
-
-    @pytest.mark.long
-    def test_the_key_is_nowhere(self, endpoint, tmp_path):
-        """The whole command with all logs on and a server that sends the key back in every way that it can."""
-        endpoint.script = [
-            echoes_its_key(500),
-            echoes_its_key(429),
-            says(f"[message] my key is {KEY}"),
-            says("[message] I", reason=KEY),
-            body({"choices": KEY}),
-            page(KEY),
-        ]
-        config = tmp_path / "run.yaml"
-        config.write_text(
-            "game: {size: 3, prompts: default}\ngenerate: {num_episodes: 6, max_concurrency: 1}\n"
-            f"partner: {{base_url: '{endpoint.url}', cache: {tmp_path / 'cache'}}}\n"
-        )
-        command = (
-            "import logging, sys; logging.basicConfig(level=logging.DEBUG); sys.argv[0] = 'selfplay'; "
-            "from selfplay_pipeline.cli import main; main()"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", command, "generate", "--player", "sharing", "--player", "chat", "--config",
-             str(config), "--output", str(tmp_path / "games.jsonl")],
-            capture_output=True, text=True, env={**os.environ, "OPENAI_LOG": "debug", "SELFPLAY_DEBUG": "1"},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert set(endpoint.keys) == {KEY}
-        assert "my key is [key]" in (tmp_path / "games.jsonl").read_text()
-        files = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        assert {"games.jsonl", "games.summary.json", "games.args.json", "chat_answers.sqlite3"} <= files.keys()
-        assert not any(KEY.encode() in data for data in [*files.values(), done.stdout.encode(), done.stderr.encode()])
+    command = (
+        "import logging, sys; logging.basicConfig(level=logging.DEBUG); sys.argv[0] = 'selfplay'; "
+        "from selfplay_pipeline.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", command, "generate", "--player", "sharing", "--player", "chat", "--config",
+         str(config), "--output", str(tmp_path / "games.jsonl")],
+        capture_output=True, text=True, env={**os.environ, "OPENAI_LOG": "debug", "SELFPLAY_DEBUG": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert set(endpoint.keys) == {KEY}
+    assert "my key is [key]" in (tmp_path / "games.jsonl").read_text()
+    files = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {"games.jsonl", "games.summary.json", "games.args.json", "chat_answers.sqlite3"} <= files.keys()
+    assert not any(KEY.encode() in data for data in [*files.values(), done.stdout.encode(), done.stderr.encode()])
 
 
 def test_chat_is_a_player_and_no_checkpoint(endpoint):
@@ -583,12 +486,9 @@ def test_a_missing_key_is_noticed_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY")
     with pytest.raises(UserError, match="OPENAI_API_KEY"):
         asyncio.run(generate_episodes(load_config("tiny", {}), tmp_path / "games.jsonl", seats=("policy", "chat")))
-    assert not (tmp_path / "server.log").exists()
-    assert not (tmp_path / "games.jsonl").exists()
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.long
 def test_the_openai_package_is_imported_only_when_asked():
-    probe = "import sys, selfplay_pipeline.iterate.loop; print('openai' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    assert done.stdout == "False\n", done.stderr
+    probe = "import sys, selfplay_pipeline.iterate.loop; sys.exit('openai' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe]).returncode == 0

@@ -110,154 +110,119 @@ async def until(happened) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_many_requests_of_a_server_that_dies_start_it_again_once_and_all_are_answered():
-    async def play():
-        lives = [Fake(), Fake()]
-        lives[1].gate.set()
-        server = Launched(lives)
-        await server.begin()
-        async with SGLangEngine([server]) as engine:
-            asking = asyncio.create_task(ask(engine, 20))
-            await until(lambda: lives[0].asked == 20)
-            await lives[0].die()
-            answered = [done.token_ids for done in await asking]
-            return server.restarts, answered
+async def launched(first: Fake, *later: Fake, **how) -> Launched:
+    """A server whose later lives answer."""
+    for fake in later:
+        fake.gate.set()
+    server = Launched([first, *later], **how)
+    await server.begin()
+    return server
 
-    assert asyncio.run(play()) == (1, [[9]] * 20)
+
+async def test_many_requests_of_a_server_that_dies_start_it_again_once_and_all_are_answered():
+    server = await launched(Fake(), Fake())
+    async with SGLangEngine([server]) as engine:
+        asking = asyncio.create_task(ask(engine, 20))
+        await until(lambda: server.lives[0].asked == 20)
+        await server.lives[0].die()
+        assert [done.token_ids for done in await asking] == [[9]] * 20
+    assert server.restarts == 1
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_an_error_of_an_earlier_life_starts_nothing_again_however_late_it_comes(again):
+async def test_an_error_of_an_earlier_life_starts_nothing_again_however_late_it_comes(again, monkeypatch):
     """Errors of one life may reach the line before the server is back, and long after it is."""
+    send, held = Http.send, asyncio.Event()
 
-    async def play():
-        lives = [Fake(), Fake(), Fake()]
-        for fake in lives[1:]:
-            fake.gate.set()
-        server = Launched(lives)
-        await server.begin()
-        async with SGLangEngine([server]) as engine:
-            send, held = Http.send, asyncio.Event()
+    async def late(self, url, body=None, headers=None, **given):
+        try:
+            return await send(self, url, body, headers, **given)
+        except ServerGoneError:
+            if (body or {}).get("input_ids") == [2]:
+                await held.wait()
+            raise
 
-            async def late(self, url, body=None, headers=None, **given):
-                try:
-                    return await send(self, url, body, headers, **given)
-                except ServerGoneError:
-                    if (body or {}).get("input_ids") == [2]:
-                        await held.wait()
-                    raise
-
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Http, "send", late)
-                asking = [asyncio.create_task(engine.generate([n], PARAMS, session=str(n))) for n in (1, 2)]
-                await until(lambda: lives[0].asked == 2)
-                await lives[0].die()
-                await asking[0]
-                assert server.restarts == 1
-                held.set()
-                if again:
-                    await ask(engine, 3)
-                done = await asking[1]
-            return server.restarts, done.token_ids
-
-    assert asyncio.run(play()) == (1, [9])
+    monkeypatch.setattr(Http, "send", late)
+    server = await launched(Fake(), Fake(), Fake())
+    async with SGLangEngine([server]) as engine:
+        asking = [asyncio.create_task(engine.generate([n], PARAMS, session=str(n))) for n in (1, 2)]
+        await until(lambda: server.lives[0].asked == 2)
+        await server.lives[0].die()
+        await asking[0]
+        assert server.restarts == 1
+        held.set()
+        if again:
+            await ask(engine, 3)
+        assert (await asking[1]).token_ids == [9]
+    assert server.restarts == 1
 
 
-def test_without_lives_all_of_them_fail_with_the_reason():
-    async def play():
-        server = Launched([Fake()])
-        await server.begin()
-        async with SGLangEngine([server]) as engine:
-            asking = asyncio.create_task(ask(engine))
-            await until(lambda: server.lives[0].asked)
-            await server.lives[0].die()
+async def test_without_lives_all_of_them_fail_with_the_reason():
+    server = await launched(Fake())
+    async with SGLangEngine([server]) as engine:
+        asking = asyncio.create_task(ask(engine))
+        await until(lambda: server.lives[0].asked)
+        await server.lives[0].die()
+        with pytest.raises(EngineError, match=r"/generate: no connection .*; no lives are left"):
             await asking
 
-    with pytest.raises(EngineError, match=r"/generate: no connection .*; no lives are left"):
-        asyncio.run(play())
 
-
-def test_a_server_that_hangs_is_ended_started_again_and_asked_again():
-    async def play():
-        lives = [Fake(healthy=False), Fake()]
-        lives[1].gate.set()
-        server, said = Launched(lives), []
-        await server.begin()
-        async with SGLangEngine([server], hang_timeout=0.2, tell=said.append) as engine:
-            done = await ask(engine, 3)
-        return server.ended, server.restarts, len(done), said
-
-    ended, restarts, done, (said,) = asyncio.run(play())
-    assert (ended, restarts, done) == (1, 1, 3)
-    assert "hangs: no sign of life" in said
+async def test_a_server_that_hangs_is_ended_started_again_and_asked_again():
+    server, said = await launched(Fake(healthy=False), Fake()), []
+    async with SGLangEngine([server], hang_timeout=0.2, tell=said.append) as engine:
+        assert len(await ask(engine, 3)) == 3
+    assert (server.ended, server.restarts, len(said)) == (1, 1, 1)
+    assert "hangs: no sign of life" in said[0]
 
 
 @pytest.mark.parametrize("sign", ["health check", "work of its processes"])
-def test_a_busy_server_is_left_alone_while_it_shows_a_sign_of_life(sign):
-    async def play():
-        busy = Fake(healthy=sign == "health check")
-        server = Launched([busy], works=sign != "health check")
-        await server.begin()
-        async with SGLangEngine([server], hang_timeout=1) as engine:
-            asking = asyncio.create_task(ask(engine))
-            await asyncio.sleep(2.5)
-            busy.gate.set()
-            await asking
-        return server.ended
-
-    assert asyncio.run(play()) == 0
+async def test_a_busy_server_is_left_alone_while_it_shows_a_sign_of_life(sign):
+    server = await launched(Fake(healthy=sign == "health check"), works=sign != "health check")
+    async with SGLangEngine([server], hang_timeout=1) as engine:
+        asking = asyncio.create_task(ask(engine))
+        await asyncio.sleep(2.5)
+        server.lives[0].gate.set()
+        await asking
+    assert server.ended == 0
 
 
-def test_an_attached_server_that_comes_back_in_time_is_asked_again():
-    async def play():
-        first, second, said = Fake(), Fake(), []
-        second.gate.set()
-        server = AttachedServer(await first.start(), model="m", patience=30, tell=said.append)
-        async with SGLangEngine([server]) as engine:
-            asking = asyncio.create_task(ask(engine, 3))
-            await until(lambda: first.asked == 3)
-            port = first.server.port
-            await first.die()
-            await until(lambda: said)
-            await second.start(port)
-            answered = len(await asking)
-            return answered, said
-
-    answered, said = asyncio.run(play())
-    assert answered == 3
-    assert "waiting up to 30 s" in said[0]
-    assert "answers again" in said[1]
+async def test_an_attached_server_that_comes_back_in_time_is_asked_again():
+    first, second, said = Fake(), Fake(), []
+    second.gate.set()
+    server = AttachedServer(await first.start(), model="m", patience=30, tell=said.append)
+    async with SGLangEngine([server]) as engine:
+        asking = asyncio.create_task(ask(engine, 3))
+        await until(lambda: first.asked == 3)
+        port = first.server.port
+        await first.die()
+        await until(lambda: said)
+        await second.start(port)
+        assert len(await asking) == 3
+    assert "waiting up to 30 s" in said[0] and "answers again" in said[1]
 
 
-def test_an_attached_server_that_comes_back_with_another_model_is_not_asked():
-    async def play():
-        first, second, said = Fake(), Fake(model="other"), []
-        server = AttachedServer(await first.start(), model="m", patience=30, tell=said.append)
-        async with SGLangEngine([server], attempts=2) as engine:
-            asking = asyncio.create_task(ask(engine))
-            await until(lambda: first.asked)
-            port = first.server.port
-            await first.die()
-            await second.start(port)
+async def test_an_attached_server_that_comes_back_with_another_model_is_not_asked():
+    first, second = Fake(), Fake(model="other")
+    server = AttachedServer(await first.start(), model="m", patience=30, tell=[].append)
+    async with SGLangEngine([server], attempts=2) as engine:
+        asking = asyncio.create_task(ask(engine))
+        await until(lambda: first.asked)
+        port = first.server.port
+        await first.die()
+        await second.start(port)
+        with pytest.raises(UserError, match="serves other, not m"):
             await asking
 
-    with pytest.raises(UserError, match="serves other, not m"):
-        asyncio.run(play())
 
-
-def test_an_attached_server_is_waited_for_once_and_then_only_looked_for():
-    async def play():
-        gone = Fake()
-        said: list[str] = []
-        server = AttachedServer(await gone.start(), patience=0.1, tell=said.append)
-        await gone.die()
-        async with SGLangEngine([server]) as engine:
-            for _ in range(3):
-                with pytest.raises(EngineError, match="did not come back"):
-                    await ask(engine)
-        return said
-
-    assert len(asyncio.run(play())) == 1
+async def test_an_attached_server_is_waited_for_once_and_then_only_looked_for():
+    gone, said = Fake(), []
+    server = AttachedServer(await gone.start(), patience=0.1, tell=said.append)
+    await gone.die()
+    async with SGLangEngine([server]) as engine:
+        for _ in range(3):
+            with pytest.raises(EngineError, match="did not come back"):
+                await ask(engine)
+    assert len(said) == 1
 
 
 class Stub(ServerSpec):
@@ -278,26 +243,20 @@ http.server.HTTPServer(("127.0.0.1", PORT), Answer).serve_forever()
 
 
 @pytest.mark.long
-def test_a_launched_server_that_is_killed_is_started_again_as_often_as_allowed(tmp_path):
-    async def play():
-        said: list[str] = []
-        server = SGLangServer(Stub(ANSWERS, "cpu", tmp_path / "log"), max_restarts=1, tell=said.append)
-        async with server:
-            await server.come_back("a hiccup")
-            assert not said, "it answered"
-            os.kill(server.child.pid, signal.SIGKILL)
-            server.child.wait(20)
+async def test_a_launched_server_that_is_killed_is_started_again_as_often_as_allowed(tmp_path):
+    said: list[str] = []
+    async with SGLangServer(Stub(ANSWERS, "cpu", tmp_path / "log"), max_restarts=1, tell=said.append) as server:
+        await server.come_back("a hiccup")
+        assert not said, "it answered"
+        os.kill(server.child.pid, signal.SIGKILL)
+        server.child.wait(20)
+        await server.come_back("dead")
+        assert server.running
+        os.kill(server.child.pid, signal.SIGKILL)
+        server.child.wait(20)
+        with pytest.raises(EngineError, match=r"has ended with code -9.*started again 1 times"):
             await server.come_back("dead")
-            assert server.running
-            os.kill(server.child.pid, signal.SIGKILL)
-            server.child.wait(20)
-            with pytest.raises(EngineError, match=r"has ended with code -9.*started again 1 times"):
-                await server.come_back("dead")
-        return said
-
-    said = asyncio.run(play())
-    assert "has ended with code -9" in said[0]
-    assert "(1 of 1)" in said[0]
+    assert "has ended with code -9" in said[0] and "(1 of 1)" in said[0]
     assert len(said) == 2
 
 
@@ -310,39 +269,32 @@ if not os.path.exists("LOG.taken"):
 
 
 @pytest.mark.long
-def test_a_server_that_finds_a_port_taken_is_started_again_on_another(tmp_path):
-    said: list[str] = []
-    log = tmp_path / "log"
+async def test_a_server_that_finds_a_port_taken_is_started_again_on_another(tmp_path):
+    said, log = [], tmp_path / "log"
 
-    async def play(model: str, max_restarts: int) -> int:
+    async def start(model: str, max_restarts: int) -> None:
         spec = Stub(model.replace("LOG", str(log)), "cpu", log)
         async with SGLangServer(spec, max_restarts=max_restarts, tell=said.append) as server:
-            assert server.running
-            return server.port
+            assert server.running and server.port
 
-    assert asyncio.run(play(TAKES_ONCE + ANSWERS, 1)) > 0
+    await start(TAKES_ONCE + ANSWERS, 1)
     again, answers = said
     assert f"ended with code 1 while starting (Address already in use); see {log}; starting it again with" in again
-    assert "(1 of 1)" in again
-    assert "answers again" in answers
+    assert "(1 of 1)" in again and "answers again" in answers
     with pytest.raises(EngineError, match="while starting; see"):
         # The words that the first start has left in the log are no reason for a second one.
-        asyncio.run(play("raise SystemExit('no such model')", 1))
+        await start("raise SystemExit('no such model')", 1)
     assert len(said) == 2
     with pytest.raises(EngineError, match="Address already in use"):
-        asyncio.run(play("raise SystemExit('Address already in use')", 0))
+        await start("raise SystemExit('Address already in use')", 0)
 
 
 @pytest.mark.long
-def test_a_server_that_does_nothing_while_it_starts_hangs(tmp_path):
-    async def play():
-        said: list[str] = []
-        spec = Stub("import time; time.sleep(300)", "cpu", tmp_path / "log")
-        async with SGLangServer(spec, hang_timeout=0.3, max_restarts=1, tell=said.append):
-            pass
-
+async def test_a_server_that_does_nothing_while_it_starts_hangs(tmp_path):
+    spec = Stub("import time; time.sleep(300)", "cpu", tmp_path / "log")
     with pytest.raises(EngineError, match="hangs while starting"):
-        asyncio.run(play())
+        async with SGLangServer(spec, hang_timeout=0.3, max_restarts=1, tell=[].append):
+            pass
 
 
 def looks() -> Iterator[None]:

@@ -15,6 +15,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.summary import Played, Summary
+from selfplay_pipeline.iterate import history as limits
 from selfplay_pipeline.iterate.folder import RunDirectory, RunState, StageRecord, describe
 from selfplay_pipeline.iterate.history import EPISODE_FIGURES, Iteration, best_iteration, collapse_reason, history_of
 from selfplay_pipeline.iterate.logs import PipelineLog
@@ -42,9 +43,17 @@ def iteration(number: int, held: dict | None = None, gap: float = 1e-6, **played
     return Iteration(number, Played(**HEALTHY | played), trained, evaluated)
 
 
-@pytest.mark.parametrize("length", [1, 3])
-def test_a_healthy_run_has_not_collapsed(length):
-    assert collapse_reason([iteration(number) for number in range(length)]) is None
+@pytest.mark.parametrize(
+    ("history", "what"),
+    [
+        ([{}], "one iteration"), ([{}] * 3, "three"),
+        ([{"held": held_out(0.8, 0.1)}, {"held": held_out(0.7, 0.1)}], "a fall within the intervals"),
+        ([{"held": held_out(0.7)}, {"held": held_out(0.8)}], "a rise"),
+        ([{"proposed_without_message": 1.0}] * 2, "a policy that never talked"),
+    ],
+)  # fmt: skip
+def test_a_healthy_run_has_not_collapsed(history, what):
+    assert collapse_reason([iteration(number + 1, **one) for number, one in enumerate(history)]) is None, what
 
 
 @pytest.mark.parametrize(
@@ -62,9 +71,16 @@ def test_each_sign_of_a_collapse_is_named(change, words):
     assert words in (collapse_reason([iteration(1), iteration(2, **change)]) or "")
 
 
-def test_a_fall_within_the_intervals_and_a_policy_that_never_talked_are_no_collapse():
-    falls = {1: held_out(0.8, 0.1), 2: held_out(0.7, 0.1)}
-    assert collapse_reason([iteration(n, held, proposed_without_message=1.0) for n, held in falls.items()]) is None
+@pytest.mark.parametrize(
+    ("figure", "limit", "holds"),
+    [
+        ("token_entropy", limits.MIN_ENTROPY, False), ("repeated_messages", limits.MAX_REPEATED, False),
+        ("proposed_without_message", limits.MAX_SILENT, False), ("gap", limits.MAX_LOG_PROB_GAP, False),
+        ("groups_without_signal", 95, True),
+    ],
+)  # fmt: skip
+def test_at_its_limit_a_figure_shows_no_collapse_but_for_groups_without_a_signal(figure, limit, holds):
+    assert (collapse_reason([iteration(1), iteration(2, **{figure: limit})]) is not None) == holds
 
 
 def test_a_figure_that_an_earlier_version_did_not_take_shows_no_collapse():

@@ -58,20 +58,23 @@ def said(*history: Iteration) -> list[str]:
     return conclusion(list(history))
 
 
-def test_a_rise_is_shown_by_the_modes_whose_interval_is_above_zero():
-    first, _ = said(evaluated(0.7, 0.8), evaluated(0.8, 0.81, (0.1, 0.01)))
-    assert first == (
-        "Shown on held-out states: the reward rose (sampled +0.100 [+0.080, +0.120]). "
-        "Not shown: that the reward rose (greedy +0.010 [-0.010, +0.030])."
-    )
+SHOWN, MISSING = "Shown on held-out states: ", "Not shown: that "
 
 
-def test_a_fall_is_shown_as_one_and_is_no_missing_rise():
-    first, _ = said(evaluated(0.7, 0.8), evaluated(0.6, 0.9, (-0.1, 0.1)))
-    assert first == (
-        "Shown on held-out states: the reward fell (sampled -0.100 [-0.120, -0.080]); "
-        "the reward rose (greedy +0.100 [+0.080, +0.120])."
-    )
+@pytest.mark.parametrize(
+    ("rises", "words"),
+    [
+        ((0.1, 0.01), f"{SHOWN}the reward rose (sampled +0.100 [+0.080, +0.120]). "
+                      f"{MISSING}the reward rose (greedy +0.010 [-0.010, +0.030])."),
+        ((-0.1, 0.1), f"{SHOWN}the reward fell (sampled -0.100 [-0.120, -0.080]); "
+                      "the reward rose (greedy +0.100 [+0.080, +0.120])."),
+        ((), f"Nothing is shown on held-out states. {MISSING}the reward rose (not measured)."),
+    ],
+    ids=["above zero in one mode", "a fall is no missing rise", "not measured"],
+)  # fmt: skip
+def test_a_rise_or_fall_is_shown_by_the_modes_whose_interval_leaves_zero_out(rises, words):
+    first, last = said(evaluated(0.7, 0.8), evaluated(0.8, 0.81, rises))
+    assert first == words and last == ONE_RUN
 
 
 def test_in_the_fixed_protocol_the_last_reward_is_compared_with_silence_in_the_line_s_own_error():
@@ -105,11 +108,6 @@ def test_the_worth_of_words_is_compared_with_zero_and_with_the_start():
 @pytest.mark.parametrize("history", [[], [evaluated(0.7, 0.7)], [Iteration(1)]])
 def test_without_two_evaluations_nothing_is_shown(history):
     assert said(*history) == ["Nothing is shown: fewer than two evaluations were made."]
-
-
-def test_a_rise_that_was_not_measured_is_not_shown():
-    first, _ = said(evaluated(0.7, 0.7), evaluated(0.9, 0.9))
-    assert first == "Nothing is shown on held-out states. Not shown: that the reward rose (not measured)."
 
 
 # --- pairing by state

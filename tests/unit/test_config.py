@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import load as configuration
+from selfplay_pipeline.config.fields import as_yaml
 from selfplay_pipeline.config.identity import flatten
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
@@ -45,6 +46,7 @@ def no_gpu(monkeypatch):
         ("train: {loggers: [console]}", {"train.loggers": ["console"]}),
         ("model: some/model", {"model": "some/model"}),
         ("", {}),
+        ("generate:\n  # temperature: 0.9\nonline:\n", {}),
     ],
 )
 def test_a_file_changes_what_it_says_and_nothing_else(tmp_path, text, changed):
@@ -79,25 +81,17 @@ def test_the_learning_rate_falls_linearly_over_the_iterations_and_never_to_zero(
         load_config(written(tmp_path, "iterate: {num_iterations: 9, decay_iterations: 4}"), {})
 
 
-def test_a_section_of_which_all_is_commented_out_changes_nothing(tmp_path):
-    path = written(tmp_path, "generate:\n  # temperature: 0.9\nonline:\n")
-    assert not differing(load_config(path, {}), load_config("tiny_honest", {}))
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (
-            "seed: 1\nbase: huge\n",
-            r"run\.yaml:2: key 'base': there is no base 'huge'; choose one of default, one_gpu, tiny",
-        ),
-        ("seed: 1\nbase: [tiny]\n", r"run\.yaml:2: key 'base': there is no base \['tiny'\]"),
-        ("base: tiny\ngame:\n  base: tiny\n", r"run\.yaml:3: key 'game\.base': there is no such key"),
-        ("base: tiny\n\ngame: 5\n", r"run\.yaml:3: key 'game'"),
+        ("seed: 1\nbase: huge\n", r":2: key 'base': there is no base 'huge'; choose one of default, one_gpu, tiny"),
+        ("seed: 1\nbase: [tiny]\n", r":2: key 'base': there is no base \['tiny'\]"),
+        ("base: tiny\ngame:\n  base: tiny\n", r":3: key 'game\.base': there is no such key"),
+        ("base: tiny\n\ngame: 5\n", r":3: key 'game'"),
     ],
 )
 def test_a_mistake_names_file_and_line(tmp_path, text, words):
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=rf"run\.yaml{words}"):
         load_config(written(tmp_path, text), {"game.max_length": 3})
 
 
@@ -106,7 +100,10 @@ def test_config_prints_the_whole_and_says_what_it_builds_on(tmp_path):
     done = CliRunner().invoke(app, ["config", "--config", path])
     assert " ".join(done.stderr.split()) == f"configuration: {path} on top of tiny_honest (no GPU is visible)"
     printed = yaml.safe_load(done.stdout)
-    assert printed == json.loads(load_config(path, {}).model_dump_json())
+    expected = json.loads(load_config(path, {}).model_dump_json())
+    for section, key in (("train", "gpus_per_node"), ("engine", "data_parallel"), ("generate", "max_concurrency")):
+        expected[section][key] = None  # the machine decides
+    assert printed == expected
     whole = written(tmp_path, done.stdout)
     assert not differing(load_config(whole, {}), load_config(None, {"generate.temperature": 0.9}))
 
@@ -137,6 +134,29 @@ def test_all_gpus_are_used_unless_the_configuration_says_how_many(given, used):
     """Processes that train, copies of the model that play, and episodes at the same time, 256 for each copy."""
     config = load_config("default", given, gpus=8)
     assert (config.train.gpus_per_node, config.engine.data_parallel, config.generate.max_concurrency) == used
+
+
+@pytest.mark.parametrize(("gpus", "used"), [(1, 1), (2, 2), (3, 2), (6, 4), (7, 4), (8, 8)])
+def test_online_training_uses_as_many_gpus_as_share_a_step_equally(gpus, used):
+    """A step has 8 states × 8 episodes; what the user gives is not changed."""
+    said = []
+    given = {"device": "cuda", "online.states_per_step": 8}
+    config = load_config("default", given, said.append, gpus=gpus, command="train-online")
+    assert config.train.gpus_per_node == used
+    assert said == ["configuration: default" + f"; {used} of {gpus} GPUs" * (used < gpus)]
+    given["train.gpus_per_node"] = gpus
+    assert load_config("default", given, gpus=gpus, command="train-online").train.gpus_per_node == gpus
+
+
+def test_a_configuration_that_was_printed_on_one_machine_uses_all_gpus_of_another(tmp_path):
+    printed = as_yaml(load_config("default", {"device": "cuda"}, gpus=8))
+    for line in ("gpus_per_node: null  # 8 on this", "data_parallel: null  # 8 on", "max_concurrency: null  # 2048 on"):
+        assert line in printed
+    (tmp_path / "printed.yaml").write_text(printed)
+    config = load_config(str(tmp_path / "printed.yaml"), {}, gpus=2)
+    assert (config.train.gpus_per_node, config.engine.data_parallel, config.generate.max_concurrency) == (2, 2, 512)
+    given = as_yaml(load_config("default", {"device": "cuda", "train.gpus_per_node": 4}, gpus=8))
+    assert "gpus_per_node: 4\n" in given
 
 
 def test_online_training_serves_on_the_gpus_that_it_trains_on():

@@ -25,11 +25,6 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_copy_elsewhere_has_the_same_hash(model: Path, tmp_path: Path) -> None:
-    shutil.copytree(model, tmp_path / "copy")
-    assert content_hash(str(tmp_path / "copy")) == content_hash(str(model))
-
-
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_other_content_of_the_same_size_and_time_has_another_hash(model: Path, name: str) -> None:
     before, file = content_hash(str(model)), model / name
@@ -39,19 +34,25 @@ def test_other_content_of_the_same_size_and_time_has_another_hash(model: Path, n
     assert content_hash(str(model)) != before
 
 
-def test_a_renamed_or_missing_file_changes_the_hash(model: Path) -> None:
+def test_the_names_and_contents_of_what_is_read_decide_wherever_the_folder_lies(model: Path, tmp_path: Path) -> None:
     before = content_hash(str(model))
+    assert content_hash(str(shutil.copytree(model, tmp_path / "copy"))) == before
+    for name in (".lock", "README.md"):
+        (model / name).write_text("text")
+    assert content_hash(str(model)) == before, "nothing reads them"
     (model / "model.safetensors").rename(model / "other.safetensors")
     renamed = content_hash(str(model))
     (model / "other.safetensors").unlink()
     assert len({before, renamed, content_hash(str(model))}) == 3
 
 
-def test_files_that_nothing_reads_do_not_count(model: Path) -> None:
-    before = content_hash(str(model))
-    (model / ".lock").write_text("")
-    (model / "README.md").write_text("text")
-    assert content_hash(str(model)) == before
+def test_the_order_in_which_a_disk_lists_files_makes_no_difference(model: Path, monkeypatch) -> None:
+    (model / "other.safetensors").write_bytes(b"more")
+    glob, found = Path.glob, []
+    for step in (1, -1):
+        monkeypatch.setattr(Path, "glob", lambda path, pattern, step=step: sorted(glob(path, pattern))[::step])
+        found.append(content_hash(str(model)))
+    assert found[0] == found[1]
 
 
 def test_a_model_that_is_nowhere_is_a_clear_error() -> None:

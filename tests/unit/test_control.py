@@ -27,38 +27,11 @@ from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
 ELSEWHERE = [
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|start_header_id|>",
-    "<start_of_turn>",
-    "<end_of_turn>",
-    "<s>",
-    "</s>",
-    "[INST]",
-    "[/INST]",
-    "<<SYS>>",
-    "<</SYS>>",
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "<|user|>",
-    "<|end|>",
-    "<｜User｜>",
-    "<｜end▁of▁sentence｜>",
-    "[|user|]",
-    "<bos>",
-    "<eos>",
-    "<|START_OF_TURN_TOKEN|>",
-    "<unused7>",
-    "<extra_id_0>",
-    "[SYSTEM_PROMPT]",
-    "[TOOL_CALLS]",
-    "<|turn>",
-    "<turn|>",
-    "<pad>",
-    "[gMASK]",
-]
+    "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "<start_of_turn>", "<end_of_turn>", "<s>",
+    "</s>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "<think>", "</think>", "<tool_call>", "<|user|>", "<|end|>",
+    "<｜User｜>", "<｜end▁of▁sentence｜>", "[|user|]", "<bos>", "<eos>", "<|START_OF_TURN_TOKEN|>", "<unused7>",
+    "<extra_id_0>", "[SYSTEM_PROMPT]", "[TOOL_CALLS]", "<|turn>", "<turn|>", "<pad>", "[gMASK]",
+]  # fmt: skip
 """Control strings of many families, for an endpoint of which nothing is known."""
 ORDINARY = st.sampled_from([
     "[message] hi", "[propose]", "a < 5 and b > 3", "5<7>3", "<3", "a|b", "x <- y", "[BLEU]", "1. Ava: 7", "**ok**",

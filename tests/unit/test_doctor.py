@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Done, selfplay
+from command import selfplay
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.online import tokens_per_pass
 from selfplay_pipeline.config.training import TrainOptions
+from selfplay_pipeline.core.checkpoints import number_of_weights
 from selfplay_pipeline.core.hub import look_for
-from selfplay_pipeline.core.model_sizes import ModelSizes, sizes_of
+from selfplay_pipeline.core.model_sizes import KNOWN, ModelSizes, sizes_of
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.train.memory import (
     STATE,
     Room,
@@ -28,96 +30,98 @@ from selfplay_pipeline.train.memory import (
     remedy,
     surely_lacks,
 )
-from selfplay_pipeline.train.memory_check import resolve_offload, setup_of
+from selfplay_pipeline.train.memory_check import offload_here, resolve_offload, setup_of
 
 GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
 GB = 10**9
 H100 = Room(gpu=80 * GB, host=None)
 
 
+ONE = Setup(processes=1, tokens=8192, checkpointing=True)
+EIGHT = Setup(processes=8, processes_per_node=8, tokens=8192)
+
+
 @pytest.fixture(scope="module")
-def qwen() -> ModelSizes:
+def qwen():
     return sizes_of(GPU_MODEL)
 
 
-def state(sizes: ModelSizes, setup: Setup) -> int:
+def state(sizes, setup):
     return sum(need.device for need in needs(sizes, setup) if need.what in STATE)
 
 
-def test_the_gpu_model_is_counted_without_a_hub_to_the_last_parameter(qwen: ModelSizes) -> None:
+def host_of(sizes, setup):
+    return {need.what: need.host for need in needs(sizes, setup)}
+
+
+# --- the figures of the audit -------------------------------------------------------------------------------
+
+
+def test_the_gpu_model_is_counted_without_a_hub_to_the_last_parameter(qwen):
     assert qwen.parameters == 7_615_616_512  # model.safetensors.index.json of the hub: 15,231,233,024 bytes in bfloat16
     assert (qwen.layers, qwen.hidden, qwen.context) == (28, 3584, 32768)
     assert qwen.embedding == qwen.head == 152064 * 3584
 
 
-def test_a_shipped_model_has_as_many_parameters_as_its_weights_have_numbers() -> None:
-    from selfplay_pipeline.core.checkpoints import number_of_weights
-    from selfplay_pipeline.core.shipped import shipped
-
+def test_a_shipped_model_has_as_many_parameters_as_its_weights_have_numbers():
     folder = shipped("data/tiny_model")
     assert sizes_of(folder).parameters == number_of_weights(Path(folder))
 
 
-class TestArithmetic:
-    """The figures of the audit, for Qwen2.5-7B."""
+def test_full_training_takes_16_bytes_a_parameter(qwen):
+    assert state(qwen, Setup(processes=1, tokens=1)) == 16 * qwen.parameters == pytest.approx(122 * GB, rel=0.01)
+    assert state(qwen, Setup(processes=8, tokens=1)) == pytest.approx(15.2 * GB, rel=0.01)
 
-    def test_full_training_takes_16_bytes_a_parameter(self, qwen: ModelSizes) -> None:
-        assert state(qwen, Setup(processes=1, tokens=1)) == 16 * qwen.parameters == pytest.approx(122 * GB, rel=0.01)
-        assert state(qwen, Setup(processes=8, tokens=1)) == pytest.approx(15.2 * GB, rel=0.01)
 
-    def test_a_token_takes_6_mb_of_activations_3_mb_of_logits_and_57_kb_of_cache(self, qwen: ModelSizes) -> None:
-        assert qwen.layers * layer_activations(qwen, 2) == pytest.approx(6.3e6, rel=0.05)
-        assert logits(qwen, Setup(processes=8, tokens=1000)) == pytest.approx(3.04 * GB, rel=0.01)
-        assert kv_bytes(qwen, half=True) == 57344
+def test_a_token_takes_6_mb_of_activations_3_mb_of_logits_and_57_or_115_kb_of_cache(qwen):
+    assert qwen.layers * layer_activations(qwen, 2) == pytest.approx(6.3e6, rel=0.05)
+    assert logits(qwen, Setup(processes=8, tokens=1000)) == pytest.approx(3.04 * GB, rel=0.01)
+    assert [kv_bytes(qwen, half=half) for half in (True, False)] == [57344, 114688]
 
-    def test_eight_gpus_without_checkpointing_hold_at_most_6600_tokens_a_pass(self, qwen: ModelSizes) -> None:
-        without = Setup(processes=8, processes_per_node=8, tokens=1)
-        most = max(
-            tokens for tokens in range(100, 20000, 100) if not lacks(qwen, replace(without, tokens=tokens), H100)
-        )
-        assert 5000 < most < 6700
 
-    def test_lora_has_gradients_and_optimizer_of_the_adapter_alone(self, qwen: ModelSizes) -> None:
-        setup = Setup(processes=1, tokens=1, lora_rank=32)
-        adapter = 28 * 32 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
-        assert state(qwen, setup) == 4 * qwen.parameters + 16 * adapter
+def test_eight_gpus_without_checkpointing_hold_at_most_6600_tokens_a_pass(qwen):
+    fitting = [tokens for tokens in range(100, 20000, 100) if not lacks(qwen, replace(EIGHT, tokens=tokens), H100)]
+    assert 5000 < max(fitting) < 6700
 
-    def test_offloading_moves_the_state_to_the_host_where_pinned_memory_is_rounded_up(self, qwen: ModelSizes) -> None:
-        found = needs(qwen, Setup(processes=1, tokens=8192, checkpointing=True, offload=True))
-        assert sum(need.device for need in found if need.what in STATE) == 0
-        (host,) = (need.host for need in found if need.what == "offloaded")
-        assert 16 * qwen.parameters < host < 24 * qwen.parameters
 
-    @pytest.mark.parametrize("waits", [{"offload": True}, {"shares_gpu": True}, {}])
-    @pytest.mark.parametrize("nodes", [1, 2, 4])
-    def test_each_node_holds_its_share_of_all_that_waits_in_host_memory(
-        self, qwen: ModelSizes, nodes: int, waits: dict[str, bool]
-    ) -> None:
-        def host(nodes: int) -> dict[str, int]:
-            setup = Setup(processes=8 * nodes, processes_per_node=8, tokens=1, reference=True, **waits)
-            return {need.what: need.host for need in needs(qwen, setup)}
+def test_lora_has_gradients_and_optimizer_of_the_adapter_alone(qwen):
+    adapter = 28 * 32 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
+    assert state(qwen, Setup(processes=1, tokens=1, lora_rank=32)) == 4 * qwen.parameters + 16 * adapter
 
-        one, each = host(1), host(nodes)
-        shared = {"offloaded", "waiting trainer", "reference model"} & one.keys()
-        assert one["reference model"] > 2 * qwen.parameters
-        for what, size in one.items():
-            assert each[what] == (pytest.approx(size / nodes, rel=0.01) if what in shared else size)
 
-    @pytest.mark.parametrize("cuda", [True, False])
-    def test_a_reference_model_takes_memory_with_a_kl_term_and_without_an_adapter_only(
-        self, qwen: ModelSizes, cuda: bool
-    ) -> None:
-        def size(**changes: Any) -> int:
-            found = needs(qwen, Setup(processes=2, tokens=1, cuda=cuda, **changes))
-            return sum(need.device + need.host for need in found if need.what == "reference model")
+def test_offloading_moves_the_state_to_the_host_where_pinned_memory_is_rounded_up(qwen):
+    offloaded = replace(ONE, offload=True)
+    assert state(qwen, offloaded) == 0
+    assert 16 * qwen.parameters < host_of(qwen, offloaded)["offloaded"] < 24 * qwen.parameters
 
-        assert size(reference=True) > 0
-        assert size() == size(lora_rank=8) == size(reference=True, lora_rank=8) == 0
 
-    def test_a_trainer_state_takes_91_gb_and_the_disk_of_two_trainings_230(self, qwen: ModelSizes) -> None:
-        written = disk(qwen, Setup(processes=1, tokens=1))
-        assert written.state == pytest.approx(91 * GB, rel=0.01)
-        assert 2 * written.state + written.saving + written.checkpoint == pytest.approx(230 * GB, rel=0.02)
+@pytest.mark.parametrize("waits", [{"offload": True}, {"shares_gpu": True}, {}])
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_each_node_holds_its_share_of_all_that_waits_in_host_memory(qwen, nodes, waits):
+    one, each = (
+        host_of(qwen, Setup(processes=8 * count, processes_per_node=8, tokens=1, reference=True, **waits))
+        for count in (1, nodes)
+    )
+    shared = {"offloaded", "waiting trainer", "reference model"} & one.keys()
+    assert one["reference model"] > 2 * qwen.parameters
+    for what, size in one.items():
+        assert each[what] == (pytest.approx(size / nodes, rel=0.01) if what in shared else size)
+
+
+@pytest.mark.parametrize("cuda", [True, False])
+def test_a_reference_model_takes_memory_with_a_kl_term_and_without_an_adapter_only(qwen, cuda):
+    def size(**changes):
+        found = needs(qwen, Setup(processes=2, tokens=1, cuda=cuda, **changes))
+        return sum(need.device + need.host for need in found if need.what == "reference model")
+
+    assert size(reference=True) > 0
+    assert size() == size(lora_rank=8) == size(reference=True, lora_rank=8) == 0
+
+
+def test_a_trainer_state_takes_91_gb_and_the_disk_of_two_trainings_198(qwen):
+    written = disk(qwen, Setup(processes=1, tokens=1))
+    assert written.state == pytest.approx(91 * GB, rel=0.01)
+    assert 2 * written.state + written.saving + written.checkpoint == pytest.approx(198 * GB, rel=0.01)
 
 
 @pytest.mark.long
@@ -150,148 +154,167 @@ def test_a_layer_keeps_for_its_backward_pass_what_is_counted(kind: str) -> None:
     assert layer_activations(sizes, 4 if kind == "float32" else 2) == pytest.approx(measured, rel=0.1)
 
 
-class TestDecisions:
-    def options(self, **changes: Any) -> TrainOptions:
-        return load_config("default", {"device": "cuda", **changes}, gpus=1).train
-
-    def offload(self, qwen: ModelSizes, room: Room, **changes: Any) -> str:
-        options = self.options(**changes)
-        return resolve_offload(options, qwen, setup_of(options, "cuda"), room)
-
-    def test_weights_leave_the_gpus_where_these_cannot_hold_them_and_only_there(self, qwen: ModelSizes) -> None:
-        assert self.offload(qwen, H100) == "cpu"
-        assert self.offload(qwen, H100, **{"train.gpus_per_node": 8}) == "none"
-        assert self.offload(qwen, H100, **{"train.offload": "none"}) == "none"
-        assert self.offload(qwen, Room(None, None)) == "none", "of a GPU whose memory is not known nothing is decided"
-
-    def test_the_defaults_with_a_gpu_fit_one_h100_and_eight(self, qwen: ModelSizes) -> None:
-        for gpus in (1, 8):
-            options = self.options(**{"train.gpus_per_node": gpus})
-            setup = setup_of(options, "cuda", shares_gpu=True)
-            setup = replace(setup, offload=resolve_offload(options, qwen, setup, H100) == "cpu")
-            assert lacks(qwen, setup, H100) is None
-
-    def test_a_file_of_ones_own_keeps_the_defaults_of_a_gpu(self, tmp_path: Path) -> None:
-        (tmp_path / "my.yaml").write_text("train: {epochs: 2}")
-        config = load_config(str(tmp_path / "my.yaml"), {}, gpus=1)
-        assert (config.model, config.train.epochs) == (GPU_MODEL, 2)
-        assert (config.train.gradient_checkpointing, config.train.max_tokens_per_pass) == (True, 8192)
-        context = config.engine.context_length
-        assert context == tokens_per_pass(config.train, "cuda", context) == 8192
-
-    def test_the_remedy_is_the_cheapest_that_fits(self, qwen: ModelSizes) -> None:
-        eight = Setup(processes=8, processes_per_node=8, tokens=8192)
-        assert remedy(qwen, eight, H100) == "set train.gradient_checkpointing true"
-        long = replace(eight, tokens=32768, checkpointing=True)
-        assert remedy(qwen, long, H100) == "set train.max_tokens_per_pass 8192"
-        one = Setup(processes=1, tokens=8192, checkpointing=True)
-        assert remedy(qwen, one, H100) == "set train.offload cpu"
-        assert remedy(qwen, one, Room(80 * GB, 64 * GB)) == "set train.lora_rank 32"
-        assert remedy(qwen, one, Room(8 * GB, 8 * GB)).startswith("take a smaller model, more GPUs")
-
-    def test_nothing_is_refused_that_may_fit(self, qwen: ModelSizes) -> None:
-        one = Setup(processes=1, tokens=8192, checkpointing=True)
-        assert surely_lacks(qwen, one, H100) is not None
-        tight = Room(gpu=on_device(needs(qwen, one)) - 5 * GB, host=None)
-        assert lacks(qwen, one, tight) is not None
-        assert surely_lacks(qwen, one, tight) is None, "what was assumed is no reason to refuse"
-        cpu = replace(one, cuda=False, half=False)
-        assert surely_lacks(qwen, cpu, Room(None, 121 * GB)) == "121.8 GB of 121.0 GB host memory"
-        assert surely_lacks(qwen, cpu, Room(None, 123 * GB)) is None
+# --- decisions ----------------------------------------------------------------------------------------------
 
 
-def doctor(*arguments: str) -> Done:
-    return selfplay("doctor", *arguments)
+def options_of(**changes):
+    return load_config("default", {"device": "cuda", **changes}, gpus=1).train
 
 
-class TestCommand:
-    @pytest.mark.parametrize(
-        ("machine", "advice"),
-        [
-            ("--config default --gpus 1 --gpu-memory 80 --host-memory 128", "train.lora_rank 32"),
-            ("--gpus 8 --gpu-memory 24", "of 24.0 GB on each GPU with rows of 8,192 tokens: set train.max_tokens_per"),
-        ],
-    )
-    def test_what_does_not_fit_is_told_with_the_setting_to_change(self, machine: str, advice: str) -> None:
-        done = doctor(*machine.split())
-        assert done.returncode == 2
-        (line,) = [line for line in done.stdout.splitlines() if line.startswith("does not fit: training needs ")]
-        assert advice in line
+@pytest.mark.parametrize(
+    ("changes", "room", "offload"),
+    [
+        ({}, H100, "cpu"), ({"train.gpus_per_node": 8}, H100, "none"), ({"train.offload": "none"}, H100, "none"),
+        ({"train.gpus_per_node": 8, "train.offload": "cpu"}, H100, "cpu"), ({}, Room(None, None), "none"),
+    ],
+    ids=["one GPU", "eight", "as told", "also so", "of a GPU whose memory is not known nothing is decided"],
+)  # fmt: skip
+def test_weights_leave_the_gpus_where_these_cannot_hold_them_or_as_told(qwen, changes, room, offload):
+    options = options_of(**changes)
+    assert resolve_offload(options, qwen, setup_of(options, "cuda"), room) == offload
 
-    def test_one_gpu_trains_an_adapter_and_holds_it(self) -> None:
-        done = doctor("--gpus", "1", "--gpu-memory", "80", "--host-memory", "128")
-        assert done.returncode == 0, done.stdout
-        assert "one_gpu (for a machine with one GPU)" in done.stderr
 
-    @pytest.mark.parametrize("nodes", [1, 2])
-    def test_eight_h100_hold_a_share_of_the_state_each(self, qwen: ModelSizes, nodes: int) -> None:
-        done = doctor("--gpus", "8", "--gpu-memory", "80", "--nodes", str(nodes), "--json")
-        found = json.loads(done.stdout)
-        assert done.returncode == 0 and found["fits"]
-        assert sum(found["training"][what]["device"] for what in STATE) == 16 * qwen.parameters // (8 * nodes)
-        assert found["device_total"] < 80 * GB
-        assert found["serving"]["tokens"] > 8192
+@pytest.mark.parametrize(("told", "device", "offload"), [("auto", "cpu", "none"), ("cpu", "cpu", "cpu"),
+                                                         ("none", "cuda", "none"), ("cpu", "cuda", "cpu")])  # fmt: skip
+def test_on_a_cpu_nothing_is_moved_unless_told(told, device, offload):
+    assert offload_here(options_of(**{"train.offload": told}), device, "nobody/nothing") == offload
 
-    def test_too_little_disk_is_said(self) -> None:
-        done = doctor("--gpus", "8", "--disk", "100")
-        assert done.returncode == 2
-        assert "3 iterations take 258.9 GB of disk, 100.0 GB are free" in done.stdout
 
-    def test_a_model_that_needs_a_gpu_is_counted_for_one_where_there_is_none(self, no_gpu: None, no_hub: None) -> None:
-        done = doctor("--model", GPU_MODEL)
-        assert done.returncode == 2
-        lines = done.stdout.splitlines()
-        assert lines[0].startswith("no GPU is visible on this machine, and training on its CPU needs at least 121.8 GB")
-        described = doctor("--model", GPU_MODEL, "--gpus", "1", "--gpu-memory", "80").stdout.splitlines()
-        totals = [[line for line in found if line.startswith(" together")] for found in (lines, described)]
-        assert totals[0] == totals[1]
-        assert lines[-3].startswith("does not fit here: no GPU is visible") and lines[-2] == "fits on 1 GPU of 80.0 GB"
+def test_the_defaults_with_a_gpu_fit_one_h100_and_eight(qwen):
+    for gpus in (1, 8):
+        options = options_of(**{"train.gpus_per_node": gpus})
+        setup = setup_of(options, "cuda", shares_gpu=True)
+        assert lacks(qwen, replace(setup, offload=resolve_offload(options, qwen, setup, H100) == "cpu"), H100) is None
 
-    def test_what_the_hub_could_not_be_asked_is_no_fault(self, no_gpu: None, no_hub: None) -> None:
-        done = doctor("--model", GPU_MODEL)
-        assert f"could not be asked: chat template: model {GPU_MODEL}" in done.stdout.splitlines()[-1]
-        assert "does not fit: chat template" not in done.stdout
 
-    def test_this_machine_is_looked_at_with_the_shipped_model(self, tmp_path: Path) -> None:
-        done = doctor("--config", "tiny", "--device", "cpu", "--output", str(tmp_path / "none" / "yet"))
-        assert "ok  chat template: a turn ends with <|im_end|>" in done.stdout, done.stdout + done.stderr
-        assert "ok  ports" in done.stdout and f"ok  folders: {tmp_path} can be written" in done.stdout
-        assert not (tmp_path / "none").exists()
+def test_a_file_of_ones_own_keeps_the_defaults_of_a_gpu(tmp_path):
+    (tmp_path / "my.yaml").write_text("train: {epochs: 2}")
+    config = load_config(str(tmp_path / "my.yaml"), {}, gpus=1)
+    assert (config.model, config.train.epochs) == (GPU_MODEL, 2)
+    assert (config.train.gradient_checkpointing, config.train.max_tokens_per_pass) == (True, 8192)
+    context = config.engine.context_length
+    assert context == tokens_per_pass(config.train, "cuda", context) == 8192
 
-    def test_a_folder_below_a_file_does_not_fit(self, tmp_path: Path) -> None:
-        (tmp_path / "file").touch()
-        done = doctor("--config", "tiny", "--device", "cpu", "--output", str(tmp_path / "file" / "run"))
-        assert done.returncode == 2
-        assert f"NO  folders: {tmp_path / 'file'}: is a file; give a folder" in " ".join(done.stdout.split("\n"))
 
-    def test_a_folder_with_a_configuration_alone_is_enough(self, tmp_path: Path) -> None:
-        from selfplay_pipeline.core.model_sizes import KNOWN
+@pytest.mark.parametrize(
+    ("setup", "room", "advice"),
+    [
+        (EIGHT, H100, "set train.gradient_checkpointing true"),
+        (replace(EIGHT, tokens=32768, checkpointing=True), H100, "set train.max_tokens_per_pass 8192"),
+        (ONE, H100, "set train.offload cpu"), (ONE, Room(80 * GB, 64 * GB), "set train.lora_rank 32"),
+        (ONE, Room(8 * GB, 8 * GB), "take a smaller model, more GPUs, or larger ones"),
+    ],
+)  # fmt: skip
+def test_the_remedy_is_the_cheapest_that_fits(qwen, setup, room, advice):
+    assert remedy(qwen, setup, room) == advice
 
-        (tmp_path / "config.json").write_bytes(KNOWN[GPU_MODEL].read_bytes())
-        done = doctor("--gpus", "8", "--model", str(tmp_path))
-        assert done.returncode == 0 and "7,615,616,512 parameters" in done.stdout
 
-    @pytest.mark.parametrize("nowhere", ["--nodes=2", "--host-memory=64", "--disk=1"])
-    def test_half_a_description_of_a_machine_is_refused(self, nowhere: str) -> None:
-        done = doctor(nowhere)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "say with --gpus how many it has" in done.stderr
+def test_a_shorter_pass_than_the_longest_row_needs_a_shorter_context_too(qwen):
+    long = replace(EIGHT, tokens=32768, checkpointing=True)
+    for longest, context in ((8192, ""), (8193, " and engine.context_length 8192")):
+        assert remedy(qwen, long, H100, longest) == f"set train.max_tokens_per_pass 8192{context}"
+
+
+def test_what_fits_to_the_byte_fits(qwen):
+    for setup in (ONE, replace(ONE, cuda=False, half=False)):
+        found = needs(qwen, setup)
+        gpu, host = on_device(found) if setup.cuda else None, in_host(found, setup)
+        assert lacks(qwen, setup, Room(gpu, host)) is None
+        assert "host memory" in lacks(qwen, setup, Room(gpu, host - 1))
+        assert not setup.cuda or "on each GPU" in lacks(qwen, setup, Room(gpu - 1, host))
+
+
+def test_nothing_is_refused_that_may_fit(qwen):
+    assert surely_lacks(qwen, ONE, H100) is not None
+    tight = Room(gpu=on_device(needs(qwen, ONE)) - 5 * GB, host=None)
+    assert lacks(qwen, ONE, tight) is not None
+    assert surely_lacks(qwen, ONE, tight) is None, "what was assumed is no reason to refuse"
+    cpu = replace(ONE, cuda=False, half=False)
+    assert surely_lacks(qwen, cpu, Room(None, 121 * GB)) == "121.8 GB of 121.0 GB host memory"
+    assert surely_lacks(qwen, cpu, Room(None, 123 * GB)) is None
+
+
+# --- the command --------------------------------------------------------------------------------------------
+
+
+def doctor(arguments: str, returncode: int = 0) -> list[str]:
+    """The lines that the command prints."""
+    done = selfplay("doctor", *arguments.split())
+    assert done.returncode == returncode, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("machine", "advice"),
+    [
+        ("--config default --gpus 1 --gpu-memory 80 --host-memory 128", "train.lora_rank 32"),
+        ("--gpus 8 --gpu-memory 24", "of 24.0 GB on each GPU with rows of 8,192 tokens: set train.max_tokens_per"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_the_setting_to_change(machine, advice):
+    (line,) = [line for line in doctor(machine, 2) if line.startswith("does not fit: training needs ")]
+    assert advice in line
+
+
+def test_one_gpu_trains_an_adapter_and_holds_it():
+    done = selfplay("doctor", "--gpus", "1", "--gpu-memory", "80", "--host-memory", "128")
+    assert done.returncode == 0 and "one_gpu (for a machine with one GPU)" in done.stderr
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_eight_h100_hold_a_share_of_the_state_each(qwen, nodes):
+    found = json.loads("\n".join(doctor(f"--gpus 8 --gpu-memory 80 --nodes {nodes} --json")))
+    assert sum(found["training"][what]["device"] for what in STATE) == 16 * qwen.parameters // (8 * nodes)
+    assert found["fits"] and found["device_total"] < 80 * GB and found["serving"]["tokens"] > 8192
+
+
+def test_too_little_disk_is_said():
+    assert "3 iterations take 228.5 GB of disk, 100.0 GB are free" in "\n".join(doctor("--gpus 8 --disk 100", 2))
 
 
 @pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-
-@pytest.fixture
-def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hub whose port nothing listens on."""
+def alone(monkeypatch):
+    """No GPU, and a hub whose port nothing listens on."""
     look_for.cache_clear()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
 
 
+def test_a_model_that_needs_a_gpu_is_counted_for_one_where_there_is_none(alone):
+    lines = doctor(f"--model {GPU_MODEL}", 2)
+    assert lines[0].startswith("no GPU is visible on this machine, and training on its CPU needs at least 121.8 GB")
+    described = doctor(f"--model {GPU_MODEL} --gpus 1 --gpu-memory 80")
+    totals = [[line for line in found if line.startswith(" together")] for found in (lines, described)]
+    assert totals[0] == totals[1]
+    assert lines[-3].startswith("does not fit here: no GPU is visible") and lines[-2] == "fits on 1 GPU of 80.0 GB"
+    assert f"could not be asked: chat template: model {GPU_MODEL}" in lines[-1], "which is no fault"
+    assert not any(line.startswith("does not fit: chat template") for line in lines)
+
+
+def test_this_machine_is_looked_at_with_the_shipped_model(tmp_path):
+    said = "\n".join(doctor(f"--config tiny --device cpu --output {tmp_path / 'none' / 'yet'}"))
+    assert "ok  chat template: a turn ends with <|im_end|>" in said
+    assert "ok  ports" in said and f"ok  folders: {tmp_path} can be written" in said
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "file").touch()
+    below = " ".join(doctor(f"--config tiny --device cpu --output {tmp_path / 'file' / 'run'}", 2))
+    assert f"NO  folders: {tmp_path / 'file'}: is a file; give a folder" in below
+
+
+def test_a_folder_with_a_configuration_alone_is_enough(tmp_path):
+    (tmp_path / "config.json").write_bytes(KNOWN[GPU_MODEL].read_bytes())
+    assert "7,615,616,512 parameters" in "\n".join(doctor(f"--gpus 8 --model {tmp_path}"))
+
+
+@pytest.mark.parametrize("option", ["--nodes=2", "--host-memory=64", "--disk=1"])
+def test_half_a_description_of_a_machine_is_refused(option):
+    done = selfplay("doctor", option)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "give --gpus, its number of GPUs" in done.stderr
+
+
 @pytest.fixture
-def small_gpu(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def small_gpu(tmp_path_factory, monkeypatch):
     """A machine whose `nvidia-smi` shows one GPU of 1 MiB."""
     program = tmp_path_factory.mktemp("bin") / "nvidia-smi"
     program.write_text('#!/bin/sh\ncase "$1" in --list-gpus) echo "GPU 0: H100 (UUID: GPU-1)";; *) echo 1;; esac\n')
@@ -300,7 +323,7 @@ def small_gpu(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def test_a_loop_whose_training_cannot_fit_is_refused_before_it_plays(tmp_path: Path, small_gpu: None) -> None:
+def test_a_loop_whose_training_cannot_fit_is_refused_before_it_plays(tmp_path, small_gpu):
     (tmp_path / "my.yaml").write_text("{device: cuda, engine: {server_url: ['http://127.0.0.1:1']}}")
     output = tmp_path / "run"
     done = selfplay("iterate", "--dry-run", "--config", str(tmp_path / "my.yaml"), "--output", str(output))
@@ -310,7 +333,7 @@ def test_a_loop_whose_training_cannot_fit_is_refused_before_it_plays(tmp_path: P
     assert not output.exists()
 
 
-def test_a_described_cpu_is_counted_too() -> None:
-    tiny = sizes_of(load_config("tiny", {}).model or "")
+def test_a_described_cpu_is_counted_too():
     setup = setup_of(TrainOptions(), "cpu", tokens=1000)
+    tiny = sizes_of(load_config("tiny", {}).model or "")
     assert in_host(needs(tiny, setup), setup) < 3 * GB

@@ -134,9 +134,3 @@ def test_the_example_of_a_configuration_can_be_used(tmp_path):
     (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "configuration.md").read_text(), re.DOTALL)
     (tmp_path / "my.yaml").write_text("base: default\n" + example)
     assert load_config(str(tmp_path / "my.yaml"), {}).train.gpus_per_node == 8
-
-
-def test_the_article_before_a_vowel_is_an():
-    texts = [*PAGES, *(ROOT / "selfplay_pipeline").rglob("*.py"), *(ROOT / "selfplay_pipeline").rglob("*.js")]
-    wrong = re.compile(r"\ba (?:action|engine|episode|illegal|iteration|observation|option|outcome)", re.IGNORECASE)
-    assert not [f"{path}: {match[0]}" for path in texts for match in wrong.finditer(path.read_text())]

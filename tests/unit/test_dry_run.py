@@ -28,7 +28,7 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "convert --check": (("--check", "rows/train.parquet"), "rows/train.parquet is verified with the tokenizer of "),
     "train": (
         ("rows/train.parquet",),
-        "is trained on 23 rows in 3 groups of rows/train.parquet, to {output}; steps done: 0 of 1",
+        "is trained on 23 rows in 3 groups of rows/train.parquet, to {output}; steps done",
     ),
     "imitate": (("board.jsonl", "board.jsonl=2"), "data/tiny_model imitates board.jsonl, board.jsonl: rows "),
     "games": (("--num-train", "9", "--num-test", "3"), "9 states to train on (seed 0) and 3 to validate on (seed 0), "),

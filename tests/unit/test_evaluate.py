@@ -8,15 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import board_state, make_episode
+from factories import board_state, make_episode, write_episodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.evaluate.crossplay import run_crossplay
-from selfplay_pipeline.evaluate.pairing import check_names
+from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.evaluate.crossplay import plan_crossplay, run_crossplay
+from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_comparable, compare_with, default_folder, run_evaluate
 from selfplay_pipeline.evaluate.states import (
     StateSet,
@@ -81,18 +82,23 @@ def test_held_out_states_are_never_those_of_training():
 def test_held_out_states_are_the_same_every_time_and_the_first_of_more_are_those_of_fewer():
     few, more = held_out_states(game(), 5), held_out_states(game(), 9)
     assert few.fingerprint == held_out_states(game(), 5).fingerprint
-    assert [key_of(game(), state.to_dict()) for state in few.states] == [
-        key_of(game(), s.to_dict()) for s in more.states[:5]
-    ]
-    assert held_out_states(game(), 5, seed=1).fingerprint != few.fingerprint
+    keys = [[key_of(game(), state.to_dict()) for state in states.states[:5]] for states in (few, more)]
+    assert keys[0] == keys[1]
+    assert len({few.fingerprint, more.fingerprint, held_out_states(game(), 5, seed=1).fingerprint}) == 3
+
+
+def lines_of_people(folder: Path, *changes: dict) -> Path:
+    """A file of the states that people played, each with its change."""
+    lines = HUMAN.read_text().splitlines()
+    path = folder / "states.jsonl"
+    path.write_text("\n".join(json.dumps(json.loads(line) | new) for line, new in zip(lines, changes, strict=False)))
+    return path
 
 
 def test_states_with_another_scale_are_other_states(tmp_path):
-    lines = HUMAN.read_text().splitlines()[:2]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    (tmp_path / "b.jsonl").write_text("\n".join(json.dumps(json.loads(line) | {"scale1": 2.5}) for line in lines))
-    first, second = (read_states(tmp_path / name, game("default")) for name in ("a.jsonl", "b.jsonl"))
-    assert first.fingerprint != second.fingerprint
+    fingerprints = {read_states(lines_of_people(tmp_path, new, {}), game("default")).fingerprint
+                    for new in ({}, {"scale1": 2.5}, {"proposal_reward": 0})}  # fmt: skip
+    assert len(fingerprints) == 2
 
 
 def test_states_of_another_board_than_the_configurations_are_refused():
@@ -101,93 +107,75 @@ def test_states_of_another_board_than_the_configurations_are_refused():
 
 
 def test_states_shared_with_a_games_file_are_counted(tmp_path):
-    record = make_episode()
-    (tmp_path / "games.jsonl").write_text(record.model_dump_json() + "\n")
-    states = held_out_states(game(), 3)
-    assert count_shared(game(), states, states_in(game(), tmp_path / "games.jsonl")) == 0
-    shared = type(states)("x", (*states.states, board_state(0, 0)))
-    assert count_shared(game(), shared, states_in(game(), tmp_path / "games.jsonl")) == 1
+    played = states_in(game(), write_episodes(tmp_path / "games.jsonl", [make_episode()]))
+    for more, shared in (((), 0), ((board_state(0, 0),), 1), ((board_state(0, 0),) * 2, 1)):
+        assert count_shared(game(), StateSet("x", (*four_states().states, *more)), played) == shared
 
 
 def test_the_human_states_and_what_humans_reached_on_them():
     states = read_states(HUMAN, game("default"))
-    lines = references(game("default"), states)
-    assert len(states) == 134
-    assert lines["human"].value == pytest.approx(0.921, abs=0.001)
-    assert lines["random"].value == pytest.approx(0.61, abs=0.01)
-    assert lines["own_view"].value == pytest.approx(0.77, abs=0.01)
-    assert lines["optimum"].value == 1
+    lines = {name: line.value for name, line in references(game("default"), states).items()}
+    assert len(states) == 134 and lines["optimum"] == 1
+    assert lines["human"] == pytest.approx(0.921, abs=0.001)
+    assert (lines["random"], lines["own_view"]) == pytest.approx((0.61, 0.77), abs=0.01)
 
 
 @settings(max_examples=20)
 @given(st.lists(st.none() | st.floats(0, 1), min_size=4, max_size=4))
 def test_the_human_line_is_the_mean_of_those_that_are_known(rewards):
-    states = replace(four_states(), human=tuple(rewards))
-    found, known = references(game(), states), [reward for reward in rewards if reward is not None]
+    found, known = (
+        references(game(), replace(four_states(), human=tuple(rewards))),
+        [r for r in rewards if r is not None],
+    )
     assert ("human" in found) == bool(known)
     if known:
         assert found["human"].value == pytest.approx(np.mean(known))
-    assert found["optimum"].value == 1
+
+
+def test_the_line_of_silence_has_the_interval_of_its_standard_error():
+    (found, line) = (lines["silence"] for lines in (references(game(), four_states()), game().wordless))
+    assert found.value == line.value and line.standard_error > 0
+    assert (found.low, found.high) == pytest.approx(
+        [line.value + sign * 1.96 * line.standard_error for sign in (-1, 1)]
+    )
 
 
 def test_what_humans_reached_is_read_where_a_line_says_it(tmp_path):
-    lines = [json.loads(line) for line in HUMAN.read_text().splitlines()[:4]]
-    known = [lines[0]["proposal_reward"] / lines[0]["best_assignment_reward"], None, 0.0, 1.0]
-    lines[1]["proposal_reward"] = None
-    lines[2]["proposal_reward"] = 0
-    lines[3]["proposal_reward"] = lines[3]["best_assignment_reward"]
-    (tmp_path / "states.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    assert read_states(tmp_path / "states.jsonl", game("default")).human == pytest.approx(known)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"mask1": [[1, 0], [0, 1]]}, r"states\.jsonl:2: game state: field 'mask1' has shape \(2, 2\)"),
-        ({"table": None}, r"states\.jsonl:2: game state"),
-        ({"best_assignment_reward": 3}, r"states\.jsonl:2: game state: best_assignment_reward is 3"),
-        ({"proposal_reward": "many"}, r"states\.jsonl:2: field 'proposal_reward': 'many' is no score between 0 and"),
-    ],
-)
-def test_a_bad_state_names_file_line_and_field(tmp_path, change, words):
-    good = json.loads(HUMAN.read_text().splitlines()[0])
-    path = tmp_path / "states.jsonl"
-    path.write_text("\n".join(json.dumps(state) for state in (good, good | change)))
-    with pytest.raises(UserError, match=words):
-        read_states(path, game("default"))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("", "holds no game state"), ("[1]\n", ":1: expected a JSON object"), ("{", ":1: not JSON")],
-)
-def test_a_file_that_holds_no_states_is_refused(tmp_path, text, words):
-    path = tmp_path / "states.jsonl"
-    path.write_text(text)
-    with pytest.raises(UserError, match=words):
-        read_states(path, game("default"))
-    with pytest.raises(UserError, match="No such file"):
-        read_states(tmp_path / "none.jsonl", game("default"))
+    first, *_, last = (json.loads(line) for line in HUMAN.read_text().splitlines()[:4])
+    reached = [
+        {},
+        {"proposal_reward": None},
+        {"proposal_reward": 0},
+        {"proposal_reward": last["best_assignment_reward"]},
+    ]
+    known = [first["proposal_reward"] / first["best_assignment_reward"], None, 0.0, 1.0]
+    assert read_states(lines_of_people(tmp_path, *reached), game("default")).human == pytest.approx(known)
 
 
 # --- figures
 
 
-def test_figures_of_an_episode_are_those_counted_by_hand():
-    record, state = make_episode(ends_after=0, ends_with=Status.CONTEXT_LENGTH), board_state(0, 0)
-    view = state.view(0)
-    (reviewer, paper), score = next(
-        ((r, p), s) for r, row in enumerate(view) for p, s in enumerate(row) if s is not None
+def with_turns(*turns: dict) -> EpisodeRecord:
+    """An episode of these turns that ended without agreement."""
+    record = make_episode(ends_after=0, ends_with=Status.CONTEXT_LENGTH)
+    return type(record).model_validate(
+        record.model_dump() | {"turns": [{"finish_reason": "stop"} | one for one in turns]}
     )
+
+
+def said(seat: int, text: str, action: str = "message", **error: str) -> dict:
+    return {"seat": seat, "text": text, "action": action} | error
+
+
+def test_figures_of_an_episode_are_those_counted_by_hand():
+    state = board_state(0, 0)
+    reviewer, paper = map(int, np.argwhere(state.masks[0])[0])
     name, title = state.reviewers[reviewer].split()[0], state.papers[paper].split(":")[0]
-    turn = {"finish_reason": "stop"}
-    turns = [
-        {"seat": 0, "text": f"[message] {name} {title} {score}", "action": "message"} | turn,
-        {"seat": 1, "text": "[message] why? who?", "action": "message"} | turn,
-        {"seat": 0, "text": "hello", "action": "invalid", "error": "…", "error_kind": "no_tag"} | turn,
-        {"seat": 0, "text": "[propose] …", "action": "propose"} | turn,
-    ]
-    record = type(record).model_validate(record.model_dump() | {"turns": turns})
+    score = state.view(0)[reviewer][paper]
+    record = with_turns(
+        said(0, f"[message] {name} {title} {score}"), said(1, "[message] why? who?"),
+        said(0, "hello", "invalid", error="…", error_kind="no_tag"), said(0, "[propose] …", "propose"),
+    )  # fmt: skip
     both, first = figures_of(record, 0, 1), figures_of(record, 0)
     assert both["messages"] == (2, 1)
     assert first["messages"] == (1, 1)
@@ -201,6 +189,8 @@ def test_figures_of_an_episode_are_those_counted_by_hand():
     assert both["reward_if_agreed"] == (0, 0)
     assert first["reward_seat_0"] == (0, 1)
     assert first["reward_seat_1"] == (0, 0)
+    twice = with_turns(*(said(0, f"[message]{name} {title} {score + more}") for more in (0, 1)))
+    assert figures_of(twice, 0)["told"][0] == 1, "told twice differently, a number counts once"
 
 
 @settings(max_examples=40)
@@ -215,15 +205,24 @@ def test_figures_of_any_episode_fit_together(group, number):
     assert 0 <= figures["told"][0] <= figures["told"][1]
     assert figures["reward_if_agreed"][0] == figures["reward"][0]
     for name in ("messages", "illegal", "words", "proposals", "questions", "told"):
-        halves = [figures_of(record, seat)[name] for seat in (0, 1)]
-        assert figures[name][0] == sum(half[0] for half in halves)
+        assert figures[name][0] == sum(figures_of(record, seat)[name][0] for seat in (0, 1))
 
 
 def test_episodes_lost_to_the_engine_are_counted_but_in_no_figure():
-    records = [make_episode(0, 0), make_episode(0, 1, ends_after=1, ends_with=Status.ENGINE_FAILURE)]
-    tally = Tally(game(), 1, Seating.BOTH).add(records)
+    played, lost = make_episode(0, 0), make_episode(0, 1, ends_after=1, ends_with=Status.ENGINE_FAILURE)
+    tally = Tally(game(), 1, Seating.BOTH).add([played, lost])
     assert tally.statuses["engine_failure"] == 1
-    assert tally.totals().intervals()["reward"].value == records[0].outcome.normalized_reward
+    assert tally.totals().intervals()["reward"].value == played.outcome.normalized_reward
+    with pytest.raises(EngineError, match="every episode was lost"):
+        Tally(game(), 1, Seating.BOTH).add([lost]).totals()
+
+
+@pytest.mark.parametrize(
+    ("seating", "seats"),
+    [(Seating.BOTH, [(0, 1, 2)] * 4), (Seating.EITHER, [(0,), (1,), (2,), (0,)]), (Seating.FIRST, [(0,)] * 4)],
+)
+def test_the_seats_of_the_evaluated_player_follow_from_the_number_of_the_episode(seating, seats):
+    assert [seating.seats(episode, 3) for episode in range(4)] == seats
 
 
 # --- scripted players, and the reference lines that they reach
@@ -240,11 +239,21 @@ def test_scripted_partners_play_as_the_references_say(tmp_path):
     assert value(sharing, "told") == pytest.approx(0.5, abs=0.05), "seat 0 tells all, seat 1 nothing"
 
 
-@pytest.mark.parametrize("players", [("policy",), ("random", "policy")])
-def test_policy_is_no_name_of_a_player_where_nothing_is_trained(players):
-    with pytest.raises(UserError, match="'policy' is no player here: name a checkpoint's folder"):
-        check_names(config(), players)
+def test_policy_is_no_name_of_a_player_where_nothing_is_trained():
+    for players in (("policy",), ("random", "policy")):
+        with pytest.raises(UserError, match="'policy' is not allowed here; give a checkpoint folder"):
+            check_names(config(), players)
     check_names(config(), ["random", "data/tiny_model", "chat"])
+
+
+def test_of_two_checkpoints_the_first_is_recorded_as_the_policy_and_each_seating_is_an_episode(tmp_path):
+    names = ("data/tiny_model", "data/tiny_shy_model")
+    for first, second in (names, names[::-1]):
+        pairing = Pairing(first, second, four_states(), tmp_path / "games.jsonl", episodes=3, both_seatings=True)
+        task = pairing.task(config())
+        assert (task.policy.checkpoint, task.num_episodes) == (first, 4 * 3 * 2)
+    planned = plan_crossplay(config(), ["random", "own-view", "sharing"], four_states(), 2, tmp_path)
+    assert f": {3 * 3 * 4 * 2} episodes to " in planned
 
 
 def test_both_seatings_are_played_and_only_the_evaluated_players_words_count(tmp_path):
@@ -262,8 +271,8 @@ def test_both_seatings_are_played_and_only_the_evaluated_players_words_count(tmp
 
 def test_muted_messages_say_nothing(tmp_path):
     loud, job = evaluate("sharing", tmp_path / "loud", count=50, episodes=1)
-    settings_ = load_config("tiny", {"game.mute": True})
-    quiet = asyncio.run(run_evaluate(settings_, EvaluationJob("sharing", job.states, tmp_path / "quiet", episodes=1)))
+    muted = load_config("tiny", {"game.mute": True})
+    quiet = asyncio.run(run_evaluate(muted, EvaluationJob("sharing", job.states, tmp_path / "quiet", episodes=1)))
     assert value(loud, "reward") == 1
     assert value(quiet, "reward") < 0.85
     assert value(quiet, "told") > 0, "it still speaks; nobody hears it"
@@ -299,26 +308,29 @@ def test_two_evaluations_of_the_same_states_are_compared_in_pairs(tmp_path):
     _, better = evaluate("sharing", tmp_path / "sharing", count=80)
     difference = compare_with(config(), better, worse.output)["scripted"]["reward"]
     assert 0.2 < difference.low < difference.value < difference.high < 0.5
-    _, other = evaluate("random", tmp_path / "fewer", count=79)
-    with pytest.raises(UserError, match="not comparable"):
-        compare_with(config(), better, other.output)
-    _, opposed = evaluate("sharing", tmp_path / "opposed", partner="silent", count=80)
-    with pytest.raises(UserError, match="not comparable"):
-        compare_with(config(), opposed, better.output)
-    with pytest.raises(UserError, match="no finished evaluation"):
-        compare_with(config(), better, tmp_path / "nothing")
 
 
-def test_a_number_told_twice_differently_counts_once():
-    record, state = make_episode(ends_after=0, ends_with=Status.CONTEXT_LENGTH), board_state(0, 0)
-    reviewer, paper = map(int, np.argwhere(state.masks[0])[0])
-    name, title = state.reviewers[reviewer].split()[0], state.papers[paper].split(":")[0]
-    score = state.view(0)[reviewer][paper]
-    said = [f"[message]{name} {title} {score}", f"[message] so {name} {title} {score + 1}?"]
-    turns = [{"seat": 0, "text": text, "action": "message", "finish_reason": "stop"} for text in said]
-    figures = figures_of(type(record).model_validate(record.model_dump() | {"turns": turns}), 0)
-    assert figures["told"][0] == 1
-    assert figures["words"][0] == 7
+@pytest.mark.parametrize(
+    ("change", "may"),
+    [
+        *(({name: "x"}, True) for name in ("model", "weights.0", "policy.weights", "engine.kind", "states")),
+        *(({name: 7}, True) for name in ("game.mute", "evaluate.num_states", "evaluate.state_seed")),
+        ({"first": "b", "second": "b"}, True),
+        ({"first": "b"}, False),
+        *(({name: 7}, False) for name in ("episodes", "both_seatings", "game.size", "contents of states")),
+    ],
+)  # fmt: skip
+def test_evaluations_may_differ_by_the_evaluated_player_and_by_muting_alone(change, may):
+    alone = {"first": "a", "second": "a", "weights.1": None, "episodes": 2, "game.size": 3}
+    assert comparable(alone, alone | change) == comparable(alone | change, alone) == may
+
+
+@pytest.mark.parametrize(
+    ("partner", "same"), [({}, True), ({"second": "p", "weights.1": "w"}, True), ({"weights.1": "v"}, False)]
+)
+def test_a_checkpoint_as_partner_is_its_contents_and_not_its_path(partner, same):
+    one = {"first": "a", "second": "b", "weights.1": "w", "episodes": 2}
+    assert comparable(one, one | partner) == same
 
 
 @pytest.mark.long
@@ -335,15 +347,14 @@ def test_cross_play_fills_the_matrix_for_both_seatings(tmp_path):
 
 
 def test_each_evaluation_has_a_folder_of_its_own():
-    names = {
-        default_folder("data/x/iter_1/checkpoint", "self", None, config()),
-        default_folder("data/x/iter_2/checkpoint", "self", None, config()),
-        default_folder("data/x/iter_2/checkpoint", "sharing", None, config()),
-        default_folder("data/x/iter_2/checkpoint", "self", HUMAN, config()),
-        default_folder("data/x/iter_2/checkpoint", "self", None, load_config("tiny", {"game.mute": True})),
-    }
-    assert len(names) == 5
-    assert all(folder.parent == Path("data/evaluations") for folder in names)
+    muted, player = load_config("tiny", {"game.mute": True}), "data/x/iter_1/checkpoint"
+    folders = [
+        default_folder(player, "self", None, config()), default_folder(player, "self", None, config(), first_only=True),
+        default_folder("data/x/iter_2/checkpoint", "self", None, config()), default_folder(player, "self", None, muted),
+        default_folder(player, "sharing", None, config()), default_folder(player, "self", HUMAN, config()),
+    ]  # fmt: skip
+    assert len({*folders}) == len(folders)
+    assert all(folder.parent == Path("data/evaluations") for folder in folders)
 
 
 def test_a_player_can_hold_the_first_seat_in_all_episodes(tmp_path):

@@ -26,14 +26,25 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_it_is_a_whole_model(tmp_path, saved):
-    export(str(saved), str(TINY), str(tmp_path / "checkpoint"), "bfloat16")
-    check_checkpoint(str(tmp_path / "checkpoint"))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_that_have_the_dtype_are_not_written_a_second_time(tmp_path, saved, dtype):
+    """The checkpoint stays when the save is removed."""
+    before = load_file(saved / "model.safetensors")
+    (own,) = {str(tensor.dtype).removeprefix("torch.") for tensor in before.values()}
+    export(str(saved), str(TINY), str(tmp_path / "checkpoint"), dtype)
+    file = tmp_path / "checkpoint" / "model.safetensors"
+    assert file.samefile(saved / "model.safetensors") == (dtype == own)
+    shutil.rmtree(saved)
+    after = load_file(file)
+    assert after.keys() == before.keys()
+    assert all(str(after[name].dtype) == f"torch.{dtype}" for name in after)
+    assert all(after[name].equal(before[name].to(after[name].dtype)) for name in after)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 3.4e38])
 def test_weights_that_are_not_finite_do_not_replace_the_checkpoint_before(tmp_path, saved, number):
     export(str(saved), str(TINY), str(tmp_path / "checkpoint"), "float32")
+    check_checkpoint(str(tmp_path / "checkpoint"))
     before = contents(tmp_path / "checkpoint")
     tensors = load_file(saved / "model.safetensors")
     tensors["model.norm.weight"][3] = number  # the last of them is too large for bfloat16

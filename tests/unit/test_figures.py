@@ -10,10 +10,11 @@ import selfplay_pipeline
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.figures import Figure
+from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import all_games, game_named
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.summary import Played, Summary
-from selfplay_pipeline.metrics.figures import FIGURES, figures_of, rows_of, summarised
+from selfplay_pipeline.metrics.figures import FIGURES, figures_of, measure, rows_of, summarised
 from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.report.questions.analysis import records_of
 from selfplay_pipeline.report.questions.records import FIGURES as ASKED
@@ -40,12 +41,10 @@ def test_a_label_is_written_once():
 
 @pytest.mark.parametrize("game", all_games(), ids=lambda game: game.name)
 def test_a_name_is_given_once(game):
-    names = [figure.name for figure in (*FIGURES, *game.figures)]
-    keys = [figure.summary for figure in figures_of(game).values() if figure.summary]
-    labels = [figure.label for figure in figures_of(game).values()]
-    assert len(set(names)) == len(names)
-    assert len(set(keys)) == len(keys)
-    assert len(set(labels)) == len(labels)
+    figures = figures_of(game).values()
+    for names in ([one.name for one in (*FIGURES, *game.figures)], [one.label for one in figures],
+                  [one.summary for one in figures if one.summary]):  # fmt: skip
+        assert len(set(names)) == len(names)
 
 
 def test_only_metrics_and_games_define_figures():
@@ -112,12 +111,12 @@ def test_groups_without_signal_are_the_same_everywhere(records, played, tmp_path
     assert read_data([tmp_path / "train.parquet"]).signal == signal
 
 
-def test_a_group_of_one_episode_has_no_signal():
-    assert Signal.of([[0.5], [0.5, 0.5], [0.5, 0.6]]) == Signal(groups=3, without=2)
-
-
-def test_rewards_that_differ_by_less_than_a_millionth_are_alike():
-    assert Signal.of([[0.5, 0.5 + 1e-5], [0.5, 0.5 + 1e-7]]) == Signal(groups=2, without=1)
+@pytest.mark.parametrize(
+    ("rewards", "without"),
+    [([0.5], 1), ([0.5, 0.5], 1), ([0.5, 0.6], 0), ([0.5, 0.5, 0.5 + 1e-5], 0), ([0.5, 0.5 - 1e-7], 1)],
+)
+def test_a_group_has_a_signal_if_two_rewards_differ_by_a_millionth(rewards, without):
+    assert Signal.of([rewards, [0.0, 1.0]]) == Signal(groups=2, without=without)
 
 
 def test_a_figure_of_one_game_is_in_no_summary_of_another(records, monkeypatch):
@@ -130,6 +129,17 @@ def test_a_figure_of_one_game_is_in_no_summary_of_another(records, monkeypatch):
     assert "eyes_per_episode" in summarised(other)
     assert "eyes_per_episode" not in summary.figures
     assert "eyes" not in [figure.name for figure, _ in summary.shown]
+
+
+def test_a_message_is_repeated_where_one_of_the_seats_said_it_before_whatever_is_around_it():
+    said = [(0, "[message] a"), (1, "[message] a"), (0, "[message] a "), (0, "[message] b"), (1, "[propose] a")]
+    turns = [
+        {"seat": seat, "text": text, "action": text[1:].split("]")[0], "finish_reason": "stop"} for seat, text in said
+    ]
+    record = make_episode(ends_after=0)
+    record = type(record).model_validate(record.model_dump() | {"turns": turns})
+    for seats, repeated in (((0,), (1, 3)), ((1,), (0, 1)), ((0, 1), (2, 4))):
+        assert measure(Measured(game_named(record.game), record, seats))["repeated_messages"] == repeated
 
 
 def test_what_could_not_be_measured_has_no_figure_instead_of_a_zero(records):

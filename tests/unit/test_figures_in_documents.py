@@ -18,9 +18,9 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 MODES = ("sampled", "greedy")
-README, APART, HONEST, CREDIT, FILTERED, ONLINE, SHY = (
+README, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY = (
     "README.md",
-    *(f"docs/results/{name}.md" for name in ("apart", "honest", "turn-credit", "filtered", "online", "shy")),
+    *(f"docs/results/{name}.md" for name in ("apart", "fixed", "honest", "turn-credit", "filtered", "online", "shy")),
 )  # fmt: skip
 
 
@@ -66,7 +66,9 @@ def short(one: Interval) -> str:
 
 
 SELF, WARM, MUTED, PLACEBO = "self-play", "warm start", "muted", "placebo"
-apart, honest, longer, four = (Study(name) for name in ("learn_apart", "learn_honest", "learn_long", "learn_apart4"))
+apart, fixed, honest, longer, four = (
+    Study(name) for name in ("learn_apart", "learn_fixed", "learn_honest", "learn_long", "learn_apart4")
+)
 LINES = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game).wordless
 SILENCE, PASS, COUNTER = (LINES[name].value for name in ("silence", "pass", "counter"))
 
@@ -151,6 +153,19 @@ FIGURES: list[tuple[Any, ...]] = [
     (APART, "| its talk score | {} | {} |", *map(short, four.both(SELF, "talk_score"))),
     (APART, "a changed message in {} of its proposals, {:.3f}", four.follows(SELF), four.follows(WARM).value),
 
+    (FIXED, "silence line is {}", interval(fixed.results["references"]["silence"])),
+    (FIXED, "| warm start, reward | {} | {} |", *fixed.both(WARM)),
+    (FIXED, "| self-play, reward | {} | {} |", *fixed.both(SELF)),
+    (FIXED, "| self-play, messages swapped | {} | {} |", *fixed.both(SELF, part="swapped")),
+    (FIXED, "| worth of words, warm start | {} | {} |", *fixed.both(WARM, part="worth")),
+    (FIXED, "| worth of words, self-play | {} | {} |", *fixed.both(SELF, part="worth")),
+    (FIXED, "| muted as trained, reward | {} | {} |", *fixed.both(MUTED, part="muted")),
+    (FIXED, "| self-play minus muted | {:+} | {:+} |", *fixed.both(MUTED, part="below_self_play")),
+    (FIXED, "| placebo, its rise | {:+} | {:+} |", *fixed.both(PLACEBO, part="rise")),
+    (FIXED, "reaches {} sampled", fixed.of(MUTED, "sampled")),
+    (FIXED, "its words are worth {},", fixed.of(MUTED, "sampled", part="worth")),
+    (FIXED, "sampled play reaches {:.3f}", fixed.of(SELF, "sampled").low),
+    (FIXED, "({:.3f} after four)", fixed.results["curves"][SELF]["5"][1]["rewards"]["sampled"]),
     (HONEST, "| warm start, talk score | {} | {} |", *map(short, honest.both(WARM, "talk_score"))),
     (HONEST, "| self-play, talk score | {} | {} |", *map(short, honest.both(SELF, "talk_score"))),
     (HONEST, "| self-play, reward | {} | {} |", *honest.both(SELF)),
@@ -207,12 +222,12 @@ FIGURES: list[tuple[Any, ...]] = [
     (ONLINE, "it is {:.3f} against {:.3f}", (fmean(TRAINED) - WARM_STARTS[0]) / THOUSANDS,
      (PLAYED_ONLINE["after"] - PLAYED_ONLINE["before"]) / THOUSANDS),
 
-    *(("docs/evaluation.md", f"| `{player}` | {{}} |", scripted(player, "reward"))
+    *(("docs/results/silence.md", f"| `{player}` | {{}} |", scripted(player, "reward"))
       for player in ("random", "own-view")),
-    ("docs/evaluation.md", "| {:.3f} | | `own-view`", expected("random")),
-    ("docs/evaluation.md", "{:.1f} % | {:.3f} | | `sharing`", 100 * scripted("own-view", "optimal").value,
+    ("docs/results/silence.md", "| {:.3f} | | `own-view`", expected("random")),
+    ("docs/results/silence.md", "{:.1f} % | {:.3f} | | `sharing`", 100 * scripted("own-view", "optimal").value,
      expected("own_view")),
-    ("docs/evaluation.md", "| `sharing` | {0.value:.5f} [{0.low:.5f}, {0.high:.5f}] | {1:.1f} % |",
+    ("docs/results/silence.md", "| `sharing` | {0.value:.5f} [{0.low:.5f}, {0.high:.5f}] | {1:.1f} % |",
      scripted("sharing", "reward"), 100 * scripted("sharing", "optimal").value),
 ]  # fmt: skip
 COMMANDS = [

@@ -87,35 +87,34 @@ def test_files_that_only_have_such_a_name_make_a_folder_nobodys(tmp_path):
 
 @pytest.mark.parametrize("command", ["generate", "convert", "games", "evaluate", "crossplay"])
 def test_the_same_command_goes_on_in_its_own_folder(command, tmp_path):
-    for _ in range(2):
-        assert WRITERS[command](tmp_path / "folder").exit_code == 0
+    assert [WRITERS[command](tmp_path / "folder").exit_code for _ in range(2)] == [0, 0]
 
 
 def test_the_stages_of_an_iteration_share_a_folder(tmp_path):
-    for command in ("generate", "convert"):
-        assert WRITERS[command](tmp_path / "folder").exit_code == 0
+    assert [WRITERS[command](tmp_path / "folder").exit_code for command in ("generate", "convert")] == [0, 0]
     assert "/nowhere.parquet: no such file" in WRITERS["train"](tmp_path / "folder").stderr
 
 
 def test_other_arguments_are_refused_before_a_server_is_looked_for(tmp_path):
-    path = tmp_path / "games.jsonl"
-    assert selfplay("generate", *SCRIPTED, "--output", path).exit_code == 0
-    done = selfplay("generate", "--num-episodes", 2, "--server-url", "http://127.0.0.1:9", "--output", path)
-    assert done.exit_code == 2 and "was begun with " in done.stderr
-    write_json(tmp_path / "evaluation" / "sampled.args.json", {"first": "data/tiny_model", "episodes": 5})
-    done = selfplay(
-        "evaluate", "data/tiny_model", *FEW, "--server-url", "http://127.0.0.1:9", "--output", tmp_path / "evaluation"
+    games, evaluation, server = (
+        tmp_path / "games.jsonl",
+        tmp_path / "evaluation",
+        ("--server-url", "http://127.0.0.1:9"),
     )
-    assert done.exit_code == 2 and "was begun with " in done.stderr
+    assert selfplay("generate", *SCRIPTED, "--output", games).exit_code == 0
+    write_json(evaluation / "sampled.args.json", {"first": "data/tiny_model", "episodes": 5})
+    for command in (("generate", "--num-episodes", 2, "--output", games),
+                    ("evaluate", "data/tiny_model", *FEW, "--output", evaluation)):  # fmt: skip
+        done = selfplay(*command, *server)
+        assert done.exit_code == 2 and "was begun with " in done.stderr
 
 
 @pytest.mark.parametrize("command", ["report", "slime data"])
 def test_a_file_is_written_over_only_by_the_command_that_made_it(command, tmp_path):
     games, made = write_episodes(tmp_path / "games.jsonl", episodes()), tmp_path / "made"
-    call = {
-        "report": ("report", games),
-        "slime data": ("slime", "data", "--config", "tiny", "--num-states", 1),
-    }[command]
+    call = {"report": ("report", games), "slime data": ("slime", "data", "--config", "tiny", "--num-states", 1)}[
+        command
+    ]
     assert [selfplay(*call, "--output", made).exit_code for _ in range(2)] == [0, 0]
     before = content(tmp_path)
     refused = selfplay(*call, "--output", games)

@@ -31,14 +31,6 @@ def test_an_episode_is_a_row_with_the_values_of_its_record(path):
         assert (row.players, row.iteration, row.checkpoint) == ("policy, policy", 0, record.checkpoints[0])
 
 
-def test_the_rewards_of_groups_are_one_line(path):
-    means = episodes_frame(path).groupby("group_index").normalized_reward.mean()
-    records = list(read_episodes(path))
-    for group in range(4):
-        rewards = [record.outcome.normalized_reward for record in records if record.group_index == group]
-        assert means[group] == pytest.approx(sum(rewards) / len(rewards))
-
-
 def test_a_turn_is_a_row_and_a_legal_one_has_no_error(path):
     frame = turns_frame(path)
     assert {name: str(kind) for name, kind in frame.dtypes.items()} == TURNS

@@ -5,6 +5,7 @@ import gzip
 import json
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -49,14 +50,23 @@ def policy() -> TransformersEngine:
 class Flaky:
     """The real engine, which fails or stops the run at chosen requests."""
 
-    def __init__(self, fail_after: int, error: type[BaseException]) -> None:
-        self.left, self.error = fail_after, error
+    def __init__(self, error: type[BaseException], fails: Callable[[int, str], bool]) -> None:
+        """Takes the function that says of a request's number and session whether it fails."""
+        self.error, self.fails, self.requests = error, fails, 0
 
     async def generate(self, prompt_ids, params, *, session=""):
-        self.left -= 1
-        if self.left < 0:
+        self.requests += 1
+        if self.fails(self.requests, session):
             raise self.error("on purpose")
         return await policy().generate(prompt_ids, params, session=session)
+
+
+def works(number: int, session: str) -> bool:
+    return False
+
+
+def broken(number: int, session: str) -> bool:
+    return True
 
 
 def job(output: Path, **changes) -> GenerateJob:
@@ -70,11 +80,23 @@ def play(task: GenerateJob, players, states=None, on_episode=lambda report: None
         return asyncio.run(run_generate(task, game, states, lambda number: players))
 
 
-def run(task: GenerateJob, engine=None, *, context_length=1024):
-    # An engine of the event loop at hand, because its lock belongs to one.
-    engine = engine or Flaky(1_000_000, EngineError)
-    policy()._lock = asyncio.Lock()
-    return play(task, [PolicyPlayer(engine, tokenizer(), task.policy, context_length)] * 2)
+def run(task: GenerateJob, fails=works, error=EngineError, *, context_length=1024):
+    policy()._lock = asyncio.Lock()  # one of the event loop at hand
+    return play(task, [PolicyPlayer(Flaky(error, fails), tokenizer(), task.policy, context_length)] * 2)
+
+
+SILENT = [Scripted("silent")] * 2
+
+
+def run_silent(task: GenerateJob, on_episode=lambda report: None):
+    return play(task, SILENT, on_episode=on_episode)
+
+
+def ids_in(path: Path) -> list[str]:
+    return sorted(record.episode_id for record in read_episodes(path))
+
+
+ALL = [f"s0-g{group:06d}-p{episode}" for group in range(3) for episode in range(2)]
 
 
 def test_episodes_are_rounded_up_to_whole_groups_and_logged_with_their_groups(tmp_path):
@@ -90,15 +112,13 @@ def test_episodes_are_rounded_up_to_whole_groups_and_logged_with_their_groups(tm
 def test_stopped_and_started_again_nothing_is_played_twice_and_nothing_is_lost(tmp_path):
     path = tmp_path / "games.jsonl"
     with pytest.raises(BaseExceptionGroup):
-        run(job(path, max_concurrency=2), Flaky(12, MemoryError))
+        run(job(path, max_concurrency=2), lambda number, _: number > 12, MemoryError)
     finished = path.read_text()
     assert 0 < finished.count("\n") < 6
     with path.open("a") as file:
         file.write('{"episode_id": "torn')
     run(job(path))
-    assert path.read_text().startswith(finished)
-    ids = [record.episode_id for record in read_episodes(path)]
-    assert len(ids) == len(set(ids)) == 6
+    assert path.read_text().startswith(finished) and ids_in(path) == ALL
 
 
 def test_a_file_of_unknown_origin_is_refused(tmp_path):
@@ -108,37 +128,40 @@ def test_a_file_of_unknown_origin_is_refused(tmp_path):
         run(job(path))
 
 
-SILENT = [Scripted("silent")] * 2
+def of_line_3(**outcome):
+    """Change the outcome in line 3."""
+
+    def change(text: bytes) -> bytes:
+        lines = [json.loads(line) for line in text.splitlines()]
+        lines[2]["outcome"] |= outcome
+        return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+    return change
 
 
-def run_silent(task: GenerateJob, on_episode=lambda report: None):
-    return play(task, SILENT, on_episode=on_episode)
+NO_EPISODE = "its last line is not the beginning of a JSON object"
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (lambda text: text * 2, ":7: episode s0-g000000-p0 is in line 1 too"),
-        (
-            lambda text: text.replace(b'"group_index":1', b'"group_index":77'),
-            "s0-g000001-p0 is of state 77, episode 0, but this run plays states 0 to 2, 2 times each",
-        ),
-        (gzip.compress, "games.jsonl"),
-        (lambda text: b"\x89PNG", "its last line is not the beginning of a JSON object"),
-        (lambda text: text[:-40] + b"\0" * 9, "its last line is not the beginning of a JSON object"),
-        (lambda text: text + b"\0" * 9, "its last line is not the beginning of a JSON object"),
+        (lambda text: text.replace(b'"group_index":1', b'"group_index":3'),
+         "s0-g000001-p0 is of state 3, episode 0, but this run plays states 0 to 2, 2 times each"),
+        (lambda text: text.replace(b'"episode":1', b'"episode":2'), "is of state 0, episode 2, but"),
+        (gzip.compress, "games.jsonl"), (lambda text: b"\x89PNG", NO_EPISODE),
+        (lambda text: text[:-40] + b"\0" * 9, NO_EPISODE), (lambda text: text + b"\0" * 9, NO_EPISODE),
         (lambda text: text + b'{\n{"episode_id": "torn', ":7: "),
-        (lambda text: text[:100], ""),
+        (of_line_3(normalized_reward=1.5), ":3: field 'outcome.normalized_reward'"),
+        (of_line_3(status="engine_failure", score=0, normalized_reward=0, proposal=None),
+         ":3: field 'outcome.status': a lost episode is played again"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_a_file_of_these_episodes_is_refused_as_it_is(tmp_path, change, words):
     path = tmp_path / "games.jsonl"
     run_silent(job(path, max_concurrency=1))
     path.write_bytes(change(path.read_bytes()))
     before = path.read_bytes()
-    if not words:  # only the last line is torn
-        assert run_silent(job(path)).episodes == 6
-        return
     with pytest.raises(UserError) as refused:
         run_silent(job(path))
     assert words in str(refused.value) and "\n" not in str(refused.value)
@@ -178,48 +201,20 @@ def test_a_file_that_another_program_changes_meanwhile_is_no_success(tmp_path, c
         if report.done == episodes:
             change(path)
 
-    def told(error: BaseException) -> BaseException:
-        return told(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
-
-    with pytest.raises((FileChangedError, BaseExceptionGroup)) as caught:
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(FileChangedError, match=f"{path}: changed by another program"),
+        flatten_subgroups=True, allow_unwrapped=True,
+    ):  # fmt: skip
         run_silent(job(path, max_concurrency=1), interfere)
-    error = told(caught.value)
-    assert isinstance(error, FileChangedError) and f"{path}: changed by another program" in str(error)
     assert not summary_path.exists()
     assert run_silent(job(path)).episodes == 6
     assert ids_in(path) == ALL
 
 
-class Away(Flaky):
-    """The real engine, which fails a number of requests and then answers again."""
-
-    async def generate(self, prompt_ids, params, *, session=""):
-        self.left -= 1
-        if self.left >= 0:
-            raise self.error("away for a while")
-        return await policy().generate(prompt_ids, params, session=session)
-
-
-class Unlucky(Flaky):
-    """The real engine, which fails in one episode, whenever that is played."""
-
-    async def generate(self, prompt_ids, params, *, session=""):
-        if session.startswith(ALL[3]):
-            raise EngineError("on purpose")
-        return await policy().generate(prompt_ids, params, session=session)
-
-
-def ids_in(path: Path) -> list[str]:
-    return sorted(record.episode_id for record in read_episodes(path))
-
-
-ALL = [f"s0-g{group:06d}-p{episode}" for group in range(3) for episode in range(2)]
-
-
 def test_more_lost_episodes_than_allowed_stop_the_run_and_the_same_command_plays_them(tmp_path):
     path = tmp_path / "games.jsonl"
     with pytest.raises(BaseExceptionGroup) as caught:
-        run(job(path, max_failures=2, max_concurrency=1), Flaky(0, EngineError))
+        run(job(path, max_failures=2, max_concurrency=1), broken)
     assert "3 episodes were lost to the engine or the partner, the last to: on purpose" in str(
         caught.value.exceptions[0]
     )
@@ -230,7 +225,7 @@ def test_more_lost_episodes_than_allowed_stop_the_run_and_the_same_command_plays
 
 
 def test_episodes_lost_for_a_while_are_played_at_the_end_of_the_same_run(tmp_path):
-    summary = run(job(tmp_path / "games.jsonl", max_concurrency=1), Away(4, EngineError))
+    summary = run(job(tmp_path / "games.jsonl", max_concurrency=1), lambda number, _: number <= 4)
     assert ids_in(tmp_path / "games.jsonl") == ALL
     assert (summary.episodes, summary.failures) == (6, 0)
     assert "engine_failure" not in (tmp_path / "games.summary.json").read_text()
@@ -238,7 +233,7 @@ def test_episodes_lost_for_a_while_are_played_at_the_end_of_the_same_run(tmp_pat
 
 def test_what_is_lost_twice_is_counted_and_played_by_the_same_command(tmp_path):
     path = tmp_path / "games.jsonl"
-    summary = run(job(path), Unlucky(0, EngineError))
+    summary = run(job(path, max_failures=1), lambda _, session: session.startswith(ALL[3]))
     assert (summary.episodes, summary.failures) == (6, 1)
     assert json.loads((tmp_path / "games.summary.json").read_text())["statuses"]["engine_failure"] == 1
     kept = path.read_text()
@@ -247,29 +242,9 @@ def test_what_is_lost_twice_is_counted_and_played_by_the_same_command(tmp_path):
     assert ids_in(path) == ALL
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"normalized_reward": 1.5}, r"field 'outcome\.normalized_reward'"),
-        (
-            {"status": "engine_failure", "score": 0, "normalized_reward": 0, "proposal": None},
-            r"field 'outcome\.status': a lost episode is played again",
-        ),
-    ],
-)
-def test_a_line_that_no_run_leaves_is_named(tmp_path, changes, words):
-    path = tmp_path / "games.jsonl"
-    run_silent(job(path))
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[2]["outcome"] |= changes
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(UserError, match=rf"games\.jsonl:3: {words}"):
-        run_silent(job(path))
-
-
 def test_a_run_without_a_single_episode_is_no_success(tmp_path):
     with pytest.raises(EngineError, match=r"all 6 episodes were lost to the engine or the partner, the last to: "):
-        run(job(tmp_path / "games.jsonl", max_failures=16), Flaky(0, EngineError))
+        run(job(tmp_path / "games.jsonl", max_failures=16), broken)
     assert not (tmp_path / "games.summary.json").exists()
 
 
@@ -302,21 +277,16 @@ def test_ctrl_c_is_heard_while_a_state_is_sampled(tmp_path):
     assert ids_in(task.output) == []
 
 
-def test_a_state_is_sampled_once_for_all_episodes_of_its_group(tmp_path):
-    asked: list[int] = []
-    game = make_game(config().game)
-    play(
-        job(tmp_path / "games.jsonl"), SILENT, lambda number: asked.append(number) or game.sample_state(state_rng(0, 0))
-    )
+def test_a_state_is_sampled_once_for_all_episodes_of_its_group_and_its_error_ends_the_run(tmp_path):
+    asked, state = [], make_game(config().game).sample_state(state_rng(0, 0))
+    play(job(tmp_path / "games.jsonl"), SILENT, lambda number: asked.append(number) or state)
     assert sorted(asked) == [0, 1, 2]
 
-
-def test_a_state_that_cannot_be_sampled_ends_the_run_with_the_reason(tmp_path):
-    def states(number):
+    def fails(number):
         raise UserError("no such state")
 
     with pytest.raises(BaseExceptionGroup) as caught:
-        play(job(tmp_path / "games.jsonl"), SILENT, states)
+        play(job(tmp_path / "other.jsonl"), SILENT, fails)
     assert str(caught.value.exceptions[0]) == "no such state"
 
 

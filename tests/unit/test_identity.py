@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
+from command import selfplay
 from pydantic import create_model
-from typer.testing import CliRunner
 
-from selfplay_pipeline.cli import app
 from selfplay_pipeline.config import identity
 from selfplay_pipeline.config.identity import KNOWN, check_same, deciding, differences
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.training import TrainConfig
-from selfplay_pipeline.core import command_line
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.sections import FREE, Identity, Section, UsedBy
 from selfplay_pipeline.evaluate.pairing import Pairing
@@ -30,15 +28,6 @@ from selfplay_pipeline.train.offline import claim
 
 COMMANDS = ("generate", "evaluate", "iterate")
 """Whose runs the whole configuration is asked for; trainings have configurations of their own."""
-MESSAGE = (
-    r"was begun with generate\.max_new_tokens = \d+, now it is 9 \(option --max-new-tokens\); "
-    "give the earlier value, or another --output"
-)
-PLAYED = {
-    "generate": "generate --player random --player sharing --num-episodes 2 --episodes-per-state 2",
-    "evaluate": "evaluate random --num-states 2 --episodes 1",
-    "crossplay": "crossplay random sharing --num-states 2",
-}
 
 
 def changed(section: str, **fields) -> Config:
@@ -142,71 +131,61 @@ def test_fields_of_all_marks_are_decided_as_the_marks_say_and_a_fields_own_mark_
     assert named["iterate"] == plain | {"open.narrower", "used.narrower"}
 
 
-def selfplay(*arguments) -> str:
-    words = [word for argument in arguments for word in str(argument).split()]
-    done = CliRunner().invoke(app, [*words, "--config", "tiny"])
-    return " ".join(done.stderr.split())
+PLAYED = {
+    "generate": "generate --player random --player sharing --num-episodes 2 --episodes-per-state 2",
+    "evaluate": "evaluate random --num-states 2 --episodes 1",
+    "crossplay": "crossplay random sharing --num-states 2",
+}
 
 
 @pytest.mark.parametrize(
     ("command", "option", "words"),
     [
-        *((command, "--max-new-tokens 9", MESSAGE) for command in PLAYED),
+        *((command, "--max-new-tokens 9", r"generate\.max_new_tokens = \d+, now it is 9") for command in PLAYED),
         *(
-            (command, option, f"was begun with {words}; give the earlier value,")
+            (command, "--state-seed 3", r"evaluate\.state_seed = 0, now it is 3")
             for command in ("evaluate", "crossplay")
-            for option, words in (
-                ("--state-seed 3", r"evaluate\.state_seed = 0, now it is 3 \(option --state-seed\)"),
-                ("--num-states 3", r"evaluate\.num_states = 2, now it is 3 \(option --num-states\)"),
-                ("--states states.jsonl", r"states = 'held out', now it is 'a file' \(option --states\)"),
-            )
         ),
+        ("crossplay", "--num-states 3", r"evaluate\.num_states = 2, now it is 3"),
+        ("evaluate", "--states states.jsonl", r"states = 'held out', now it is 'a file'"),
     ],
 )
 def test_who_plays_says_what_differs_by_the_option_that_gave_it(command, option, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    state = make_game(load_config("tiny", {}).game).sample_state(state_rng(5, 0))
-    Path("states.jsonl").write_text(json.dumps(state.to_dict()) + "\n")
-    played = PLAYED[command], "--output", "games.jsonl" if command == "generate" else "folder"
-    selfplay(*played)
-    assert re.search(words, selfplay(*played, option))
+    game = make_game(load_config("tiny", {}).game)
+    states = Path("states.jsonl")
+    states.write_text(json.dumps(game.sample_state(state_rng(5, 0)).to_dict()) + "\n")
+    played = [*PLAYED[command].split(), "--output", "games.jsonl" if command == "generate" else "folder"]
+    selfplay(*played, "--config", "tiny")
+    said = " ".join(selfplay(*played, "--config", "tiny", *option.split()).stderr.split())
+    assert re.search(rf"was begun with {words} \(option {option.split()[0]}\); give the earlier value, or", said)
+    if "--states" in option:
+        played = ("evaluate", "random", "--config", "tiny", "--states", "states.jsonl", "--output", "of a file")
+        selfplay(*played)
+        states.write_text(json.dumps(game.sample_state(state_rng(6, 0)).to_dict()) + "\n")
+        assert "was begun with contents of states = " in " ".join(selfplay(*played).stderr.split())
 
 
-def test_a_file_of_states_that_has_changed_is_noticed(tmp_path):
-    game, file = make_game(load_config("tiny", {}).game), tmp_path / "states.jsonl"
-    for seed in (0, 1):
-        file.write_text(json.dumps(game.sample_state(state_rng(seed, 0)).to_dict()) + "\n")
-        said = selfplay("evaluate", "random", "--states", file, "--output", tmp_path / "folder")
-    assert "was begun with contents of states = " in said
-
-
-def test_so_do_trainings(tmp_path, monkeypatch):
-    monkeypatch.setitem(command_line.options, "generate.max_new_tokens", "--max-new-tokens")
-    monkeypatch.setitem(command_line.options, "train.learning_rate", "--learning-rate")
+def test_trainings_and_loops_go_on_from_any_folder_with_the_same_values_alone(tmp_path, monkeypatch):
     made = OnlineConfig(model="m", output=tmp_path, context_length=1024, **PLAYING)
-    claim(made, deciding(made, "train-online"))
-    free = made.model_copy(update={"epochs": 7, "save_every": 3})
-    claim(free, deciding(free, "train-online"))
-    with pytest.raises(UserError, match=MESSAGE):
-        claim(made, deciding(made, "train-online") | {"generate.max_new_tokens": 9})
     offline = TrainConfig(model="m", output=tmp_path / "offline", data=tmp_path)
-    claim(offline, deciding(offline, "train"))
-    with pytest.raises(
-        UserError, match=r"train\.learning_rate = 1e-06, now it is 1\.0 \(option --learning-rate\); give"
+    for training, command, key in (
+        (made, "train-online", "generate.max_new_tokens"),
+        (offline, "train", "learning_rate"),
     ):
-        claim(offline, deciding(offline, "train") | {"learning_rate": 1.0})
-
-
-def test_a_loop_goes_on_from_any_folder_with_what_comes_with_the_package_and_with_the_same_values(
-    tmp_path, monkeypatch
-):
+        claim(training, deciding(training, command))
+        free = training.model_copy(update={"save_every": 3})
+        claim(free, deciding(free, command))
+        with pytest.raises(UserError, match=rf"{re.escape(key)} = .*, now it is 9\.5"):
+            claim(training, deciding(training, command) | {key: 9.5})
     run = RunDirectory(tmp_path / "run")
     run.open(load_config("tiny", {}))
     monkeypatch.chdir(tmp_path)
     elsewhere = load_config("tiny", {})
     assert Path(str(elsewhere.model)).is_absolute()
     run.open(elsewhere)
-    assert re.search(MESSAGE, selfplay("iterate --dry-run --max-new-tokens 9 --output", run.path))
+    with pytest.raises(UserError, match=r"was begun with generate\.max_new_tokens = \d+, now it is 9"):
+        run.open(load_config("tiny", {"generate.max_new_tokens": 9}))
 
 
 def test_a_content_hash_that_is_unknown_makes_no_difference_and_the_name_does():

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factories import BOARD, POLICY, ByteTokenizer
+from factories import BOARD, POLICY, ByteTokenizer, make_episode
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
@@ -18,12 +18,15 @@ from selfplay_pipeline.games.base import MONITOR, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
+from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.metrics.figures import figures_of as figures_of_games
+from selfplay_pipeline.metrics.figures import measure
 from selfplay_pipeline.train.online import read_rows
-from selfplay_pipeline.train.online_figures import to_line
+from selfplay_pipeline.train.online_figures import figures_of, to_line
 from selfplay_pipeline.train.online_states import SCHEMA, write_games
 
 SPOKEN = MatchingConfig(size=3, max_score=9, scale_max=1, hard_factor=0, max_length=12, max_errors=3, prompts="default")
@@ -128,7 +131,7 @@ class TestRefusals:
             row["extra_info"]["split"] = "test"
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), test)
         said = self.train_online(tmp_path, "--games", str(tmp_path))
-        assert "test.parquet: its states are not those that a validation uses" in said
+        assert "test.parquet: its states are not validation states" in said
 
 
 @pytest.mark.long
@@ -173,23 +176,21 @@ def read_by(seat, chat, game, state, words) -> list[int]:
     return episode.seats[seat].stream.prompt()
 
 
-class TestFigures:
-    def test_ratios_are_put_together_and_verls_names_taken_off(self):
-        data = {
-            "val-core/dialop_matching_selfplay/reward/mean@1": 0.4,
-            "val-aux/num_turns/min": 2,
-            "selfplay/told": 1.0,
-            "selfplay/per_told": 2.0,
-            "actor/pg_loss": 0.25,
-            "actor/nothing": float("nan"),
-            "note": "text",
-        }
-        held_out = {"reward": 0.5, "told": 3.0, "per_told": 4.0, "reward_if_agreed": 0.0, "per_reward_if_agreed": 0.0}
-        assert to_line(3, data, held_out) == {
-            "step": 3,
-            "held_out/reward": 0.5,
-            "held_out/told": 0.75,
-            "held_out/reward_if_agreed": None,
-            "selfplay/told": 0.5,
-            "actor/pg_loss": 0.25,
-        }
+def test_ratios_of_figures_are_put_together_and_verls_names_taken_off():
+    data = {
+        "val-core/dialop_matching_selfplay/reward/mean@1": 0.4, "val-aux/num_turns/min": 2, "selfplay/told": 1.0,
+        "selfplay/per_told": 2.0, "actor/pg_loss": 0.25, "actor/nothing": float("nan"), "note": "text",
+    }  # fmt: skip
+    held_out = {"reward": 0.5, "told": 3.0, "per_told": 4.0, "reward_if_agreed": 0.0, "per_reward_if_agreed": 0.0}
+    assert to_line(3, data, held_out) == {
+        "step": 3, "held_out/reward": 0.5, "held_out/told": 0.75, "held_out/reward_if_agreed": None,
+        "selfplay/told": 0.5, "actor/pg_loss": 0.25,
+    }  # fmt: skip
+
+
+def test_figures_of_an_episode_become_those_of_a_validation():
+    game, record = MatchingGame(BOARD), make_episode(3)
+    line = to_line(0, {}, figures_of(record, game))
+    for name, (above, below) in measure(Measured(game, record, (0, 1))).items():
+        expected = (above / below if below else None) if figures_of_games(game)[name].below else float(above)
+        assert name == "reward" or line[f"held_out/{name}"] == pytest.approx(expected), name

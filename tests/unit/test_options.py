@@ -40,20 +40,13 @@ def test_every_key_is_explained_in_a_sentence(key):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_names_keys_that_there_are_and_shows_each(name):
+def test_a_command_names_keys_that_there_are_and_shows_each_under_an_option_of_its_own(name):
     command = COMMANDS[name]
-    for given in command.names:
-        assert given in KEYS or any(key.startswith(f"{given}.") for key in KEYS), given
+    taken = [{key for key in KEYS if key == given or key.startswith(f"{given}.")} for given in command.names]
+    assert all(taken) and len(set().union(*taken)) == len(command.keys), "no two keys have the same option"
     shown = " ".join(selfplay(name, "--help").stdout.split())
     for key in command.keys.values():
         assert f"{key.option} " in shown and key.help.split()[0] in shown
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_no_two_keys_of_a_command_have_the_same_option(name):
-    names = COMMANDS[name].names
-    taken = [key for key in KEYS if any(key == given or key.startswith(f"{given}.") for given in names)]
-    assert len(taken) == len(COMMANDS[name].keys)
 
 
 class Hurried(GenerateConfig):
@@ -97,34 +90,21 @@ def test_a_new_field_is_an_option_a_help_and_a_comment(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("generate: {num_episode: 8}", r":1: key 'generate\.num_episode': there is no such key; did you mean "
-                                       r"`num_episodes`\?"),
-        ("temperatur: 1", r":1: key 'temperatur': there is no such key; `selfplay config` prints all keys"),
-        ("num_states: 9", r"there is no such key; did you mean `evaluate.num_states`\?"),
-        (
-            "max_concurrency: 1",
-            r"there is no such key; did you mean `generate.max_concurrency` or `partner.max_concurrency`\?",
-        ),
-        ("generat: {}", r"there is no such key; did you mean `generate`\?"),
-        ("engine: {server_url: http://x}", r"server_url': expected a list, found the text .http://x.; write it"),
-        ("train: {loggers: [console, stone]}", r"'train\.loggers': expected console, tensorboard or wandb, found the"),
-        ("generate: {num_episodes: many}", r"expected a whole number, found the text 'many'"),
-        ("generate: {num_episodes: 0}", r"expected at least 1, found 0"),
-        ("generate: {temperature: [1]}", r"expected a number, found a list"),
-        ("generate: {thinking: 7}", r"expected true or false, found 7"),
-        ("generate: 5", r"key 'generate': expected keys and values, found 5"),
-        ("generate: {num_episodes: null}", r"num_episodes': expected a whole number, found nothing"),
-        ("iterate: {partner: 5}", r"expected a text, found 5"),
-        ("train: {learning_rate: 0}", r"expected a number above 0, found 0"),
+        ("generate: {num_episode: 8}", "'generate.num_episode': there is no such key; did you mean `num_episodes`?"),
+        ("temperatur: 1", "'temperatur': there is no such key; `selfplay config` prints all keys"),
+        ("max_concurrency: 1", "did you mean `generate.max_concurrency` or `partner.max_concurrency`?"),
+        ("engine: {server_url: http://x}", "'engine.server_url': expected a list, found the text 'http://x'; write it"),
+        ("train: {loggers: [console, stone]}", "'train.loggers': expected console, tensorboard or wandb, found the"),
+        ("generate: {num_episodes: 0}", "expected at least 1, found 0"),
+        ("generate: {temperature: [1]}", "expected a number, found a list"),
+        ("generate: {thinking: 7}", "expected true or false, found 7"),
+        ("generate: 5", "key 'generate': expected keys and values, found 5"),
+        ("generate: {num_episodes: null}", "num_episodes': expected a whole number, found nothing"),
+        ("iterate: {partner: 5}", "expected a text, found 5"),
+        ("train: {learning_rate: 0}", "expected a number above 0, found 0"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_in_a_file_is_said_in_plain_words(tmp_path, text, words):
     (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=r":1: .*" + re.escape(words)):
         load_config(str(tmp_path / "run.yaml"), {})
-
-
-def test_a_switch_of_a_file_can_be_put_off_again(tmp_path):
-    (tmp_path / "run.yaml").write_text("game: {mute: true}\n")
-    command = ("evaluate", "random", "--config", str(tmp_path / "run.yaml"), "--num-states", "2", "--dry-run")
-    assert ["mute" in selfplay(*command, *further).stdout for further in ((), ("--no-mute",))] == [True, False]

@@ -14,11 +14,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from test_asking import dialogue
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.shipped import GAMES, as_listed, shipped
-from selfplay_pipeline.report.questions.records import log_step
 
 PACKAGE = Path("selfplay_pipeline")
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text())["project"]
@@ -62,13 +60,8 @@ def test_whatever_is_declared_is_locked_in_a_version_that_is_asked_for(lock, ext
     pins = locked(lock)
     for requirement in declared(PROJECT["dependencies"], *extras):
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
-
-
-def test_both_locks_have_the_same_sglang_and_verl():
-    pins = locked("cpu")
     asked = {canonicalize_name(requirement.name): requirement.specifier for requirement in declared(GPU)}
-    for name in ("sglang", "verl", "transferqueue"):
-        assert asked[name].contains(pins[name]), name
+    assert all(asked[name].contains(pins[name]) for name in ("sglang", "verl", "transferqueue")), "on both the same"
 
 
 def test_the_lock_for_gpus_is_the_one_that_was_installed_and_tried():
@@ -78,13 +71,11 @@ def test_the_lock_for_gpus_is_the_one_that_was_installed_and_tried():
 
 
 def test_what_is_shipped_is_found_from_any_folder_and_what_lies_there_comes_first(tmp_path, monkeypatch):
-    assert shipped("data/tiny_model") == load_config("tiny", {}).model == "data/tiny_model"
     models, bargains = GAMES / "matching" / "data", GAMES / "bargaining" / "data" / "tiny_bargaining_model"
-    assert Path("data/tiny_model").resolve() == models / "tiny_model"
+    assert shipped("data/tiny_model") == load_config("tiny", {}).model == "data/tiny_model"
     assert shipped("data/tiny_bargaining_model") == load_config("tiny_bargaining", {}).model == str(bargains)
     monkeypatch.chdir(tmp_path)
     assert shipped("./data/tiny_model/") == load_config("tiny", {}).model == str(models / "tiny_model")
-    assert load_config("tiny_shy", {}).model == str(models / "tiny_shy_model")
     assert shipped("data/dialop/optimization_human.jsonl") == str(models / "dialop" / "optimization_human.jsonl")
     for other in ("data/none", "data/../data/tiny_model", "tiny_model", "", "Qwen/Qwen2.5-7B-Instruct", "x" * 5000):
         assert shipped(other) == other
@@ -114,16 +105,12 @@ def test_scripted_players_and_looking_at_what_there_is_need_no_extra(tmp_path):
     providers = packages_distributions()
     extras = {canonicalize_name(requirement.name) for requirement in declared(MODELS, GPU)}
     modules = [name for name, given in providers.items() if extras & {canonicalize_name(one) for one in given}]
-    for step in range(2):
-        log_step(tmp_path / "log", step, [dialogue(step, group) for group in range(6)])
     for command in (
         "generate --config tiny --player random --player sharing --num-episodes 8 --output episodes.jsonl",
-        "evaluate sharing --config tiny --num-states 4 --output evaluation",
         "evaluate own-view --config default --states data/dialop/optimization_human.jsonl --episodes 1 --output people",
         "crossplay sharing random --config tiny --num-states 4",
-        "report evaluation",
+        "report people",
         "show episodes.jsonl",
-        "questions log",
         "slime data --config tiny --num-states 4",
     ):
         program = WITHOUT_EXTRAS.format(modules=modules, arguments=command.split())
@@ -144,15 +131,3 @@ def test_a_wheel_holds_every_file_of_the_package_and_weighs_little(tmp_path):
     files = {str(path.relative_to(source)) for path in (source / PACKAGE).rglob("*") if path.is_file()}
     assert files == {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert wheel.stat().st_size < 20e6
-
-
-def test_the_image_has_what_the_page_says_and_installs_what_the_lock_says():
-    """Its steps are `make setup`, which `bin/check_gpu_lock.sh` tests, and packages of the system."""
-    steps = re.sub(r"^#.*\n", "", Path("Dockerfile").read_text(), flags=re.MULTILINE)
-    assert re.match(r"FROM nvidia/cuda:13\.0\.\d+-devel-ubuntu24\.04\n", steps)
-    install, make = re.findall(r"^RUN (.+)$", steps, re.MULTILINE)
-    assert make == "make setup DEVICE=gpu VENV=/opt/selfplay"
-    page = Path("docs/gpus-and-clusters.md").read_text()
-    for package in ("g++-13", "libnuma1"):
-        assert package in install and package.replace("-", " ") in page
-    assert "ENV PATH=/opt/selfplay/bin:$PATH" in steps and 'ENTRYPOINT ["selfplay"]' in steps

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from command import selfplay
-from factories import byte_chat
+from factories import byte_chat, make_episodes, write_episodes
 
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.games.matching import humans
@@ -55,6 +55,14 @@ def test_people_speak_their_own_words_from_their_own_view(records: list[EpisodeR
     assert one.turns[0].seat == 0 and one.state.scales[0] == pytest.approx(6.2648, abs=1e-4)
 
 
+def test_the_file_takes_the_place_of_no_other_one(tmp_path: Path) -> None:
+    ours = write_episodes(tmp_path / "games.jsonl", make_episodes(1, 1))
+    before = ours.read_bytes()
+    assert selfplay("humans", "--output", str(ours)).returncode == 2 and ours.read_bytes() == before
+    for _ in "written", "written anew":
+        assert selfplay("humans", "--output", str(tmp_path / "humans.jsonl")).returncode == 0
+
+
 @pytest.mark.long
 def test_both_seats_of_all_134_become_rows_to_imitate(records: list[EpisodeRecord]) -> None:
     rows = [row for record in records for row in replay(record, MatchingGame(), byte_chat())]
@@ -92,20 +100,3 @@ def test_what_is_kept_of_what_people_did(log: list, kept: list[int], left_out: d
     turns, counted = humans.turns_of(log)
     assert [entry for turn in turns for entry in turn] == [log[number] for number in kept]
     assert counted == left_out
-
-
-def test_the_file_may_lie_beside_other_episodes_but_never_in_their_place(tmp_path: Path) -> None:
-    ours = tmp_path / "selfplay_games.jsonl"
-    selfplay("generate", "--config", "tiny", "--player", "random", "--num-episodes", "8", "--output", str(ours))
-    before = ours.read_bytes()
-    refused = selfplay("humans", "--output", str(ours))
-    assert refused.returncode == 2 and "did not write; give another --output" in refused.stderr
-    assert ours.read_bytes() == before
-    for _ in "written", "written anew":
-        assert selfplay("humans", "--output", str(tmp_path / "humans.jsonl")).returncode == 0
-
-
-def test_where_nobody_played_one_line_says_so(tmp_path: Path) -> None:
-    done = selfplay("humans", "--config", "tiny", "--output", str(tmp_path / "out.jsonl"))
-    assert done.returncode == 2 and "no people are known to have played matching" in done.stderr
-    assert not (tmp_path / "out.jsonl").exists()

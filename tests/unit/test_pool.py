@@ -12,6 +12,7 @@ from tenacity import wait_none
 from test_client import PARAMS
 from test_shared_gpu import SGLang
 
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config, EngineConfig
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
@@ -19,6 +20,7 @@ from selfplay_pipeline.engines import client, server_lock
 from selfplay_pipeline.engines.pool import EnginePool, engine_for, log_name, plan
 from selfplay_pipeline.engines.server_lock import ServerLock
 from selfplay_pipeline.engines.types import Engine, EngineError
+from selfplay_pipeline.generate.seats import check_seats
 
 FOURTH = "selfplay_pipeline/games/bargaining/data/tiny_bargaining_model"
 A, B, C = (f"data/tiny{kind}_model" for kind in ("", "_honest", "_shy"))
@@ -67,16 +69,28 @@ def test_attached_servers_are_divided_among_checkpoints_in_the_order_of_their_lo
     assert groups == attached(URLS[::-1], at_once), "whatever order they are named in"
 
 
+def test_two_names_of_one_server_have_one_lock():
+    named = ("http://localhost", "http://127.0.0.1:80", "https://localhost", "https://127.0.0.1:443")
+    http, same, https, also = (ServerLock(url).path for url in named)
+    assert http == same != https == also
+    others = {ServerLock(url).path for url in ("http://localhost:81", "http://localhost/v1", "http://127.0.0.2:80")}
+    assert len(others | {http, https}) == 5
+
+
 @pytest.mark.parametrize(
     ("urls", "at_once", "number"),
     [(URLS[:1], 2, "1 is given"), (URLS[:2], 3, "2 are given"), ([URLS[0], "http://localhost:29995"], 2, "1 is given")],
     ids=["two of one", "three of two", "two names of one"],
 )
 def test_attached_servers_that_are_fewer_than_the_checkpoints_are_refused(urls, at_once, number):
-    with pytest.raises(UserError) as caught:
-        EnginePool(Config(engine=EngineConfig(server_url=urls)), Path("logs"), at_once=at_once)
-    for words in (f"--server-url: each of the {at_once} checkpoints", "needs a server of its own", number, "leave out"):
-        assert words in str(caught.value)
+    config = Config(engine=EngineConfig(server_url=urls))
+    words = f"--server-url: each of the {at_once} checkpoints .* needs a server of its own.*{number}.*leave out"
+    with pytest.raises(UserError, match=words):
+        EnginePool(config, Path("logs"), at_once=at_once)
+    players = ["policy", B, C][:at_once]
+    with pytest.raises(UserError, match=words):
+        check_seats(load_config("tiny", {"engine.server_url": urls}), A, players)
+    check_seats(load_config("tiny", {"engine.server_url": URLS[:at_once]}), A, players)
 
 
 @pytest.mark.parametrize(

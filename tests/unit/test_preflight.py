@@ -1,5 +1,6 @@
 """What the machine or the model cannot do is refused in one line before anything starts, in dry runs too."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,50 @@ def test_checkpoints_that_do_not_fit_a_gpu_at_the_same_time_are_refused(tmp_path
     assert_refused(done, "and 2 checkpoints at the same time leave 0.0 GB for each (engine.memory_fraction / 2)")
 
 
-@pytest.mark.parametrize("command", PLAY)
-def test_copies_on_cpus_are_not_asked_for_gpus(tmp_path, command):
-    assert run(tmp_path, command, "--device", "cpu", engine={"data_parallel": 2}).returncode == 0
+@pytest.mark.parametrize("options", [(*CUDA, "--server-url", "http://127.0.0.1:1"), ("--device", "cpu")])
+def test_attached_servers_and_copies_on_cpus_are_not_asked_for_gpus(tmp_path, two_gpus, options):
+    assert run(tmp_path, "generate", *options, engine={"data_parallel": 3}).returncode == 0
 
 
-def test_servers_that_are_attached_to_are_not_asked_for_gpus(tmp_path, two_gpus):
-    url = ("--server-url", "http://127.0.0.1:1")
-    assert run(tmp_path, "generate", *CUDA, *url, engine={"data_parallel": 3}).returncode == 0
+# --- a logger without a login
+
+
+KEY = "0123456789" * 4
+TRAINING = {
+    "train": ("train", "train.parquet"), "imitate": ("imitate", "games.jsonl"), "train-online": ("train-online",),
+    "iterate": ("iterate",),
+}  # fmt: skip
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """An empty home and working directory, and an environment without a key."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")] + ["NETRC"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", TRAINING)
+def test_every_command_that_trains_looks_for_the_login_first(alone, command):
+    done = selfplay(*TRAINING[command], "--output", "out", "--logger", "wandb")
+    assert_refused(done, "selfplay: --logger wandb: no API key is there; run `wandb login`, or set WANDB_API_KEY")
+    assert not [path for path in (alone / "out").glob("*") if not path.name.startswith(".")]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("source", ["offline", "key", "netrc", "wandb offline", "damaged key"])
+def test_a_key_or_offline_writing_is_enough(alone, monkeypatch, source):
+    if source == "netrc":
+        (alone / ".netrc").write_text(f"machine api.wandb.ai\n login user\n password {KEY}\n")
+    elif source == "wandb offline":
+        (alone / "wandb").mkdir()
+        (alone / "wandb" / "settings").write_text("[default]\nmode = offline\n")
+    else:
+        variables = {"offline": ("WANDB_MODE", "offline"), "key": ("WANDB_API_KEY", KEY)}
+        monkeypatch.setenv(*variables.get(source, ("WANDB_API_KEY", "x")))
+    later = "--logger wandb: WANDB_API_KEY invalid" if source == "damaged key" else "train.parquet: no such file"
+    done = selfplay(*TRAINING["train"], "--logger", "wandb")
+    assert done.returncode == 2 and later in done.stderr, done.stderr
+    assert "WANDB_SERVICE" not in os.environ, "verl's process would take it for its own"

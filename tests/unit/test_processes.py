@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,13 +19,11 @@ DAEMON = "import subprocess,sys,time; subprocess.Popen(['sleep', '300'], start_n
 
 
 def sleepers(mark: str) -> int:
+    """Number of processes with the mark in their environment."""
     count = 0
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                count += mark.encode() in (entry / "environ").read_bytes()
-            except OSError:
-                continue
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            count += mark.encode() in (entry / "environ").read_bytes()
     return count
 
 
@@ -44,36 +43,16 @@ def started(tmp_path: Path, seconds: float) -> tuple[Child, str]:
     return child, mark
 
 
-@pytest.mark.parametrize("stopped", [True, False])
-def test_a_daemon_of_the_child_ends_with_it(tmp_path, stopped):
-    child, mark = started(tmp_path, 300 if stopped else 0.5)
-    if stopped:
-        child.stop()
-    else:
+@pytest.mark.parametrize("ends", ["by itself", "stopped", "supervisor stopped by a signal"])
+def test_a_daemon_of_the_child_ends_with_it(tmp_path, ends):
+    child, mark = started(tmp_path, 0.5 if ends == "by itself" else 300)
+    if ends == "by itself":
         assert child.wait(60) == 0
-    wait_until_none(mark)
-
-
-def test_a_child_is_stopped_also_when_its_supervisor_is_stopped(tmp_path):
-    child, mark = started(tmp_path, 300)
-    os.kill(child.pid, signal.SIGSTOP)
-    child.stop()
-    assert child.poll() != -signal.SIGKILL, "its supervisor ended by itself, and with it all others"
-    wait_until_none(mark)
-
-
-def test_kill_9_of_the_driver_ends_its_children(tmp_path):
-    mark = f"mark-{os.urandom(8).hex()}"
-    driver = (
-        "import sys, time; from pathlib import Path; from selfplay_pipeline.core.processes import spawn; "
-        f"spawn([sys.executable, '-c', {DAEMON.format(seconds=300)!r}], Path({str(tmp_path / 'log')!r})); "
-        "time.sleep(300)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", driver], env={**os.environ, "SELFPLAY_MARK": mark})
-    while sleepers(mark) < 4:
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
+    else:
+        if ends != "stopped":
+            os.kill(child.pid, signal.SIGSTOP)
+        child.stop()
+        assert child.poll() != -signal.SIGKILL, "its supervisor ended by itself, and with it all others"
     wait_until_none(mark)
 
 
@@ -85,11 +64,11 @@ def test_a_child_has_an_exit_code_last_lines_and_the_programs_of_its_python_envi
     assert child.last_lines(1) == str(Path(sys.executable).parent / "pytest")
 
 
-WRITER = (
-    "import os, sys, tempfile, time, multiprocessing; from selfplay_pipeline.core.processes import name_semaphores; "
-    "name_semaphores(); lock = multiprocessing.get_context('spawn').Lock(); handle, path = tempfile.mkstemp(); "
-    "print(os.environ['SELFPLAY_SCRATCH'], path, flush=True); time.sleep({seconds})"
-)
+WRITER = """
+import os, sys, tempfile, time, multiprocessing; from selfplay_pipeline.core.processes import name_semaphores
+name_semaphores(); lock = multiprocessing.get_context('spawn').Lock(); handle, path = tempfile.mkstemp()
+print(os.environ['SELFPLAY_SCRATCH'], path, flush=True); time.sleep(300)
+"""
 """Leaves a file and, when it is killed, a semaphore in shared memory; says where its folder and the file are."""
 
 
@@ -99,14 +78,6 @@ def wrote(log: Path) -> tuple[Path, Path]:
         time.sleep(0.01)
     folder, file = log.read_text().split()
     return Path(folder), Path(file)
-
-
-def runs(process: psutil.Process, script: str) -> bool:
-    """Whether it runs a script given on its command line; what has ended runs nothing."""
-    try:
-        return process.cmdline()[-1:] == [script]
-    except psutil.Error:
-        return False
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -124,7 +95,7 @@ def semaphores(folder: Path) -> list[Path]:
 @pytest.mark.parametrize("killed", [False, True])
 def test_what_a_child_writes_into_the_temporary_folder_is_its_own_and_goes_with_it(tmp_path, killed):
     """Also where its supervisor was killed before."""
-    child = spawn([sys.executable, "-c", WRITER.format(seconds=300)], tmp_path / "log")
+    child = spawn([sys.executable, "-c", WRITER], tmp_path / "log")
     folder, file = wrote(tmp_path / "log")
     assert file.parent == folder
     assert stat.filemode(folder.stat().st_mode) == "drwx------"
@@ -154,34 +125,14 @@ def test_so_are_daemons_that_a_killed_supervisor_could_not_end(tmp_path, titled)
     assert all(map(has_ended, daemons))
 
 
-def test_so_are_those_of_a_supervisor_below_another(tmp_path):
-    """As of a server that a worker of a training has started."""
-    daemon = "import time; print('up', flush=True); time.sleep(300)"
-    starts = f"import subprocess,sys; subprocess.run([sys.executable, '-c', {daemon!r}], start_new_session=True)"
-    inner = (
-        "import os, signal, sys, time; from pathlib import Path; from selfplay_pipeline.core.processes import spawn\n"
-        f"log = Path({str(tmp_path / 'inner')!r})\nchild = spawn([sys.executable, '-c', {starts!r}], log)\n"
-        "while 'up' not in log.read_text(): time.sleep(0.01)\n"
-        "os.kill(child.pid, signal.SIGKILL); child.wait(60); child.stop(); print('stopped', flush=True)\n"
-        "time.sleep(300)"
-    )
-    child = spawn([sys.executable, "-c", inner], tmp_path / "log")
-    while "stopped" not in (tmp_path / "log").read_text():
-        time.sleep(0.01)
-    left = [process for process in psutil.Process(child.pid).children(recursive=True) if runs(process, daemon)]
-    child.stop()
-    assert not left
+KEEP = """
+import sys, time; from pathlib import Path; from selfplay_pipeline.core.processes import scratch_folder
+context = scratch_folder(Path(sys.argv[1])); print(context.__enter__(), flush=True); time.sleep(300)
+"""
 
 
 def test_a_folder_is_abandoned_once_its_process_is_gone_and_not_before(tmp_path):
-    keep = "; ".join(
-        [
-            "import sys, time; from pathlib import Path; from selfplay_pipeline.core.processes import scratch_folder",
-            f"context = scratch_folder(Path({str(tmp_path)!r}))",
-            "print(context.__enter__(), flush=True); time.sleep(300)",
-        ]
-    )
-    process = subprocess.Popen([sys.executable, "-c", keep], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", KEEP, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     folder = Path(process.stdout.readline().strip())
     with scratch_folder(tmp_path) as other:
@@ -189,26 +140,22 @@ def test_a_folder_is_abandoned_once_its_process_is_gone_and_not_before(tmp_path)
         process.kill()
         process.wait()
         remove_abandoned(tmp_path)
-        assert not folder.exists()
-        assert other.is_dir()
+        assert not folder.exists() and other.is_dir()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_of_other_programs_are_left_alone(tmp_path):
+def test_temporary_files_of_a_command_are_private_and_go_with_it_and_those_of_others_stay(tmp_path, monkeypatch):
     (tmp_path / "selfplay-of-something-else").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "selfplay-run-link").symlink_to(tmp_path / "elsewhere")
-    remove_abandoned(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_temporary_files_of_a_command_are_private_and_go_with_it(tmp_path, monkeypatch):
+    others = {*tmp_path.iterdir()}
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with own_temporary_files():
         Path(tempfile.mkdtemp(), "file").touch()
-        (folder,) = tmp_path.iterdir()
+        (folder,) = {*tmp_path.iterdir()} - others
         assert stat.filemode(folder.stat().st_mode) == "drwx------"
-    assert list(tmp_path.iterdir()) == []
+    remove_abandoned(tmp_path)
+    assert {*tmp_path.iterdir()} == others
 
 
 @pytest.mark.parametrize(("limits", "refused"), [((64, 4096), False), ((64, 64), True)])
@@ -224,3 +171,15 @@ def test_too_few_open_files_are_raised_or_refused_before_the_child_starts(tmp_pa
         assert "64 files may be open at once" in ended.stderr and "`ulimit -n 1024`" in ended.stderr
     else:
         assert log.read_text() == "4096\n", ended.stderr
+
+
+def test_kill_9_of_the_driver_ends_its_children(tmp_path):
+    mark, daemon = f"mark-{os.urandom(8).hex()}", DAEMON.format(seconds=300)
+    driver = "import sys, time; from pathlib import Path; from selfplay_pipeline.core.processes import spawn; "
+    driver += f"spawn([sys.executable, '-c', {daemon!r}], Path({str(tmp_path / 'log')!r})); time.sleep(300)"
+    process = subprocess.Popen([sys.executable, "-c", driver], env={**os.environ, "SELFPLAY_MARK": mark})
+    while sleepers(mark) < 4:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    wait_until_none(mark)

@@ -1,5 +1,6 @@
 """The fixed protocol: a given number of messages in turn, then one proposal, which is the outcome."""
 
+from contextlib import nullcontext
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.tagged_session import TaggedSession
 
 CONFIGS = ("tiny_honest", "tiny_bargaining")
+PLAN = "[propose] Proposal: BLEU: Ava\nElectra: Daniel\nGloVe: Sofia"
 
 
 def fixed(name: str, messages: int = 1, **changes: Any) -> Game:
@@ -38,35 +40,33 @@ def play(game: Game, player: str, seed: int = 0) -> tuple[list[tuple[int, str]],
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_scripted_player_says_the_messages_in_turn_and_proposes_once(name: str, messages: int) -> None:
     game = fixed(name, messages)
-    for player in game.players:
-        for seed in range(5):
-            turns, outcome = play(game, player, seed)
-            expected = [(number % 2, "message") for number in range(messages)] + [(messages % 2, "propose")]
-            assert turns == expected, player
-            assert outcome.status == "agreed" and outcome.num_proposals == 1 and outcome.num_illegal == 0
+    expected = [(number % 2, "message") for number in range(messages)] + [(messages % 2, "propose")]
+    for player, seed in product(game.players, range(3)):
+        turns, outcome = play(game, player, seed)
+        assert turns == expected, player
+        assert outcome.status == "agreed" and outcome.num_proposals == 1 and outcome.num_illegal == 0
 
 
 @pytest.mark.parametrize(
-    "text", ["[propose] Proposal: BLEU: Ava\nElectra: Daniel\nGloVe: Sofia", "[accept]", "[reject]"]
+    ("said", "text", "due"),
+    [
+        *((0, text, "a [message] (messages left before the proposal: 1)") for text in (PLAN, "[accept]", "[reject]")),
+        *(
+            (1, text, "a [propose] (all messages are said)")
+            for text in ("[message] Ava BLEU 3", "[accept]", "[reject]")
+        ),
+    ],
 )
-def test_no_other_action_is_legal_before_the_messages_are_said(text: str) -> None:
+def test_only_a_message_is_legal_before_all_are_said_and_only_a_proposal_after_them(
+    said: int, text: str, due: str
+) -> None:
     game = fixed("tiny_honest", **{"game.max_errors": 2})
     session = game.start(game.sample_state(state_rng(0, 0)))
-    step = session.step(0, text)
-    assert step.error_kind == "not_now" and "must be a [message] (messages left before the proposal: 1)" in str(
-        step.error
-    )
-    assert session.seats == (0,) and step.observations[1] == "", "the partner learns nothing of it"
-
-
-@pytest.mark.parametrize("text", ["[message] Ava BLEU 3", "[accept]", "[reject]"])
-def test_after_the_messages_only_a_proposal_is_legal(text: str) -> None:
-    game = fixed("tiny_honest", **{"game.max_errors": 2})
-    session = game.start(game.sample_state(state_rng(0, 0)))
-    session.step(0, "[message] hello")
-    step = session.step(1, text)
-    assert step.error_kind == "not_now" and "must be a [propose] (all messages are said)" in str(step.error)
-    assert step.observations[0] == ""
+    for seat in range(said):
+        session.step(seat, "[message] hello")
+    step = session.step(said, text)
+    assert step.error_kind == "not_now" and f"must be {due}" in str(step.error)
+    assert session.seats == (said,) and step.observations[1 - said] == "", "the partner learns nothing of it"
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -84,9 +84,12 @@ def test_the_prompts_tell_both_seats_the_protocol(name: str) -> None:
     assert "[propose]" in error and "[message]" not in error.partition("Write one")[2]
 
 
-def test_the_turns_must_suffice_for_the_protocol() -> None:
-    with pytest.raises(UserError, match=r"game.*max_length 4 leaves no turn for the proposal after 4 messages"):
-        load_config("tiny_honest", {"game.protocol": "fixed", "game.messages": 4, "game.max_length": 4})
+@pytest.mark.parametrize(("turns", "suffice"), [(4, False), (5, True)])
+def test_the_turns_must_suffice_for_the_protocol(turns: int, suffice: bool) -> None:
+    with (
+        nullcontext() if suffice else pytest.raises(UserError, match="leaves no turn for the proposal after 4 messages")
+    ):
+        load_config("tiny_honest", {"game.protocol": "fixed", "game.messages": 4, "game.max_length": turns})
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -186,9 +189,5 @@ def silence(mask: Any) -> float:
 @pytest.mark.parametrize("mask", MASKS)
 def test_without_content_the_best_joint_policy_meets_the_silence_line_exactly(mask: Any) -> None:
     assert best_joint_policy("fixed", mask, mute=True) == pytest.approx(silence(mask), abs=1e-12)
-
-
-@pytest.mark.parametrize("mask", MASKS)
-def test_with_content_and_in_free_play_the_line_is_exceeded(mask: Any) -> None:
     assert best_joint_policy("fixed", mask, mute=False) > silence(mask) + 0.03
     assert best_joint_policy("free", mask, mute=True) > silence(mask) + 0.03, "whether to propose tells something"

@@ -33,28 +33,27 @@ def precision_and_recall(found: list[set], labelled: list[set]) -> tuple[float, 
     return hits / sum(map(len, found)), hits / sum(map(len, labelled))
 
 
-class TestHumanMessages:
-    """240 labelled messages; the rules were written with those of even games in sight."""
+ODD = [line for line in LABELS if line["game"] % 2]
+"""The rules were written with the labelled messages of even games in sight."""
 
-    ODD = [line for line in LABELS if line["game"] % 2]
 
-    def test_at_least_150_messages_are_labelled_and_are_those_of_the_games(self) -> None:
-        assert len({(line["game"], line["turn"]) for line in LABELS}) == 240
-        for line in LABELS:
-            assert GAMES[line["game"]]["action_log"][line["turn"]]["message"]["data"] == line["text"]
-            assert line["asks"] or not (line["pairs"] or line["about_scores"])
+@pytest.mark.parametrize(
+    ("lines", "questions", "pairs"),
+    [(LABELS, (0.96, 0.95), (0.93, 0.79)), (ODD, (0.94, 0.91), (0.88, 0.75))], ids=["all", "unseen"],
+)  # fmt: skip
+def test_questions_of_people_and_their_pairs_are_found_with_this_precision_and_recall(lines, questions, pairs) -> None:
+    found = [{True} & {is_question(line["text"], NOUNS)} for line in lines]
+    asked = precision_and_recall(found, [{True} & {line["asks"]} for line in lines])
+    labelled = [set(map(tuple, line["pairs"])) for line in lines]
+    named = precision_and_recall([read(line["text"]) for line in lines], labelled)
+    assert all(is_ >= least for is_, least in zip((*asked, *named), (*questions, *pairs), strict=True)), (asked, named)
 
-    @pytest.mark.parametrize(("lines", "least"), [(LABELS, (0.96, 0.95)), (ODD, (0.94, 0.91))], ids=["all", "unseen"])
-    def test_questions_are_found(self, lines: list[dict], least: tuple[float, float]) -> None:
-        found = [{True} & {is_question(line["text"], NOUNS)} for line in lines]
-        precision, recall = precision_and_recall(found, [{True} & {line["asks"]} for line in lines])
-        assert (precision >= least[0], recall >= least[1]) == (True, True), (precision, recall)
 
-    @pytest.mark.parametrize(("lines", "least"), [(LABELS, (0.93, 0.79)), (ODD, (0.88, 0.75))], ids=["all", "unseen"])
-    def test_pairs_are_found(self, lines: list[dict], least: tuple[float, float]) -> None:
-        labelled = [set(map(tuple, line["pairs"])) for line in lines]
-        precision, recall = precision_and_recall([read(line["text"]) for line in lines], labelled)
-        assert (precision >= least[0], recall >= least[1]) == (True, True), (precision, recall)
+def test_labels_are_of_messages_of_the_games() -> None:
+    assert len({(line["game"], line["turn"]) for line in LABELS}) == 240
+    for line in LABELS:
+        assert GAMES[line["game"]]["action_log"][line["turn"]]["message"]["data"] == line["text"]
+        assert line["asks"] or not (line["pairs"] or line["about_scores"])
 
 
 @pytest.mark.parametrize(
@@ -96,10 +95,6 @@ def test_words_that_only_begin_like_a_question(text: str) -> None:
 @pytest.mark.parametrize("text", ["?", " ", "\n", "<br ", "Ava ", "Ava BLEU ", "5", "ok ", "- ", "share your "])
 def test_long_hostile_messages_are_read_in_no_time(text: str) -> None:
     asked_pairs("x" + text * (100_000 // len(text)) + "x", PAPERS[:8], REVIEWERS[:8])
-
-
-def test_a_first_name_that_two_reviewers_share_names_neither() -> None:
-    assert asked_pairs("Ava on BLEU? Ava Li on GLUE?", ("BLEU", "GLUE"), ("Ava Li", "Ava Reed")) == {(0, 1)}
 
 
 @given(st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1))
@@ -163,13 +158,8 @@ class TestAsking:
         assert asking(turns, self.STATE, 0) == Asking()
 
 
-def test_a_share_of_human_messages_asks() -> None:
-    said = [turn["message"]["data"] for game in GAMES for turn in game["action_log"] if turn["type"] == "message"]
-    assert np.mean(["?" in text for text in said]) == pytest.approx(0.27, abs=0.005)
-    assert np.mean([is_question(text, NOUNS) for text in said]) == pytest.approx(0.321, abs=0.005)
-
-
-def test_a_game_adds_the_nouns_that_its_players_request():
+def test_a_game_adds_the_nouns_that_its_players_request() -> None:
     text = "Please share the affinities of Ava"
     assert is_question(text, NOUNS) and not is_question(text)
     assert is_question("Please share the scores of Ava"), "what is a word of any game needs no list"
+    assert asked_pairs("Ava on BLEU? Ava Li on GLUE?", ("BLEU", "GLUE"), ("Ava Li", "Ava Reed")) == {(0, 1)}

@@ -191,22 +191,16 @@ def test_long_hostile_turns_are_read_in_no_time(text: str) -> None:
 @pytest.mark.parametrize(
     ("turn", "kind", "words"),
     [
-        (
-            "[propose]\nBLEU: Ava\nElectra: Peter Lustig\nGloVe: Sofia", ErrorKind.MALFORMED,
-            ["'Electra: Peter Lustig' is unclear", "one line 'Paper: Reviewer' for each paper", "in a [message]"],
-        ),
-        (
-            f"[propose]\n{THREE.replace('Electra', 'Electra (75)')}", ErrorKind.MALFORMED,
-            ["'Electra 75 : Daniel Nguyen' is unclear"],
-        ),
-        (f"[message] What?\n[propose] {THREE}", ErrorKind.SEVERAL_ACTIONS, ["[message] and [propose]"]),
+        ("[propose]\nBLEU: Ava\nElectra: Peter Lustig\nGloVe: Sofia", ErrorKind.MALFORMED, "Lustig' is unclear"),
+        ("[propose]\nBLEU: Ava\nElectra: Daniel", ErrorKind.INCOMPLETE, "no reviewer for GloVe"),
+        ("[propose]\nBLEU: Ava\nElectra: Ava\nGloVe: Sofia", ErrorKind.REPEATED_NAME, "repeats Ava"),
+        (f"[message] What?\n[propose] {THREE}", ErrorKind.SEVERAL_ACTIONS, "[message] and [propose]"),
     ],
-)  # fmt: skip
-def test_an_error_says_what_is_wrong_and_the_wanted_form(turn: str, kind: ErrorKind, words: list[str]) -> None:
+)
+def test_an_error_says_what_is_wrong(turn: str, kind: ErrorKind, words: str) -> None:
     step = take(start(), turn)
     assert step.error_kind == kind
-    assert step.error is not None and "\n" not in step.error
-    assert all(each in step.error for each in words)
+    assert step.error is not None and "\n" not in step.error and words in step.error
 
 
 def test_errors_grow_more_explicit_until_the_last() -> None:

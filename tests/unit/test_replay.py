@@ -111,18 +111,18 @@ def test_a_text_that_spells_control_tokens_stays_text():
     ("change", "problem"),
     [
         (lambda turns: turns[:1] + turns[:1] + turns[1:], "field 'turns.1': it is another seat's turn"),
-        (lambda turns: [turns[0].model_copy(update={"action": "accept"}), *turns[1:]], "recorded as accept, but it is"),
+        (
+            lambda turns: [turns[0].model_copy(update={"action": "accept"}), *turns[1:]],
+            "recorded as accept, but the replay gives",
+        ),
         (lambda turns: turns + turns[-1:], "the episode has ended \\(agreed\\)"),
-        (lambda turns: turns[:-1], "field 'outcome.status': recorded as agreed, but it is None"),
+        (lambda turns: turns[:-1], "field 'outcome.status': recorded as agreed, but the replay gives None"),
     ],
 )
 def test_an_episode_that_goes_otherwise_under_this_configuration_is_refused(change, problem):
     record = scripted(GAME, "sharing")
     with pytest.raises(ValueError, match=problem):
         replay(record.model_copy(update={"turns": change(list(record.turns))}), GAME, byte_chat())
-
-
-def test_a_state_of_another_configuration_is_refused():
-    record = scripted(MatchingGame(BOARD.model_copy(update={"size": 4})), "sharing")
+    larger = scripted(MatchingGame(BOARD.model_copy(update={"size": 4})), "sharing")
     with pytest.raises(ValueError, match=r"field 'state': .*give the configuration"):
-        replay(record, GAME, byte_chat())
+        replay(larger, GAME, byte_chat())

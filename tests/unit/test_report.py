@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 from command import selfplay
-from factories import BOARD, FINISHED, Habits, episode_records, make_episode, make_episodes, set_at, write_episodes
+from factories import BOARD, FINISHED, Habits, episode_records, make_episode, make_episodes, write_episodes
 from hypothesis import given, settings
 from matplotlib.figure import Figure
 
@@ -34,7 +34,7 @@ from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord, describe
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report import reading, sample
 from selfplay_pipeline.report.charts import Chart, Series, charts_of
-from selfplay_pipeline.report.draw import DARK, LIGHT, _stack, draw, in_dark
+from selfplay_pipeline.report.draw import DARK, LIGHT, _curve, _points, _stack, draw, in_dark
 from selfplay_pipeline.report.page import facts, render
 from selfplay_pipeline.report.reading import read_episode, read_state, read_stream
 from selfplay_pipeline.report.run import write_plots
@@ -114,18 +114,14 @@ def test_a_trajectory_reads_as_its_tokens_with_own_ones_apart(record):
     for trajectory in record.trajectories:
         stream = read_stream(trajectory, ByteDecoder())
         ids = trajectory.prompt_ids + trajectory.response_ids
-        assert "".join(text for run in stream.runs for text in run.texts) == ByteDecoder().decode(ids)
+        texts = [text for run in stream.runs for text in run.texts]
+        assert "".join(texts) == ByteDecoder().decode(ids)
+        assert not any("�" in text for text in texts), "the bytes of a character are one piece"
         own = [run for run in stream.runs if run.log_probs]
         assert sum(run.tokens for run in own) == sum(trajectory.response_mask)
         assert sum(run.tokens for run in stream.runs) == len(ids)
         total = sum(value for run in own for value in run.log_probs)
         assert total == pytest.approx(sum(trajectory.response_logprobs), abs=1e-4 * (1 + len(ids)))
-
-
-def test_bytes_of_one_character_are_one_piece():
-    trajectory = make_episode(1, habits=Habits(spoil=1, cut=0)).trajectories[0]
-    texts = [text for run in read_stream(trajectory, ByteDecoder()).runs for text in run.texts]
-    assert {"ï", "雪"} <= {*texts} and not any("�" in text for text in texts)
 
 
 def test_very_long_texts_and_trajectories_are_cut_with_a_count(monkeypatch):
@@ -205,9 +201,9 @@ def test_a_page_has_as_many_bytes_as_it_may_have_whatever_was_said(tmp_path, cha
 
 def test_a_group_that_is_too_large_is_left_out_and_the_others_stay(tmp_path):
     large = [spoken("[message] " + "<" * 7_000, group=0, episode=n) for n in range(8)]
-    records = [*large, *make_episodes(5, 2, seed=3)]
-    taken = take_sample([scan_of(tmp_path / "games.jsonl", records)], lambda found: None, 60_000)
-    assert len(taken.episodes) > 0 and "s0-g000000-p0" not in {episode.id for episode in taken.episodes}
+    found = scan_of(tmp_path / "games.jsonl", [*large, *make_episodes(5, 2, seed=3)])
+    ids = {episode.id for episode in take_sample([found], lambda found: None, 60_000).episodes}
+    assert ids and large[0].episode_id not in ids
 
 
 # --- runs
@@ -348,6 +344,14 @@ def test_what_is_gained_is_stacked_below_zero():
     assert [bar.get_y() for bar in axes.patches] == [0.0, 0.0, 0.2, -0.1]
 
 
+@pytest.mark.parametrize("paint", [_points, _curve])
+def test_an_interval_is_drawn_from_its_low_end_to_its_high_end(paint):
+    axes, series = Figure().subplots(), Series("all episodes", [0], [0.5], low=[0.4], high=[0.7])
+    paint(Chart("reward", "Reward", "", "", "", [series], names=["games"]), axes, LIGHT)
+    ((segment,),) = (bars.get_segments() for bars in axes.collections)
+    assert segment[:, 1].tolist() == pytest.approx([0.4, 0.7])
+
+
 def test_a_run_with_one_iteration_and_one_that_has_only_begun_can_be_shown(run_folder):
     shutil.rmtree(run_folder / "iter_2")
     assert {"reward", "histogram", "loss"} <= charts(run_folder).keys()
@@ -360,11 +364,17 @@ def test_a_run_with_one_iteration_and_one_that_has_only_begun_can_be_shown(run_f
 
 
 def test_a_file_that_has_only_begun_draws_no_point(run_folder):
-    (run_folder / "iter_2" / "selfplay_games.jsonl").write_text("")
-    found = charts(run_folder)
-    assert [list(found[key].series[0].x) for key in ("entropy", "flat_groups")] == [[0], [0]]
-    write_episodes(run_folder / "iter_2" / "selfplay_games.jsonl", make_episodes(3, 1))
-    assert list(charts(run_folder)["flat_groups"].series[0].x) == [0]
+    for episodes in ([], make_episodes(3, 1)):
+        write_episodes(run_folder / "iter_2" / "selfplay_games.jsonl", episodes)
+        assert list(charts(run_folder)["flat_groups"].series[0].x) == [0]
+
+
+@pytest.mark.parametrize("reject", [0.0, 1.0])
+def test_what_agreed_episodes_earn_is_drawn_where_there_are_any(tmp_path, reject):
+    habits = Habits(talk=0, spoil=0, cut=0, reject=reject)
+    path = write_episodes(tmp_path / "games.jsonl", make_episodes(3, 1, habits=habits))
+    every, agreed = charts(path)["reward"].series
+    assert (list(every.x), list(agreed.x)) == ([0], [] if reject else [0])
 
 
 def test_steps_are_numbered_through_the_iterations_and_many_are_drawn_as_means(run_folder):
@@ -419,33 +429,29 @@ def test_a_crossplay_folder_has_a_report(tmp_path):
     ("path", "kind"),
     [("iter_1", "iteration"), ("iter_0/evaluation", "episodes"), ("iter_1/selfplay_games.jsonl", "episodes")],
 )
-def test_an_iteration_an_evaluation_and_a_file_have_reports(whole_run, path, kind):
+def test_an_iteration_an_evaluation_and_a_file_have_reports_and_an_empty_folder_has_none(
+    whole_run, tmp_path, path, kind
+):
     assert discover(whole_run / path).kind == kind
     found = charts(whole_run / path)
     assert found["reward"].style == "points" and "histogram" in found and ("loss" in found) == (kind == "iteration")
-
-
-@pytest.mark.parametrize("name", ["nothing-there", "empty"])
-def test_what_cannot_be_reported_on_is_refused(tmp_path, name):
-    (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="give a run directory"):
-        discover(tmp_path / name)
+        discover(tmp_path)
 
 
 # --- pictures
 
 
-@pytest.mark.long
-def test_plots_are_written_in_every_format_and_repeat_to_the_byte(tmp_path):
+def test_a_plot_is_of_the_format_that_its_name_says_and_repeats_to_the_byte(tmp_path):
     source = discover(write_episodes(tmp_path / "games.jsonl", make_episodes(2, 2)))
     scans = [scan(file) for file in source.files]
-    paths = write_plots(source, scans, ["png", "svg", "pdf"], tmp_path / "plots")
     starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
-    assert {path.name for path in paths} == {f"{name}{end}" for name in ("reward", "histogram") for end in starts}
-    for path in paths:
-        assert path.read_bytes().startswith(starts[path.suffix])
+    for path in write_plots(source, scans, ["png", "svg", "pdf"], tmp_path / "plots"):
+        assert path.read_bytes().startswith(starts.pop(path.suffix, path.read_bytes()))
     reward = charts_of(source, scans)[0]
-    assert draw(reward, "svg") == (tmp_path / "plots" / "reward.svg").read_bytes()
+    assert not starts and draw(reward, "svg") == (tmp_path / "plots" / "reward.svg").read_bytes()
+    with matplotlib.rc_context({"text.usetex": True, "lines.linewidth": 9, "font.family": "cursive"}):
+        assert draw(reward, "svg") == (tmp_path / "plots" / "reward.svg").read_bytes(), "a user's style changes nothing"
     assert draw(reward, "svg", DARK) != draw(reward, "svg")
 
 
@@ -490,15 +496,6 @@ def test_hostile_text_cannot_leave_its_place(tmp_path):
     assert data["episodes"][0]["turns"][0]["text"] == HOSTILE
 
 
-@pytest.mark.long
-def test_a_page_keeps_to_its_size_whatever_is_in_it(tmp_path):
-    records = [spoken("[message] " + "<&>" * 300, group=n) for n in range(60)]
-    page = page_of(tmp_path, records, max_bytes=300_000)
-    assert len(page.encode()) <= 300_000
-    assert re.search(r"\d+ of 60 episodes are in this page", page)
-    assert not page_of(tmp_path, records[:5], max_bytes=300_000).count(" of 5 games are")
-
-
 def test_the_page_allows_itself_nothing_but_its_own_script_and_style(tmp_path):
     page = page_of(tmp_path, make_episodes(1, 2))
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page).group(1)
@@ -511,66 +508,18 @@ def test_the_page_allows_itself_nothing_but_its_own_script_and_style(tmp_path):
     assert not re.findall(r"(?:src|href|srcset)=\"(?!#|data:)", outside)
 
 
-# --- mistakes
-
-
-def failed(*arguments: str) -> str:
-    done = selfplay("report", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = (line for line in done.stderr.splitlines() if not line.startswith("reading episodes"))
-    return line
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
-        ("state", {"table": [[1]]}, "field 'mask1' is missing"),
-        ("state.papers", [1, 2, 3], "games.jsonl:2: "),
-        ("state.best_assignment_reward", None, "games.jsonl:2: "),
-        ("outcome.proposal", [[0, 0], [1, 1], [7, 2]], "is no matching of 3 and 3"),
-        ("outcome.proposal", [[0, 0]], "is no matching of 3 and 3"),
-    ],
-)
-def test_an_episode_that_cannot_have_been_is_named_with_its_line(tmp_path, path, value, words):
-    good, bad = (json.loads(make_episode(n).model_dump_json()) for n in (0, 1))
-    set_at(bad, path, value)
-    (tmp_path / "games.jsonl").write_text(json.dumps(good) + "\n" + json.dumps(bad) + "\n")
-    line = failed(str(tmp_path / "games.jsonl"))
-    assert "games.jsonl:2: " in line and words in line
-
-
-def test_wrong_options_places_and_files_are_one_line(tmp_path):
-    path = str(write_episodes(tmp_path / "games.jsonl", make_episodes(1, 2)))
-    assert "--format gif: give html" in failed(path, "--format", "gif")
-    assert "no such file or folder" in failed(str(tmp_path / "nothing"))
-    for content in ("", "\n\n", '{"schema_version": 2'):
-        Path(path).write_text(content)
-        assert "no whole episode in it (yet)" in failed(path)
-    assert not (tmp_path / "report.html").exists()
-
-
-def test_the_command_writes_a_page_or_plots_beside_what_it_reads(tmp_path):
-    path = str(write_episodes(tmp_path / "games.jsonl", make_episodes(1, 2)))
-    assert "report.html" in selfplay("report", path).stdout
-    assert "<title>Episodes: " in (tmp_path / "report.html").read_text()
-    selfplay("report", path, "--format", "svg,pdf")
-    assert sorted(file.name for file in (tmp_path / "plots").iterdir()) == [
-        "histogram.pdf", "histogram.svg", "reward.pdf", "reward.svg",
-    ]  # fmt: skip
-
-
-def test_a_style_of_the_users_does_not_change_a_drawing():
-    chart = Chart("loss", "Policy loss", "", "optimiser step", "policy loss", [Series("loss", [1, 2], [0.5, 0.4])])
-    expected = draw(chart, "svg")
-    with matplotlib.rc_context({"text.usetex": True, "lines.linewidth": 9, "font.family": "cursive"}):
-        assert draw(chart, "svg") == expected
-
-
 @pytest.mark.long
-def test_a_page_that_is_full_says_how_many_episodes_it_holds(tmp_path):
-    write_episodes(tmp_path / "games.jsonl", make_episodes(24, 2))
-    few = selfplay("report", str(tmp_path / "games.jsonl"), "--max-megabytes", "0.5")
-    shown = re.search(r"with (\d+) of 48 episodes \(--max-megabytes takes more\)", few.stdout)
-    assert shown and 0 < int(shown[1]) < 48
-    assert (tmp_path / "report.html").stat().st_size <= 500_000
-    assert "of 48 episodes" not in selfplay("report", str(tmp_path / "games.jsonl")).stdout
+def test_the_command_writes_a_page_of_bounded_size_or_plots_beside_what_it_reads(tmp_path):
+    path = str(
+        write_episodes(tmp_path / "games.jsonl", [spoken(f"[message] {'<&>' * 300}", group=n) for n in range(60)])
+    )
+    said = selfplay("report", path, "--max-megabytes", "0.5").stdout
+    page = tmp_path / "report.html"
+    shown = re.search(r"with (\d+) of 60 episodes \(--max-megabytes takes more\)", said)
+    assert 0 < int(shown[1]) < 60 and page.stat().st_size <= 500_000
+    assert f"{shown[1]} of 60 episodes are in this page" in page.read_text()
+    assert "of 60 episodes" not in selfplay("report", path).stdout and "<title>Episodes: " in page.read_text()
+    assert selfplay("report", path, "--format", "gif").returncode == 2
+    selfplay("report", path, "--format", "svg,pdf")
+    found = {file.name for file in (tmp_path / "plots").iterdir()}
+    assert found == {f"{chart}.{kind}" for chart in ("histogram", "reward") for kind in ("pdf", "svg")}

@@ -14,6 +14,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.folders import TRAINING
 from selfplay_pipeline.evaluate.pairing import Pairing
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.generate.stage import make_job
@@ -21,7 +22,15 @@ from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.loop import Loop, run_iterate
 from selfplay_pipeline.train.offline import TrainResult, claim
-from selfplay_pipeline.train.saves import LATEST, PICKLED_POSITION, WHOLE, NewLines, go_back_to_last_logged_save
+from selfplay_pipeline.train.saves import (
+    LATEST,
+    PICKLED_POSITION,
+    WHOLE,
+    NewLines,
+    go_back_to_last_logged_save,
+    keep_lines,
+    prune,
+)
 
 
 def saved(folder: Path, whole: list[int], torn: list[int], logged: list[int], latest: str | None) -> tuple[Path, Path]:
@@ -45,6 +54,7 @@ def saved(folder: Path, whole: list[int], torn: list[int], logged: list[int], la
         ([2, 4], [], [1, 2, 3], "4", 2),  # killed between save and log
         ([2], [4], [1, 2, 3], "2", 2),  # killed while saving
         ([2, 4], [], [1, 2, 3, 4], "", 4),  # killed while the record of the save was written
+        ([2, 10], [], [*range(1, 11)], "10", 10),  # numbers, not texts
         ([2], [], [1], "2", 0),
     ],
 )
@@ -56,6 +66,9 @@ def test_it_goes_back_to_the_last_whole_save_that_was_logged(tmp_path, whole, to
     left = {path.name for path in folder.glob("global_step_*")}
     assert left == {f"global_step_{step}" for step in whole if step <= expected}
     assert not list(folder.glob("*/data.pt")), "verl would unpickle it"
+    if expected:
+        (folder / f"global_step_{expected}" / "actor").rmdir()
+        assert go_back_to_last_logged_save(folder, metrics) < expected, "a save without its content is none"
 
 
 def test_each_line_of_a_growing_file_is_read_once(tmp_path):
@@ -73,10 +86,17 @@ def test_each_line_of_a_growing_file_is_read_once(tmp_path):
         lines.read()
 
 
-def test_a_save_whose_content_was_taken_away_is_none(tmp_path):
-    folder, metrics = saved(tmp_path, [1, 2], [], [1, 2], "2")
-    (folder / "global_step_2" / "actor").rmdir()
-    assert go_back_to_last_logged_save(folder, metrics) == 1
+def test_of_a_finished_training_the_last_save_stays_without_its_copy_of_the_weights(tmp_path):
+    folder, metrics = saved(tmp_path, [2, 4], [6], [1, 2, 3, 4], "4")
+    copy = folder / "global_step_4" / "actor" / "huggingface"
+    copy.mkdir()
+    for name in ("model.safetensors", "config.json"):
+        (copy / name).touch()
+    prune(folder, 4)
+    assert [path.name for path in folder.glob("global_step_*")] == ["global_step_4"]
+    assert [path.name for path in copy.iterdir()] == ["config.json"]
+    keep_lines(metrics, 2)
+    assert [line["step"] for line in NewLines(metrics).read()] == [1, 2], "steps that are done again"
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", '{"loss": 1}', '{"step": "one"}'])
@@ -105,6 +125,7 @@ def trained(output: Path, **changes: Any) -> TrainResult:
     made = {name: output / name for name in ("checkpoint", "trainer_state")}
     for folder in made.values():
         folder.mkdir(parents=True, exist_ok=True)
+    (output / TRAINING).write_text('{"learning_rate": 0.1}')
     done = {
         "steps": 1, "groups": 1, "groups_without_signal": 0, "rows": 2, "seconds_total": 1.0,
         "seconds_in_steps": 1.0, "log_prob_gap": None, "metrics_path": output / "metrics.jsonl", **made,
@@ -186,14 +207,19 @@ def test_a_run_in_another_place_goes_on_with_its_own_files(tmp_path, monkeypatch
     assert RunDirectory(place).load().trained(2).checkpoint == "iter_2/checkpoint"
 
 
-def test_a_model_that_was_carried_forward_keeps_its_name(tmp_path):
-    run = RunDirectory(tmp_path / "run")
-    run.open(load_config("tiny", {}))
-    for number, figures in enumerate([{"checkpoint": "some/model", "carried": True}, {"checkpoint": "c"}], start=1):
+@pytest.mark.parametrize("first", ["some/model", "base"])
+def test_a_model_that_was_carried_forward_keeps_its_name_and_is_found_in_a_moved_run(tmp_path, first):
+    run, moved = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "moved")
+    shutil.copytree("data/tiny_model", run.path / "base")
+    given = first if first == "some/model" else str(run.path / first)
+    for number, figures in enumerate([{"checkpoint": given, "carried": True}] * 2 + [{"checkpoint": "c"}], start=1):
         run.finish(number, "train", StageRecord(seconds=0, figures=FINISHED["train"] | figures))
     assert RunDirectory(run.path).load() == run.state
-    assert run.checkpoint(1) == "some/model"
-    assert run.checkpoint(2) == str(run.path / "iter_2" / "checkpoint")
+    run.path.rename(moved.path)
+    assert moved.load().trained(2).checkpoint == first
+    kept = first if first == "some/model" else str((moved.path / first).resolve())
+    own = str((moved.path / "iter_3" / "checkpoint").resolve())
+    assert [moved.checkpoint(number) for number in (1, 2, 3)] == [kept, kept, own]
 
 
 def test_the_identity_of_episodes_does_not_hold_where_a_run_is(tmp_path):
@@ -209,14 +235,3 @@ def test_the_identity_of_episodes_does_not_hold_where_a_run_is(tmp_path):
         arguments.append([played, evaluated.task(config).arguments])
     assert arguments[0] == arguments[1]
     assert {arguments[0][0]["policy.checkpoint"], arguments[0][1]["first"]} == {"iter_1/checkpoint"}
-
-
-def test_a_first_model_in_the_run_folder_is_carried_forward_from_there(tmp_path):
-    run = RunDirectory(tmp_path / "run")
-    shutil.copytree("data/tiny_model", run.path / "base")
-    trained = FINISHED["train"] | {"checkpoint": str(run.path / "base"), "carried": True}
-    run.finish(1, "train", StageRecord(seconds=1, figures=trained))
-    run.path.rename(tmp_path / "moved")
-    moved = RunDirectory(tmp_path / "moved")
-    assert moved.load().trained(1).checkpoint == "base"
-    assert moved.checkpoint(1) == str((tmp_path / "moved" / "base").resolve())

@@ -32,7 +32,6 @@ from selfplay_pipeline.generate.episode import Episode
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted, Seat, SeatedScript
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 from selfplay_pipeline.generate.run import GenerateJob, run_generate
-from selfplay_pipeline.report.reading import read_episode
 from selfplay_pipeline.report.terminal import show_episode
 
 FIRST, SECOND, AGENT = range(3)
@@ -187,24 +186,21 @@ def test_who_may_act_is_named_and_nobody_else_may():
 
 def test_users_act_at_once_then_the_agent_and_an_illegal_turn_is_repeated(record):
     assert [(turn.seat, turn.text) for turn in record.turns] == [
-        (FIRST, "[message] 3"),
-        (SECOND, "[message] 4"),
-        (AGENT, "hm"),
-        (AGENT, "[message] 4"),
-        (FIRST, "[message] 7"),
-    ]
+        (FIRST, "[message] 3"), (SECOND, "[message] 4"), (AGENT, "hm"), (AGENT, "[message] 4"), (FIRST, "[message] 7"),
+    ]  # fmt: skip
     assert (record.outcome.status, record.outcome.proposal, record.outcome.normalized_reward) == ("solved", 7, 1.0)
+    console = Console(file=StringIO(), width=120, highlight=False)
+    show_episode(record, console)
+    text = console.file.getvalue()
+    assert "seat 0, user" in text and "─ seat 2, agent ─" in text and "illegal: no number" in text
 
 
 def test_a_room_does_not_hear_the_other(record):
-    agent, second = (read(record.trajectories, seat) for seat in (AGENT, SECOND))
-    assert "a user said: 3\na user said: 4" in agent
-    assert "your number is 4" in second and "said" not in second and "3" not in second
-
-
-def read(trajectories, seat) -> str:
-    (own,) = [one for one in trajectories if one.seat == seat]
-    return byte_chat().tokenizer.decode([*own.prompt_ids, *own.response_ids])
+    streams = {
+        one.seat: byte_chat().tokenizer.decode([*one.prompt_ids, *one.response_ids]) for one in record.trajectories
+    }
+    assert "a user said: 3\na user said: 4" in streams[AGENT]
+    assert "your number is 4" in streams[SECOND] and "said" not in streams[SECOND] and "3" not in streams[SECOND]
 
 
 def test_whichever_of_two_rooms_is_first_each_seat_reads_the_same():
@@ -249,12 +245,3 @@ def test_a_row_of_a_seat_that_the_game_lacks_is_refused(games, tmp_path):
     pq.write_table(table.set_column(at, "data_source", two_seats), tmp_path / "train.parquet")
     with pytest.raises(UserError, match="row 1: field 'seat': 2, expected 0 or more, below the seats of its game"):
         list(read_rows(tmp_path / "train.parquet"))
-
-
-def test_the_terminal_names_seats_with_their_roles(record):
-    console = Console(file=StringIO(), width=120, highlight=False)
-    show_episode(record, console)
-    text = console.file.getvalue()
-    assert "seat 0, user" in text and "─ seat 1, user ─" in text
-    assert "─ seat 2, agent ─" in text and "illegal: no number" in text
-    assert read_episode(record).seats == ["seat 0, user", "seat 1, user", "seat 2, agent"]

@@ -114,12 +114,9 @@ async def test_the_episodes_of_a_server_that_dies_go_on_at_the_other_one_and_not
 
 
 async def test_a_busy_server_is_asked_again_elsewhere():
-    async def refuse(request: web.Request) -> web.Response:
-        return web.Response(status=503)
-
     busy, idle = Copies(), Copies()
     busy.app = web.Application()
-    busy.app.router.add_post("/generate", refuse)
+    busy.app.router.add_post("/generate", lambda request: asyncio.sleep(0, web.Response(status=503)))
     async with await attached(busy, idle) as engine:
         assert len(await play(engine)) == EPISODES * 2 * TURNS
     assert idle.episodes() == set(range(EPISODES))
@@ -192,3 +189,14 @@ async def test_each_copy_must_answer_with_the_weights_that_were_loaded(checkpoin
     async with await attached(server) as engine:
         await engine.reload(checkpoint)
     assert [one["routed_dp_rank"] for one in server.answered] == [0, 1, 2]
+
+
+async def test_an_episode_begins_at_the_copy_with_the_fewest_open_requests_and_then_the_fewest_episodes():
+    async with await attached(Copies(2)) as engine:
+        of = engine._routing.of
+        one, other = await of("a-0"), await of("b-0")
+        assert one is not other and await of("a-1") is one, "both seats"
+        with one.asked():
+            assert await of("c-0") is other, "it has as many episodes, and no open request"
+            assert await of("d-0") is other, "however many it has"
+        assert await of("e-0") is one, "which has had fewer, and whose request is answered"

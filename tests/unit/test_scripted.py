@@ -1,7 +1,5 @@
 """Scripted partners: what they say is legal, read back exactly, and worth what their names promise."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 from factories import play_scripts
@@ -33,14 +31,26 @@ def play(game: MatchingGame, state: MatchingState, names: tuple[str, str], rng: 
     return play_scripts(game, state, [SCRIPTED[name] for name in names], rng).session.outcome()
 
 
-@cache
-def held_out(config: MatchingConfig, count: int) -> list[MatchingState]:
-    return [MatchingGame(config).sample_state(state_rng(5, index, HELD_OUT)) for index in range(count)]
+TINY, DIALOP = BOARDS["tiny"], MatchingConfig()
 
 
-def mean_reward(config: MatchingConfig, names: tuple[str, str], episodes: int) -> float:
+@pytest.mark.parametrize(
+    ("config", "names", "episodes", "low", "high"),
+    [
+        (TINY, ("sharing", "sharing"), 100, 1.0, 1.0),  # the pooled optimum, where scales are known
+        (TINY, ("own-view", "silent"), 50, 1.0, 1.0),  # one who tells and one who listens are enough
+        (TINY, ("silent", "sharing"), 50, 1.0, 1.0),
+        (TINY, ("own-view", "own-view"), 100, 0.5, 0.8),  # who does not listen stays below the hard filter
+        (TINY, ("silent", "silent"), 100, 0.5, 0.8),  # so does who is told nothing
+        pytest.param(DIALOP, ("random", "random"), 50, 0.57, 0.65, marks=pytest.mark.long),
+        pytest.param(DIALOP, ("own-view", "own-view"), 50, 0.74, 0.8, marks=pytest.mark.long),
+        pytest.param(DIALOP, ("sharing", "sharing"), 50, 0.99, 1.0, marks=pytest.mark.long),
+    ],
+)
+def test_players_are_worth_what_their_names_promise(config, names, episodes, low, high) -> None:
     game, rng = MatchingGame(config), np.random.default_rng(0)
-    return float(np.mean([play(game, state, names, rng).rewards[0] for state in held_out(config, episodes)]))
+    states = [game.sample_state(state_rng(5, index, HELD_OUT)) for index in range(episodes)]
+    assert low <= np.mean([play(game, state, names, rng).rewards[0] for state in states]) <= high
 
 
 def view_of(table: list[list[int | None]], **known: object) -> PlayerView:
@@ -69,53 +79,37 @@ def test_any_two_partners_agree_on_any_board_without_an_illegal_action(config: M
             assert 0 <= outcome.rewards[0] <= 1
 
 
-def test_sharing_partners_find_the_pooled_optimum_where_scales_are_known() -> None:
-    assert mean_reward(BOARDS["tiny"], ("sharing", "sharing"), 200) == 1.0
-
-
-def test_one_who_tells_and_one_who_listens_are_enough() -> None:
-    assert mean_reward(BOARDS["tiny"], ("own-view", "silent"), 100) == 1.0
-    assert mean_reward(BOARDS["tiny"], ("silent", "sharing"), 100) == 1.0
-
-
-def test_who_does_not_listen_or_is_told_nothing_stays_below_the_hard_filter() -> None:
-    assert mean_reward(BOARDS["tiny"], ("own-view", "own-view"), 200) < 0.8
-    assert mean_reward(BOARDS["tiny"], ("silent", "silent"), 200) < 0.8
-
-
-@pytest.mark.long
-def test_reference_lines_on_dialops_board() -> None:
-    config = MatchingConfig()
-    assert mean_reward(config, ("random", "random"), 50) == pytest.approx(0.61, abs=0.04)
-    assert mean_reward(config, ("own-view", "own-view"), 50) == pytest.approx(0.77, abs=0.03)
-    assert mean_reward(config, ("sharing", "sharing"), 50) > 0.99
-
-
 def test_the_same_view_and_seed_give_the_same_words() -> None:
     view = view_of([[1, None], [None, 4]], rules=MatchingConfig(size=2, hard_factor=0))
     for player in SCRIPTED.values():
         assert player.act(view, np.random.default_rng(3)) == player.act(view, np.random.default_rng(3))
 
 
-def test_a_message_is_read_back_exactly() -> None:
-    view = view_of([[1, None, 3], [None, 55, None], [None, None, 0]])
+@pytest.mark.parametrize(
+    ("table", "reviewers", "said"),
+    [
+        ([[1, None, 3], [None, 55, None], [None, None, 0]], REVIEWERS[:3],
+         "Ava BLEU 1 Ava GloVe 3 Daniel Electra 55 Sofia GloVe 0"),
+        ([[5, None], [None, 6]], ("Ava Li", "Ava Reed"), "Ava Li BLEU 5 Ava Reed Electra 6"),  # of one first name
+    ],
+)  # fmt: skip
+def test_a_message_is_read_back_exactly(table, reviewers, said) -> None:
+    view = PlayerView(0, tuple(map(tuple, table)), PAPERS[: len(table)], reviewers)
     text = tell(view, own_cells(view))
-    assert text == "[message] Ava BLEU 1 Ava GloVe 3 Daniel Electra 55 Sofia GloVe 0"
+    assert text == f"[message] {said}"
     assert told_cells(text, view.papers, view.reviewers) == own_cells(view)
 
 
-def test_other_ways_to_name_a_cell_are_read_too() -> None:
-    papers, reviewers = PAPERS[:3], REVIEWERS[:3]
-    assert told_cells(f"I have ava li, {PAPERS[0]}: 12", papers, reviewers) == {(0, 0): 12}
-    assert told_cells("Sofia - GloVe = 7; Sofia/GloVe is 7, now Sofia GloVe 8", papers, reviewers) == {(2, 2): 8}
-    assert told_cells("[message] none", papers, reviewers) == {}
-
-
-def test_reviewers_who_share_a_first_name_are_named_in_full() -> None:
-    view = PlayerView(0, ((5, None), (None, 6)), PAPERS[:2], ("Ava Li", "Ava Reed"))
-    text = tell(view, own_cells(view))
-    assert text == "[message] Ava Li BLEU 5 Ava Reed Electra 6"
-    assert told_cells(text, view.papers, view.reviewers) == own_cells(view)
+@pytest.mark.parametrize(
+    ("text", "cells"),
+    [
+        (f"I have ava li, {PAPERS[0]}: 12", {(0, 0): 12}),
+        ("Sofia - GloVe = 7; Sofia/GloVe is 7, now Sofia GloVe 8", {(2, 2): 8}),
+        ("[message] none", {}),
+    ],
+)
+def test_other_ways_to_name_a_cell_are_read_too(text, cells) -> None:
+    assert told_cells(text, PAPERS[:3], REVIEWERS[:3]) == cells
 
 
 def test_only_the_partners_messages_count_as_heard() -> None:

@@ -1,7 +1,8 @@
-"""Who held each seat of an episode: checkpoints, scripts, people, in any mixture; those are trained that say so."""
+"""Who held each seat of an episode, in any mixture, and whose rewards count: those of the seats that are trained."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,22 +11,26 @@ from itertools import product
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from factories import BOARD, POLICY, TINY, Habits, RandomTurns, board_state, byte_chat, write_episodes
+from factories import BOARD, POLICY, TINY, Habits, RandomTurns, board_state, byte_chat, make_episode, write_episodes
 
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.convert.replay import replay
-from selfplay_pipeline.convert.rows import PARTNER
+from selfplay_pipeline.convert.rows import METADATA_KEY, PARTNER
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.engines.types import Completion, EngineError, SamplingParams
+from selfplay_pipeline.evaluate.crossplay import run_crossplay
+from selfplay_pipeline.evaluate.states import sample_held_out
 from selfplay_pipeline.games.bargaining.game import BargainingGame
-from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import parse_game_config
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord, parse_episode
 from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.report.questions.analysis import records_of
 from selfplay_pipeline.report.reading import read_episode
 from selfplay_pipeline.report.scan import scan
@@ -84,13 +89,10 @@ def fixed(checkpoint: str, temperature: float = 1.0) -> PolicyPlayer:
 # --- three checkpoints in one file ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("first", "second"), [(A, B), (B, C), (C, A), (A, C)])
+@pytest.mark.parametrize(("first", "second"), [(A, B), (C, A)])
 def test_each_log_prob_and_hash_is_that_of_the_checkpoint_that_held_the_seat(first, second):
-    for players in (
-        [trained(first), fixed(second)],
-        [fixed(second), trained(first)],
-        [trained(first), trained(second)],
-    ):
+    one, other = trained(first), trained(second)
+    for players in ([one, fixed(second)], [fixed(second), one], [one, other]):
         record = play(players)
         weights = [content_hash(one.policy.checkpoint) for one in players]
         assert [seat.policy.weights for seat in record.seats if seat.policy] == weights
@@ -134,42 +136,110 @@ def test_seat_1_is_trained_opposite_a_script_or_a_checkpoint_that_plays_greedily
     rows = pq.read_table(tmp_path / "train.parquet").to_pylist()
     assert [(row["extra_info"]["episode"], row["extra_info"]["seat"]) for row in rows] == [(0, 1), (1, 1), (2, 1)]
     assert {row["sampling_temperature"] for row in rows} == {1.0}
-    assert [row["reward_model"]["normalized_reward"] for row in rows] == [
-        record.outcome.reward_of(1) for record in records
-    ]
 
 
-@pytest.fixture(scope="module")
-def selfish() -> list[EpisodeRecord]:
-    """Episodes with rewards of their own: a person in seat 0, and in seat 1 a checkpoint that is trained."""
-    game = BargainingGame(parse_game_config('{"name": "bargaining", "reward": "selfish"}'))
-    held = {"players": None, "policy": None, "all_seats": [SeatRecord(kind="person", name="person"), trained(A).record]}
-    scripts, records = [Scripted("random"), Scripted("sharing")], []
-    for group, episode in product(range(3), range(4)):
-        state = game.sample_state(state_rng(0, group))
-        seated = SeatedEpisode(game, state, scripts, f"{group}-{episode}", (0, group, episode))
-        seated.episode.play_out()
-        record = seated.record(POLICY)
-        changed = record.model_copy(update=held | {"trajectories": replay(record, game, byte_chat())[1:]})
-        records.append(parse_episode(changed.model_dump_json().encode()))
-    return records
+SELFISH = BargainingGame(parse_game_config('{"name": "bargaining", "reward": "selfish"}'))
 
 
-def test_every_reader_takes_the_trained_seat_whatever_its_player_is_called(selfish, tmp_path):
-    own = [record.outcome.reward_of(1) for record in selfish]
-    assert own != [record.outcome.normalized_reward for record in selfish]
-    path, summary = write_episodes(tmp_path / "episodes.jsonl", selfish), Summary()
-    for record in selfish:
-        summary.add(record)
+def selfish(seat: int, group: int, episode: int) -> EpisodeRecord:
+    """Returns an episode with rewards of their own: in this seat a trained checkpoint, a person in the other."""
+    state = SELFISH.sample_state(state_rng(0, group))
+    seated = SeatedEpisode(
+        SELFISH, state, [Scripted("random"), Scripted("sharing")], f"{group}-{episode}", (0, group, episode)
+    )
+    seated.episode.play_out()
+    record = seated.record(POLICY)
+    held = [SeatRecord(kind="person", name="person"), trained(A).record]
+    streams = [stream for stream in replay(record, SELFISH, byte_chat()) if stream.seat == seat]
+    seats = {"players": None, "policy": None, "all_seats": held if seat else held[::-1], "trajectories": streams}
+    return parse_episode(record.model_copy(update=seats).model_dump_json().encode())
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_every_reader_takes_the_rewards_of_the_trained_seat_whatever_its_player_is_called(seat, tmp_path):
+    records = [selfish(seat, group, episode) for group, episode in product(range(3), range(4))]
+    own = [record.outcome.reward_of(seat) for record in records]
+    assert own != [record.outcome.normalized_reward for record in records]
+    path = write_episodes(tmp_path / "episodes.jsonl", records)
     (file,) = discover(path).files
-    assert summary.mean_reward == pytest.approx(np.mean(own))
+    assert summary_of(records).mean_reward == pytest.approx(np.mean(own))
     assert [place.reward for place in scan(file).places] == own
-    assert [asked.reward for record in selfish for asked in records_of(record, 0)] == own
-    assert read_episode(selfish[0]).players == ["person", A]
+    assert [asked.reward for record in records for asked in records_of(record, 0)] == own
+    assert read_episode(records[0]).players == (["person", A] if seat else [A, "person"])
     run_convert(path, tmp_path)
     rows = pq.read_table(tmp_path / "train.parquet").to_pylist()
     assert [row["reward_model"]["normalized_reward"] for row in rows] == own
-    assert {row["extra_info"]["seat"] for row in rows} == {1}
+    assert {row["extra_info"]["seat"] for row in rows} == {seat}
+
+
+# --- rewards of their own -------------------------------------------------------------------------------------------
+
+
+def with_rewards(record: EpisodeRecord, first: float, second: float) -> EpisodeRecord:
+    rewards = {"rewards": [first, second] if first != second else None, "normalized_reward": (first + second) / 2}
+    return record.model_copy(update={"outcome": record.outcome.model_copy(update=rewards)})
+
+
+def summary_of(records: list[EpisodeRecord]) -> Summary:
+    summary = Summary()
+    for record in records:
+        summary.add(record)
+    return summary
+
+
+@pytest.mark.parametrize(
+    ("rewards", "signal"),
+    [
+        ([(0.5, 0.1), (0.5, 0.9)], False),
+        ([(0.5, 0.5), (0.5, 0.9)], False),
+        ([(0.4, 0.6), (0.5, 0.5)], True),
+        ([(0.4, 0.4), (0.5, 0.5)], True),
+        ([(0.5, 0.5), (0.5, 0.5)], False),
+    ],
+)
+def test_a_group_has_signal_where_the_policys_rewards_differ_whatever_its_partners_do(rewards, signal):
+    group = [with_rewards(selfish(0, 0, episode), *pair) for episode, pair in enumerate(rewards)]
+    assert summary_of(group).signal == Signal(groups=1, without=not signal)
+
+
+@pytest.mark.parametrize("by", [0.1, -0.1])
+def test_rewards_with_another_mean_than_the_episodes_or_of_seats_that_share_theirs_are_refused(by):
+    record = with_rewards(selfish(0, 0, 0), 0.3, 0.7)
+    outcome = record.outcome.model_copy(update={"normalized_reward": 0.5 + by})
+    with pytest.raises(ValueError, match="but 'rewards' have another mean"):
+        parse_episode(record.model_copy(update={"outcome": outcome}).model_dump_json().encode())
+    shared = next(record for group in range(9) if (record := make_episode(group)).outcome.status == "agreed")
+    reward = shared.outcome.normalized_reward
+    apart = with_rewards(shared, reward - by / 10, reward + by / 10)
+    with pytest.raises(ValueError, match=r"'outcome.rewards': all seats of this game have one reward"):
+        parse_episode(apart.model_dump_json().encode())
+
+
+def test_rows_have_the_rewards_of_their_seats_even_if_the_last_episode_shared_one(tmp_path):
+    """Both seats are the policy's: each gets its own reward."""
+    played = []
+    for group, episode in product(range(2), range(4)):
+        record = selfish(0, group, episode)
+        both = {"all_seats": None, "players": ["policy"] * 2, "policy": POLICY}
+        played.append(record.model_copy(update=both | {"trajectories": replay(record, SELFISH, byte_chat())}))
+    assert any(record.outcome.rewards for record in played[:-1])
+    without = {"status": Status.TURN_LIMIT, "proposal": None, "score": 0.0, "rewards": None, "normalized_reward": 0.0}
+    played[-1] = played[-1].model_copy(update={"outcome": played[-1].outcome.model_copy(update=without)})
+    run_convert(write_episodes(tmp_path / "games.jsonl", played), tmp_path)
+    table = pq.read_table(tmp_path / "train.parquet")
+    assert json.loads(table.schema.metadata[METADATA_KEY])["shared_reward"] is False
+    by_id = {record.episode_id: record.outcome for record in played}
+    rows = [(row["extra_info"], row["reward_model"]["normalized_reward"]) for row in table.to_pylist()]
+    assert [reward for _, reward in rows] == [by_id[info["episode_id"]].reward_of(info["seat"]) for info, _ in rows]
+    assert len(rows) == 2 * len(played)
+
+
+def test_a_cell_of_the_cross_play_is_the_reward_of_the_player_in_its_row(tmp_path):
+    config = load_config("tiny_bargaining", {}).model_copy(update={"game": SELFISH.config})
+    states = sample_held_out(config, 20)
+    result = asyncio.run(run_crossplay(config, ["greedy", "sharing"], states, 1, tmp_path / "out"))
+    (_, first), (other, _) = result.rewards
+    assert first.value > 0.8 > 0.6 > other.value
 
 
 # --- what is written ------------------------------------------------------------------------------------------------

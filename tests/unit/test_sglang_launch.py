@@ -49,16 +49,15 @@ def answer(key: str, engine_key: str) -> tuple[dict, int]:
     return asyncio.run(ask()), len(seen)
 
 
-def test_a_server_with_a_key_answers_those_who_bring_it():
-    assert answer("a-long-key", "a-long-key") == ({"models": ["m"]}, 1)
-
-
-@pytest.mark.parametrize(("brought", "said"), [("", "asks for a key"), ("another-key", "refuses the key")])
-def test_a_wrong_key_is_said_at_once_and_not_repeated(brought, said):
+@pytest.mark.parametrize("brought", ["a-long-key", "", "another-key"])
+def test_a_server_answers_those_who_bring_its_key_and_a_wrong_one_is_said_at_once_and_not_repeated(brought):
     result, requests = answer("a-long-key", brought)
-    assert said in result["error"] and "set the environment variable SGLANG_API_KEY" in result["error"]
-    assert not brought or brought not in result["error"]
     assert requests == 1
+    if brought == "a-long-key":
+        assert result == {"models": ["m"]}
+    else:
+        assert ("refuses the key" if brought else "asks for a key") in result["error"]
+        assert not brought or brought not in result["error"]
 
 
 def test_what_cannot_be_a_key_is_refused_without_showing_it(monkeypatch):
@@ -66,7 +65,4 @@ def test_what_cannot_be_a_key_is_refused_without_showing_it(monkeypatch):
     with pytest.raises(UserError, match="SGLANG_API_KEY: not a key") as error:
         key_from_environment(SERVER_KEY)
     assert "two" not in str(error.value)
-
-
-def test_a_servers_words_do_not_show_the_key_that_it_was_sent():
     assert redacted("you sent 0123456789", "0123456789") == "you sent [key]"

@@ -178,27 +178,25 @@ def ask(monkeypatch, body: bytes, path: str = "/generate", method: str = "POST")
     return sent[0]["status"], sent[1]["body"], seen
 
 
+PROBES = request_of([1], PROBE)
+
+
 def test_what_an_engine_asks_for_is_answered_directly(monkeypatch):
-    request = request_of([1, 2], PROBE)
-    status, body, seen = ask(monkeypatch, json.dumps(request).encode())
-    assert (status, body) == (200, b'{"a": 1}')
-    assert seen == [("directly", request)]
+    answered = ask(monkeypatch, json.dumps(PROBES).encode())
+    assert answered == (200, b'{"a": 1}', [("directly", PROBES)])
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "path", "method"),
     [
-        json.dumps(request_of([1], PROBE) | {"stream": True}).encode(),
-        json.dumps({"input_ids": [1]}).encode(),
-        b"[1, 2]",
-        b"no JSON",
+        (json.dumps(PROBES | {"stream": True}), "/generate", "POST"),
+        (json.dumps({"input_ids": [1]}), "/generate", "POST"),
+        ("[1, 2]", "/generate", "POST"),
+        ("no JSON", "/generate", "POST"),
+        (json.dumps(PROBES), "/flush_cache", "POST"),
+        (json.dumps(PROBES), "/generate", "PUT"),
     ],
 )
-def test_all_else_is_sglangs(monkeypatch, body):
-    assert ask(monkeypatch, body) == (200, b"its own", [("sglang", body, "http.disconnect")])
-
-
-@pytest.mark.parametrize(("path", "method"), [("/flush_cache", "POST"), ("/generate", "PUT")])
-def test_so_are_other_paths_and_methods(monkeypatch, path, method):
-    body = json.dumps(request_of([1], PROBE)).encode()
-    assert ask(monkeypatch, body, path, method)[2][0][0] == "sglang"
+def test_all_else_is_sglangs(monkeypatch, body, path, method):
+    answered = ask(monkeypatch, body.encode(), path, method)
+    assert answered[:2] == (200, b"its own") and answered[2][0][:2] == ("sglang", body.encode())

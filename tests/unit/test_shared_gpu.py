@@ -16,11 +16,13 @@ from test_resume import OnlyTraining, trained
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.content_hash import content_hash
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines import client, pool, sglang_server
 from selfplay_pipeline.engines.pool import EnginePool
-from selfplay_pipeline.engines.requests import RELEASED
+from selfplay_pipeline.engines.requests import RELEASED, WITHOUT_WEIGHTS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec
+from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.iterate import loop as iterate
 from selfplay_pipeline.train.groups import NoSignalError
 
@@ -154,6 +156,113 @@ def test_a_server_that_fails_at_it_is_ended_and_started_again_when_it_is_needed(
     assert len(said) == (refused == "release_memory_occupation")
 
 
+class Attached(SGLang):
+    """SGLang as another program launched it, on GPUs that it can share."""
+
+    def __init__(self, refuses: str = "", saver: bool = True) -> None:
+        super().__init__(refuses)
+        self.saver, self.model = saver, "their/model"
+        self.app.router.add_get("/server_info", self._server_info)
+        self.app.router.add_post("/update_weight_version", self._version)
+
+    async def _server_info(self, request: web.Request) -> web.Response:
+        return web.json_response({"enable_memory_saver": self.saver})
+
+    async def _version(self, request: web.Request) -> web.Response:
+        self.weights = (await request.json())["new_version"]
+        return web.json_response({"success": True})
+
+
+def attached(server: SGLang, *acts, tell=lambda text: None) -> None:
+    """Run coroutines of an engine at an attached server, and close the engine."""
+
+    async def play() -> None:
+        url = await server.start()
+        async with SGLangEngine([url], tell=tell, attempts=2) as engine:
+            for act in acts:
+                await act(engine)
+
+    asyncio.run(play())
+
+
+def test_an_attached_server_with_a_memory_saver_releases_its_memory_and_says_that_it_has_no_weights(checkpoint):
+    server = Attached()
+    version = content_hash(str(checkpoint))
+
+    async def is_without_weights(engine: SGLangEngine) -> None:
+        assert (server.released, server.weights) == (True, WITHOUT_WEIGHTS)
+
+    attached(
+        server, lambda engine: engine.serve(str(checkpoint)), ask, release, is_without_weights,
+        lambda engine: engine.reload(checkpoint), ask,
+    )  # fmt: skip
+    assert server.paths == [*LOADS, *["generate"] * 4, *RELEASES, *TAKES_BACK, *["generate"] * 4]
+    assert (server.released, server.weights) == (False, version)
+
+
+def test_an_attached_server_without_a_memory_saver_keeps_its_memory(checkpoint):
+    server = Attached(saver=False)
+    attached(server, lambda engine: engine.serve(str(checkpoint)), release, ask)
+    assert server.paths == [*LOADS, *["generate"] * 4]
+
+
+def test_a_command_that_ends_gives_an_attached_server_its_memory_and_weights_back(checkpoint):
+    server = Attached()
+    attached(server, lambda engine: engine.serve(str(checkpoint)), release)
+    assert server.paths == [*LOADS, *RELEASES, *TAKES_BACK]
+    assert (server.released, server.weights) == (False, content_hash(str(checkpoint)))
+
+
+def test_a_server_that_a_killed_command_left_without_memory_takes_it_back_for_the_next(checkpoint):
+    server = Attached()
+    server.released, server.weights, server.model = True, WITHOUT_WEIGHTS, str(checkpoint)
+    attached(server, lambda engine: engine.serve(str(checkpoint)), ask)
+    assert server.paths == [*TAKES_BACK, *["generate"] * 4]
+    other = Attached()
+    other.weights = WITHOUT_WEIGHTS
+    with pytest.raises(UserError, match="has released its weights; start it again, or give the model as a folder"):
+        attached(other, lambda engine: engine.serve("their/model"))
+
+
+def test_an_attached_server_that_does_not_release_its_memory_ends_the_command_in_one_line(checkpoint):
+    server = Attached("release_memory_occupation")
+    with pytest.raises(
+        EngineError, match="did not release the GPU memory that the trainer needs: start it again"
+    ) as one:
+        attached(server, lambda engine: engine.serve(str(checkpoint)), release)
+    assert "\n" not in str(one.value)
+
+
+@pytest.mark.parametrize(
+    ("device", "savers", "shares"), [("cuda", [False, True], True), ("cuda", [False], False), ("cpu", [True], False)]
+)
+def test_a_loop_releases_what_attached_servers_can_release(tmp_path, caplog, device, savers, shares):
+    (tmp_path / "model").mkdir()
+
+    async def found() -> tuple[bool, list[str]]:
+        urls = [await Attached(saver=saver).start() for saver in savers]
+        config = load_config("tiny", {"device": device, "engine.server_url": urls, "model": str(tmp_path / "model")})
+        assert not iterate.shares_gpu(config)
+        return await iterate.attached_share(config), urls
+
+    with caplog.at_level("INFO"):
+        found, urls = asyncio.run(found())
+    assert found == shares
+    for url, saver in zip(urls, savers, strict=True):
+        said = "shares GPUs with the trainer, and releases its memory" if saver else "keeps its memory"
+        assert (f"{url} {said} while training" in caplog.text) == (device == "cuda")
+
+
+def test_a_hub_model_cannot_be_loaded_again_into_a_server_that_releases_its_weights():
+    async def check() -> None:
+        url = await Attached().start()
+        config = load_config("tiny", {"device": "cuda", "engine.server_url": [url], "model": "some/model"})
+        with pytest.raises(UserError, match=f"some/model: {url} releases its weights while training"):
+            await iterate.attached_share(config)
+
+    asyncio.run(check())
+
+
 def test_weights_that_were_given_back_are_loaded_anew_even_where_they_are_the_same(checkpoint, monkeypatch):
     server, opened = SGLang(), []
 
@@ -207,18 +316,10 @@ def test_sglang_knows_what_it_is_told_and_asked():
     assert set(RELEASED["tags"]) == set(constants["GPU_MEMORY_ALL_TYPES"]) - {constants["GPU_MEMORY_TYPE_CUDA_GRAPH"]}
 
 
-@pytest.mark.parametrize(
-    ("changes", "shared"),
-    [
-        ({}, True),
-        ({"iterate.keep_processes": False}, False),
-        ({"engine.server_url": ["http://localhost:1"]}, False),
-        ({"device": "cpu"}, False),
-    ],
-)
-def test_memory_is_shared_where_both_stay_on_gpus_that_are_taken_here(changes, shared):
-    config = load_config("tiny", {"device": "cuda"} | changes)
-    assert iterate.shares_gpu(config) == shared
+def test_memory_is_shared_where_both_stay_on_gpus_that_are_taken_here():
+    server = {"engine.server_url": ["http://localhost:1"]}
+    for changes in ({}, {"iterate.keep_processes": False}, server, {"device": "cpu"}):
+        assert iterate.shares_gpu(load_config("tiny", {"device": "cuda"} | changes)) == (not changes)
 
 
 class Noted(OnlyTraining):
@@ -252,24 +353,21 @@ def test_the_server_gives_memory_back_before_a_training_and_the_trainer_after_it
             raise NoSignalError("all groups")
         return trained(job.output)
 
-    def noting(what: str, result=None):
-        return lambda *given: notes.append(what) or result
+    async def note_later(what):
+        notes.append(what)
 
-    def later(what: str):
-        async def note(self):
-            notes.append(what)
-
-        return note
+    def prepare(job, *rest):
+        told.add(job.shares_gpu)
+        notes.append("prepare")
 
     settings = {"iterate.evaluate_every": 0, "iterate.num_iterations": 2, "iterate.keep_processes": keeps}
-    config = load_config("tiny", settings | {"device": device})
     monkeypatch.setattr(Noted, "notes", notes, raising=False)
     monkeypatch.setattr(iterate, "check_run", lambda config: None)
     monkeypatch.setattr(iterate, "train_policy", train)
-    monkeypatch.setattr(iterate, "prepare_training", lambda job, *rest: (told.add(job.shares_gpu), noting("prepare")()))
-    monkeypatch.setattr(iterate.Servers, "release", later("release"))
-    monkeypatch.setattr(iterate.Servers, "stop", later("stop server"))
-    monkeypatch.setattr(iterate.Trainer, "stop", noting("stop trainer"))
-    asyncio.run(iterate.run_iterate(config, tmp_path / "run", Noted))
+    monkeypatch.setattr(iterate, "prepare_training", prepare)
+    monkeypatch.setattr(iterate.Servers, "release", lambda self: note_later("release"))
+    monkeypatch.setattr(iterate.Servers, "stop", lambda self: note_later("stop server"))
+    monkeypatch.setattr(iterate.Trainer, "stop", lambda self: notes.append("stop trainer"))
+    asyncio.run(iterate.run_iterate(load_config("tiny", settings | {"device": device}), tmp_path / "run", Noted))
     assert notes == [*noted, *noted, "stop trainer", "stop server"]
     assert told == {device == "cuda" and keeps}

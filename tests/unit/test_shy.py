@@ -1,6 +1,7 @@
 """The shy partner keeps its four rules, and those who ask it do better than those who do not."""
 
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from factories import play_scripts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfplay_pipeline.games.base import HELD_OUT, Asking, Outcome, state_rng
+from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.mentions import told_cells
 from selfplay_pipeline.games.matching.questions import asked_pairs, asking
@@ -21,12 +22,9 @@ from selfplay_pipeline.generate.records import TurnRecord
 
 BOARD = MatchingConfig(size=3, max_score=9, scale_max=1, max_length=20)
 GAME = MatchingGame(BOARD)
-DIALOP = MatchingConfig()
-PIECES = (
-    "Ava", "Sofıa", "İ", "Daniel", "BLEU", "GloVe?", "?", "5", "9" * 400, "9" * 5000, "what", "[propose]", "<br/>",
-)  # fmt: skip
 RNG = np.random.default_rng(0)
 SHY = Shy()
+PIECES = ("Ava", "Sofıa", "İ", "Daniel", "BLEU", "GloVe?", "?", "5", "9" * 5000, "what", "[propose]", "<br/>")
 
 
 @cache
@@ -86,28 +84,29 @@ def test_what_it_was_told_changes_its_judgement() -> None:
     assert SHY.act(PlayerView(**{**view.__dict__, "history": told}), RNG) == "[reject]"
 
 
-def dialogues(agent: str, episodes: int, board: MatchingConfig) -> list[tuple[Outcome, Asking]]:
-    played, game = [], MatchingGame(board)
-    for index in range(episodes):
-        state, rng = game.sample_state(state_rng(7, index, HELD_OUT)), np.random.default_rng(index)
-        episode = play_scripts(game, state, [SCRIPTED[agent], SCRIPTED["shy"]], rng)
-        played.append((episode.session.outcome(), asking(episode.turns, state, 0)))
-    return played
+def test_the_leak_meter_notices_a_partner_that_spoon_feeds() -> None:
+    state = GAME.sample_state(state_rng(7, 0, HELD_OUT))
+    told = SCRIPTED["sharing"].act(player_view(GAME.start(state), 1), RNG)
+    said = [TurnRecord(seat=1, text=told, action=ActionKind.MESSAGE, finish_reason="scripted")]
+    assert asking(said, state, 0).leaks == 1
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("board", "episodes"), [(BOARD, 500), (DIALOP, 40)], ids=["3x3", "8x8"])
-def test_over_1000_dialogues_who_asks_does_clearly_better_and_nothing_leaks(
-    board: MatchingConfig, episodes: int
-) -> None:
-    asker, quiet = (dialogues(agent, episodes, board) for agent in ("asker", "quiet"))
-    rewards = [np.mean([outcome.rewards[0] for outcome, _ in played]) for played in (asker, quiet)]
-    assert rewards[0] > 0.99 and rewards[1] < 0.82
-    if board is BOARD:
-        assert sum(counts.leaks for _, counts in asker + quiet) == 0
-        assert all(counts.learned for _, counts in asker)
-        assert not any(counts.questions or counts.learned for _, counts in quiet)
-        assert {outcome.status for outcome, _ in asker} == {"agreed"}
+def test_a_plan_that_was_rejected_is_followed_by_another() -> None:
+    first = SCRIPTED["quiet"].act(view_of(0, seat=0), RNG)
+    history = ((0, first), (1, "[reject]")) * 12
+    assert SCRIPTED["quiet"].act(view_of(0, *history, seat=0), RNG) != first
+
+
+def test_who_asks_does_clearly_better_and_nothing_leaks() -> None:
+    rewards: dict[str, list[float]] = {"asker": [], "quiet": []}
+    for index, agent in product(range(100), rewards):
+        state, rng = GAME.sample_state(state_rng(7, index, HELD_OUT)), np.random.default_rng(index)
+        episode = play_scripts(GAME, state, [SCRIPTED[agent], SHY], rng)
+        outcome, counts = episode.session.outcome(), asking(episode.turns, state, 0)
+        rewards[agent].append(outcome.rewards[0])
+        assert counts.leaks == 0 and bool(counts.learned) == bool(counts.questions) == (agent == "asker")
+        assert agent == "quiet" or outcome.status == "agreed"
+    assert np.mean(rewards["asker"]) > 0.98 and np.mean(rewards["quiet"]) < 0.85
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join))
@@ -118,40 +117,15 @@ def test_whatever_is_said_is_answered(text: str) -> None:
     assert SHY.act(view_of(0, said, pending=((0, 0), (1, 1), (2, 2))), RNG) in ("[accept]", "[reject]")
 
 
-def test_the_leak_meter_notices_a_partner_that_spoon_feeds() -> None:
-    state = GAME.sample_state(state_rng(7, 0, HELD_OUT))
-    told = SCRIPTED["sharing"].act(player_view(GAME.start(state), 1), RNG)
-    said = [TurnRecord(seat=1, text=told, action=ActionKind.MESSAGE, finish_reason="scripted")]
-    assert asking(said, state, 0).leaks == 1
-
-
-class Watched(AskingTeacher):
-    """An asking teacher of which it is checked what it asks for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = set[tuple[int, int]]()
-
-    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
-        text = super().act(view, rng)
-        if text.startswith("[message]"):
-            (cell,) = asked_pairs(text, view.papers, view.reviewers)
-            assert view.table[cell[0]][cell[1]] is None
-            assert cell not in self.asked
-            self.asked.add(cell)
-        return text
-
-
 def test_the_asking_teacher_asks_for_one_cell_that_it_neither_sees_nor_asked_for_before() -> None:
     asked = 0
     for index in range(100):
-        state, teacher = GAME.sample_state(state_rng(8, index, HELD_OUT)), Watched()
-        play_scripts(GAME, state, [teacher, SHY], np.random.default_rng(index))
-        asked += len(teacher.asked)
+        state, before = GAME.sample_state(state_rng(8, index, HELD_OUT)), set[tuple[int, int]]()
+        episode = play_scripts(GAME, state, [AskingTeacher(), SHY], np.random.default_rng(index))
+        for turn in episode.turns:
+            if turn.seat == 0 and turn.text.startswith("[message]"):
+                (cell,) = asked_pairs(turn.text, state.papers, state.reviewers)
+                assert not state.masks[0][cell] and cell not in before
+                before.add(cell)
+        asked += len(before)
     assert asked > 50
-
-
-def test_a_plan_that_was_rejected_is_followed_by_another() -> None:
-    first = SCRIPTED["quiet"].act(view_of(0, seat=0), RNG)
-    history = ((0, first), (1, "[reject]")) * 12
-    assert SCRIPTED["quiet"].act(view_of(0, *history, seat=0), RNG) != first

@@ -113,9 +113,9 @@ def test_a_line_of_few_draws_promises_no_more_than_the_best(name: str) -> None:
 
 
 def test_on_each_board_a_hidden_cell_is_drawn_anew_equally_often() -> None:
-    filtered = [TINY.model_copy(update={"size": size}) for size in (3, 4, 5, 8)]
-    assert len({draws_for(config) / config.size**2 for config in filtered}) == 1
-    assert len({draws_for(config.model_copy(update={"hard_factor": 0.0})) for config in filtered}) == 1
+    for factor in (1.25, 0.0):
+        boards = [TINY.model_copy(update={"size": size, "hard_factor": factor}) for size in (3, 4, 5, 8)]
+        assert len({draws_for(board) / (board.size**2 if factor else 1) for board in boards}) == 1
     assert draws_for(TINY) > draws_for(TINY.model_copy(update={"hard_factor": 0.0}))
 
 
@@ -332,8 +332,6 @@ def test_in_the_fixed_protocol_silence_is_the_one_line_and_a_bound(name: str) ->
     fixed = make_game(load_config(name, {"game.protocol": "fixed"}).game)
     assert list(fixed.wordless) == ["silence"] and fixed.silence == game.silence
     assert fixed.silence_is_bound and not game.silence_is_bound
-    assert "no play without the content of messages exceeds silence" in fixed.about_lines
-    assert "none is a bound" in game.about_lines and "counter: " in game.about_lines
 
 
 @pytest.mark.parametrize("name", ["tiny_honest", "tiny_bargaining"])
@@ -354,8 +352,7 @@ def test_a_line_is_of_the_states_and_the_reward_whatever_else_is_configured() ->
 
 def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path) -> None:
     Path("mine.yaml").write_text("base: tiny_honest\ngame:\n  size: 2\n  max_score: 8\n  protocol: free\n")
-    planned = selfplay("silence", "--config", "mine.yaml", "--states", "20", "--dry-run")
-    assert "lines of play without words on 20 states (seed 0) to data/silence.json; known: none" in planned.stdout
+    selfplay("silence", "--config", "mine.yaml", "--states", "20", "--dry-run")
     assert not STORED.exists()
     for seed in ("1", "2"):
         done = selfplay("silence", "--config", "mine.yaml", "--states", "20", "--seed", seed)
@@ -363,34 +360,24 @@ def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path
     (stored,) = LinesFile.read(STORED).entries
     assert make_game(load_config("mine.yaml", {}).game).wordless == stored.lines
     assert list(stored.lines) == ["silence", "pass", "counter"]
-    for name, line in stored.lines.items():
-        assert f"{name} {line}, " in done.stdout
-    assert "written to data/silence.json" in done.stdout
+    assert all(f"{name} {line}, " in done.stdout for name, line in stored.lines.items())
     assert make_game(load_config("tiny", {}).game).silence is not None, "the built-in ones are there too"
 
 
-def test_a_file_of_something_else_is_refused_before_anything_is_computed(here: Path) -> None:
-    Path("out.json").write_text("{}")
-    done = selfplay("silence", "--config", "tiny_honest", "--output", "out.json")
-    assert done.returncode == 2
-    assert "out.json holds something that `selfplay silence` did not write" in done.stderr
+def test_a_stored_line_of_unknown_keys_is_passed_over_and_one_that_is_damaged_is_refused(here: Path) -> None:
     STORED.parent.mkdir()
     line = {"value": 0.5, "standard_error": 0.1, "states": 2}
     entry = {"game": {"name": "matching", "colour": "red"}, "lines": {"silence": line}}
     STORED.write_text(json.dumps({"entries": [entry]}))
     assert make_game(MatchingConfig()).silence != Line(**line), "of another version, perhaps"
     STORED.write_text('{"entries": [{"game": {}}]}')
-    with pytest.raises(UserError, match=r"data/silence\.json: field 'entries\.0\.lines': .*`selfplay silence` writes"):
+    with pytest.raises(UserError, match=r"data/silence\.json: field 'entries\.0\.lines': "):
         _ = make_game(MatchingConfig()).silence
+    with pytest.raises(UserError, match=r"^game\.unfiltered_after: "):
+        wordless_rewards([], MatchingConfig(unfiltered_after=10_001), np.random.default_rng(0), 1)
 
 
 def test_the_talk_score_is_0_at_silence_and_1_at_the_optimum() -> None:
     assert [talk_score(reward, 0.8) for reward in (0.8, 0.9, 1.0)] == pytest.approx([0, 0.5, 1])
     assert talk_score(0.7, 0.8) == pytest.approx(-0.5)
     assert talk_score(1.0, 1.0) == talk_score(0.5, 1.0) == 0, "nothing is left to talk for"
-
-
-def test_states_that_are_filtered_in_part_have_no_line() -> None:
-    config = MatchingConfig(unfiltered_after=10_001)
-    with pytest.raises(UserError, match=r"^game\.unfiltered_after: "):
-        wordless_rewards([], config, np.random.default_rng(0), 1)

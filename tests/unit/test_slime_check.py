@@ -38,26 +38,18 @@ def options_of(text: str) -> set[str]:
     return {name for line in lines for name in re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", line)}
 
 
-def test_a_slime_as_it_should_be_is_fine(slime):
+def test_another_version_is_named_with_the_test_that_compares_it_and_is_no_reason_to_stop(slime, tmp_path):
     found = {item.what: item for item in check_all(slime, None)}
     assert all(found[what].ok for what in ("slime", "our hooks", "configuration", "partner"))
     assert found["slime"].found == f"0.3.1 in {slime}"
-
-
-def test_another_version_is_named_with_the_test_that_compares_it_and_is_no_reason_to_stop(slime):
     (slime / "setup.py").write_text('setup(version="0.4.0")')
     item = check_version(slime)
     assert item.ok and item.found.startswith("0.4.0 in ") and "tested was 0.3.1" in item.found
     assert Path(CONTRACT).is_file() and CONTRACT in item.found
     (slime / "setup.py").write_bytes(b"\xff")
     assert "tested was 0.3.1" in check_version(slime).found
-
-
-def test_a_missing_slime_is_one_of_the_things_to_fix(tmp_path):
     done = selfplay("slime", "check", "--slime", str(tmp_path))
-    assert done.returncode == 2
-    assert re.search(r"missing\s+slime\s+not found\s+→ install slime 0.3.1", done.stdout)
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 2 and re.search(r"missing\s+slime\s+not found\s+→ install slime 0.3.1", done.stdout)
 
 
 def test_data_configuration_and_key_are_checked_too(slime, tmp_path, monkeypatch):
@@ -159,7 +151,6 @@ def test_the_shipped_configuration_says_what_the_defaults_are_and_explains_every
         ("selfplay: {chat: {modle: x}}", "field 'selfplay.chat.modle'"),
         ("max_turns: 0", "field 'max_turns'"),
         ("[1]", "expected keys and values, found list"),
-        ("max_turns: 2026-13-45", "field 'max_turns'"),
         ("\nmax_turns: 1\nmax_turns: 2", "3: key 'max_turns' is given in line 2 already"),
     ],
 )

@@ -45,23 +45,20 @@ def data(*options, output):
 
 def test_the_command_writes_the_states_that_it_was_asked_for_and_leaves_the_same_file_alone(tmp_path):
     out = tmp_path / "new" / "games.jsonl"
-    done = data("--num-states", "5", "--first-state", "2", output=out)
+    asked = ("--num-states", "5", "--first-state", "2")
+    data(*asked, "--dry-run", output=out)
+    assert not out.parent.exists()
+    done = data(*asked, output=out)
     assert done.returncode == 0, done.stderr
     game = MatchingGame(load_config("tiny", {"game.max_length": 40}).game)
     expected = [game.sample_state(state_rng(0, number)).to_dict() for number in range(2, 7)]
     assert [row["metadata"]["game_state"] for row in rows(out)] == expected
     assert check_data(out) == [game.config]
     before = out.stat().st_mtime_ns
-    data("--num-states", "5", "--first-state", "2", output=out)
+    data(*asked, output=out)
     assert out.stat().st_mtime_ns == before and list(out.parent.iterdir()) == [out]
-
-
-def test_turns_are_those_of_the_file_or_those_that_were_asked_for(tmp_path):
-    config, out = tmp_path / "config.yaml", tmp_path / "games.jsonl"
-    config.write_text("game: {size: 3, hard_factor: 0, max_length: 14}")
-    for options, turns in (((), 14), (("--max-length", "6"), 6)):
-        selfplay("slime", "data", "--config", str(config), "--num-states", "1", "--output", str(out), *options)
-        assert [rules.max_length for rules in check_data(out)] == [turns]
+    data(*asked, "--max-length", "6", output=out)
+    assert [rules.max_length for rules in check_data(out)] == [6]
 
 
 def test_held_out_rows_are_the_states_of_evaluate_and_none_to_train_on(tmp_path):
@@ -74,21 +71,6 @@ def test_held_out_rows_are_the_states_of_evaluate_and_none_to_train_on(tmp_path)
     assert not {key_of(game, state) for state in train} & {key_of(game, state) for state in held}
 
 
-def test_a_dry_run_writes_nothing(tmp_path):
-    done = selfplay("slime", "data", "--dry-run", "--held-out", "--seed", "3", "--output", str(tmp_path / "g.jsonl"))
-    assert "held-out states 0…999 of seed 3, board 8×8, at most 40 turns" in done.stdout
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.long
-def test_a_board_without_states_leaves_no_file(tmp_path):
-    config = tmp_path / "config.yaml"
-    config.write_text("game: {size: 2, hard_factor: 50}")
-    done = selfplay("slime", "data", "--config", str(config), "--output", str(tmp_path / "games.jsonl"))
-    assert (done.returncode, "no state passed the hard filter" in done.stderr) == (2, True)
-    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
-
-
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
@@ -97,7 +79,7 @@ def test_a_board_without_states_leaves_no_file(tmp_path):
         ("metadata.game_state.best_assignment_reward", 1, "the table's best matching gives"),
         ("metadata.rules", None, "metadata.rules is missing"),
         ("metadata.rules", {"size": 1}, "metadata.rules"),
-        ("metadata.rules.max_length", 99, "field 'prompt' is not what these rules tell"),
+        ("metadata.rules.max_length", 99, "field 'prompt' is not the prompt of seat 0"),
         ("metadata.optimal_score", 1, "'optimal_score' are not those"),
         ("metadata.state_id", None, "'state_id' is missing"),
         ("metadata.state_id", [1], "field 'state_id' is no text"),
@@ -118,22 +100,18 @@ def test_a_bad_row_is_named_with_its_line(tmp_path, path, value, words):
 
 
 def test_a_file_is_refused_that_is_empty_missing_no_json_or_repeats_a_game(tmp_path):
-    data = tmp_path / "games.jsonl"
+    data, once = tmp_path / "games.jsonl", tmp_path / "once.jsonl"
     with pytest.raises(UserError, match=r"`selfplay slime data` writes this file"):
         check_data(data)
+    write_data(once, DataJob(BOARD, num_states=1, seed=0))
+    twice = once.read_text() * 2
     for text, words in (
-        ("\n", "holds no row"),
-        ("{", "games.jsonl:1: not JSON"),
-        ("[" * 50_000, "games.jsonl:1: .*deep"),
-    ):
+        ("\n", "holds no row"), ("{", ":1: not JSON"), ("[" * 50_000, ":1: .*deep"),
+        (twice, ":2: .* is that of line 1"),
+    ):  # fmt: skip
         data.write_text(text)
         with pytest.raises(UserError, match=words):
             check_data(data)
-    data.unlink()
-    write_data(data, DataJob(BOARD, num_states=1, seed=0))
-    data.write_text(data.read_text() * 2)
-    with pytest.raises(UserError, match=r"is that of line 1 too"):
-        check_data(data)
 
 
 @pytest.mark.skipif(RealSample is None, reason="slime is not installed")

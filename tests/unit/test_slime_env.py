@@ -18,7 +18,6 @@ from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
-from selfplay_pipeline.games.matching.scripted import told_cells
 from selfplay_pipeline.generate.chat_model import RequestCapError
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.slime import env as env_module
@@ -34,12 +33,6 @@ def env_of(partner: str = "sharing", board: MatchingConfig = BOARD, number: int 
     """The environment of a policy and this partner, before the first observation."""
     sample = sample_of(NewSample, board, number, **fields)
     return build_env(sample, arguments(hf_checkpoint=None, selfplay={"partner": partner}))
-
-
-def begun(partner: str, board: MatchingConfig = BOARD) -> EpisodeEnv:
-    env = env_of(partner, board)
-    env.reset()
-    return env
 
 
 def optimum(env: EpisodeEnv) -> str:
@@ -102,16 +95,6 @@ def test_the_policy_never_reads_what_only_its_partner_sees(number, seed, share):
         assert heard[0] == heard[1]
         if heard[0][1]:
             break
-
-
-def test_the_shy_partner_tells_only_what_it_is_asked_for():
-    env = begun("shy", LONG)
-    reviewer, paper = map(int, np.argwhere(env.state.masks[1] & ~env.state.masks[0])[0])
-    papers, reviewers = env.state.papers, env.state.reviewers
-    heard, _, _ = env.step("[message] hello there")
-    assert told_cells(heard, papers, reviewers) == {}
-    heard, _, _ = env.step(f"[message] {reviewers[reviewer]} {papers[paper].split(':')[0]}?")
-    assert told_cells(heard, papers, reviewers) == {(reviewer, paper): env.state.view(1)[reviewer][paper]}
 
 
 @pytest.mark.parametrize("end", ["", "<|im_end|>"], ids=["text", "text with the end of the turn, as a server sends it"])

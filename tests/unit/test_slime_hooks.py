@@ -149,9 +149,11 @@ def test_a_step_that_is_played_again_takes_the_place_of_its_former_lines(tmp_pat
 
 
 def test_dialogues_on_one_state_are_one_group_whenever_slime_comes_to_it():
-    samples = [played(number, *WRONG, group_index=group) for number, group in ((0, 0), (1, 1), (0, 1000))]
-    first, other, later = (record.group for record in records_of(samples, 0))
-    assert first == later != other
+    samples = [played(number, *WRONG, group_index=group) for number, group in ((0, 0), (1, 1), (0, 1000), (2, 7))]
+    del samples[-1].metadata["state_id"]
+    first, other, later, nameless = records_of(samples, 0)
+    assert first.group == later.group != other.group
+    assert nameless.episode_id == "7", "slime's group, where a state has no name"
 
 
 def evaluation(*samples: NewSample) -> dict[str, dict]:
@@ -176,13 +178,6 @@ def test_evaluations_have_a_folder_each_and_count_the_updates_before_them(tmp_pa
     with caplog.at_level(logging.INFO):
         evaluate(5, None)  # as slime does
     assert "'eval/held_out/episode/length'" in caplog.text
-
-
-@pytest.mark.skipif(RealSample is not None, reason="slime is installed")
-def test_figures_that_slime_cannot_take_are_not_lost_silently(tmp_path, caplog):
-    log_eval_rollout(4, arguments(selfplay={"log_dir": str(tmp_path)}), evaluation(played(0, *WRONG)), None)
-    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "not on TensorBoard or wandb (No module named 'slime'" in warning.message
 
 
 @pytest.mark.skipif(RealSample is None, reason="slime is not installed")

@@ -18,30 +18,22 @@ STATES = [GAME.sample_state(state_rng(2, index, HELD_OUT)) for index in range(30
 VIEWS: list[PlayerView] = [player_view(GAME.start(state), seat) for state in STATES for seat in (0, 1)]
 
 
-def test_what_is_told_is_read_back_and_asks_for_nothing() -> None:
+def test_what_is_told_or_proposed_is_read_back_and_asks_for_nothing() -> None:
     rng = np.random.default_rng(0)
     for view in VIEWS:
         text = speaking.tell(view, rng)
         assert told_values(text) == dict(enumerate(view.values)), text
         assert not is_question(text) and not asked_items(text), text
-
-
-@pytest.mark.parametrize("text", speaking.ASKING)
-def test_a_question_asks_for_all_values_and_tells_none(text: str) -> None:
-    assert asked_items(f"[message] {text}") == {0, 1, 2} and not told_values(f"[message] {text}")
-
-
-def test_a_proposal_is_read_back() -> None:
-    rng = np.random.default_rng(1)
-    for view in VIEWS:
         for share in shares(view.counts)[::5]:
             kind, body = tagged(text := speaking.propose(share, rng))
             assert kind == "propose" and parse_share(body, view.counts) == share, text
 
 
-@pytest.mark.parametrize("text", [*speaking.ACCEPTING, *speaking.REJECTING])
-def test_an_answer_to_a_proposal_is_one(text: str) -> None:
-    assert tagged(text)[0] == ("accept" if text in speaking.ACCEPTING else "reject")
+def test_each_phrase_is_what_it_is_meant_for() -> None:
+    for text in speaking.ASKING:
+        assert asked_items(f"[message] {text}") == {0, 1, 2} and not told_values(f"[message] {text}")
+    for text in (*speaking.ACCEPTING, *speaking.REJECTING):
+        assert tagged(text)[0] == ("accept" if text in speaking.ACCEPTING else "reject")
 
 
 def rewards(name: str) -> list[float]:

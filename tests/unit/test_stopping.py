@@ -66,7 +66,7 @@ def test_long_work_of_a_task_is_interrupted_at_once_and_the_task_cleans_up(stop)
     assert done == ["cleaned up"]
 
 
-def test_what_is_no_task_cleans_up_likewise(stop):
+def test_further_signals_disturb_no_end_that_is_under_way_until_it_takes_too_long(stop, monkeypatch):
     def work():
         try:
             signal.raise_signal(signal.SIGTERM)
@@ -75,28 +75,26 @@ def test_what_is_no_task_cleans_up_likewise(stop):
 
     with pytest.raises(KeyboardInterrupt):
         work()
-
-
-def test_a_stop_that_takes_too_long_can_be_asked_for_again(stop, monkeypatch):
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
     monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0.0)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
 
 
+STRIKES = """
+import os, signal, sys
+class Strike:
+    def find_spec(self, name, path, target=None):
+        if name == 'selfplay_pipeline.cli':
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Strike())
+from selfplay_pipeline.__main__ import main
+main()
+"""
+
+
 def test_a_signal_during_the_imports_ends_the_program_in_one_line():
-    at_the_command_line = (
-        "import os, signal, sys\n"
-        "class Strike:\n"
-        "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'selfplay_pipeline.cli':\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
-        "sys.meta_path.insert(0, Strike())\n"
-        "from selfplay_pipeline.__main__ import main\n"
-        "main()\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", at_the_command_line], capture_output=True, text=True, env=os.environ)
+    ended = subprocess.run([sys.executable, "-c", STRIKES], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (130, f"selfplay: {stopping.STOPPED}\n")
 
 

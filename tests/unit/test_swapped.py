@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections import Counter, defaultdict
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -19,8 +20,9 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, swaps_of
 from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.evaluate.worth import rise_of
 from selfplay_pipeline.games import registry
-from selfplay_pipeline.games.bargaining.rules import BargainingState, possible_values
+from selfplay_pipeline.games.bargaining.rules import possible_values
 from selfplay_pipeline.games.base import MESSAGE, Game, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.mentions import mentions
@@ -31,7 +33,8 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import PolicyRecord, parse_episode, read_episodes
-from selfplay_pipeline.generate.swapped import TRIES, SwappedEpisode
+from selfplay_pipeline.generate.swapped import TRIES, SwappedEpisode, check_swap
+from selfplay_pipeline.metrics.bootstrap import Totals
 
 POLICY = PolicyRecord(checkpoint="", iteration=0, engine="", temperature=1, max_new_tokens=1)
 
@@ -90,15 +93,18 @@ class WithoutRedraw(MatchingGame):
     redraw = None
 
 
-def configured(messages: int = 1, **changes):
-    return load_config("tiny_honest", {"game.protocol": "fixed", "game.messages": messages, **changes})
+def configured(messages: int = 1):
+    return load_config("tiny_honest", {"game.protocol": "fixed", "game.messages": messages})
 
 
-def measured(player: str, folder: Path, messages: int = 1, count: int = 120, **changes):
-    config = configured(messages, **changes)
+def evaluated(config, player: str, folder: Path, count: int):
     game = make_game(config.game)
     job = EvaluationJob(player, held_out_states(game, count), folder, episodes=1, swaps=swaps_of(game))
     return asyncio.run(run_evaluate(config, job)).modes["scripted"], job
+
+
+def measured(player: str, folder: Path, messages: int = 1, count: int = 120):
+    return evaluated(configured(messages), player, folder, count)
 
 
 def sit(game: Game, state, player: str, number: int = 0, states=(), swap="swapped"):
@@ -178,14 +184,15 @@ def test_values_of_a_bargain_are_drawn_anew_from_all_that_are_possible(seat):
     found = Counter(game.redraw(state, seat, rng).values for _ in range(100 * len(possible)))
     pairs = {(state.values[0], other) if seat == 0 else (other, state.values[1]) for other in possible}
     assert found.keys() == pairs and all(55 < count < 150 for count in found.values())
-    assert isinstance(game.redraw(state, seat, rng), BargainingState)
 
 
-def test_a_board_that_keeps_unfiltered_states_is_refused_with_one_line():
-    config = load_config("default", {"game.unfiltered_after": 10001})
-    game = make_game(config.game)
-    with pytest.raises(UserError, match=r"game.unfiltered_after: messages cannot be swapped.*set 0"):
-        game.redraw(object(), 0, np.random.default_rng(0))
+@pytest.mark.parametrize("filtered", [True, False])
+def test_a_board_that_keeps_some_unfiltered_states_is_refused(filtered):
+    hard = {} if filtered else {"game.hard_factor": 0}
+    game = make_game(load_config("tiny", {"game.unfiltered_after": 10001} | hard).game)
+    state = game.sample_state(state_rng(0, 0))
+    with pytest.raises(UserError, match=r"game.unfiltered_after: .*set 0") if filtered else nullcontext():
+        game.redraw(state, 0, np.random.default_rng(0))
 
 
 # --- what is heard: the second theorem of `tagged_session.py`
@@ -233,21 +240,14 @@ def test_the_player_hears_the_counterfactual_message_and_the_record_has_both():
     first, last = record.turns
     assert record.swap == "swapped" and [*first.heard] == [1] and first.heard[1] != first.text
     assert last.action == ActionKind.PROPOSE and last.heard is None
-    drawn = parse_episode(record.model_dump_json().encode())
-    assert drawn == record
-    heard = Sharing().act(
-        replace(game.view(game.start(state), 1), history=((0, first.heard[1]),), due=ActionKind.PROPOSE), None
-    )
-    assert last.text == heard, "the proposal follows what was heard"
-
-
-def test_only_the_scores_change_where_what_is_named_is_kept():
-    game = make_game(configured().game)
-    state = game.sample_state(state_rng(0, 0))
-    turn = sit(game, state, "sharing", swap="named").turns[0]
-    assert re.sub(r"\d+", "_", turn.heard[1]) == re.sub(r"\d+", "_", turn.text) and turn.heard[1] != turn.text
-    plain = sit(game, state, "naming", swap="named").turns[0]
-    assert plain.heard[1] == plain.text
+    assert parse_episode(record.model_dump_json().encode()) == record
+    heard = replace(game.view(game.start(state), 1), history=((0, first.heard[1]),), due=ActionKind.PROPOSE)
+    assert last.text == Sharing().act(heard, None), "the proposal follows what was heard"
+    named = sit(game, state, "sharing", swap="named").turns[0]
+    assert re.sub(r"\d+", "_", named.heard[1]) == re.sub(r"\d+", "_", named.text), "only the scores change"
+    assert named.heard[1] != named.text
+    scoreless = sit(game, state, "naming", swap="named").turns[0]
+    assert scoreless.heard[1] == scoreless.text
 
 
 def test_the_counterfactual_speaker_answers_what_the_hearer_really_said():
@@ -309,6 +309,40 @@ def test_a_policys_tokens_hold_what_it_heard_and_the_record_counts_the_counterfa
     assert record.prompt_tokens > sum(prompts)
 
 
+class Insisting:
+    """An engine of one model: each seat takes these turns, by the number of its own that it reads."""
+
+    turns = {"0": ("[message] one", "[reject]", "[message] two", PLAN), "1": (PLAN, "[message] three", "[accept]")}
+
+    async def generate(self, prompt, params, *, session=""):
+        chat, seat = byte_chat(), session.rpartition("-")[2]
+        text = self.turns[seat][chat.tokenizer.decode(prompt).count("assistant\n") - 1]
+        text += f" {session}" if text.startswith("[message]") else ""
+        ids = [*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_of_turn]
+        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, len(prompt), 0)
+
+
+def test_a_counterfactual_policy_remembers_the_proposals_and_answers_of_the_real_one():
+    game = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game)
+    state = game.sample_state(state_rng(0, 0))
+    player = PolicyPlayer(Insisting(), byte_chat(), POLICY, 100_000)
+    seated = SwappedEpisode(game, state, [player] * 2, "e", (0, 0, 0), "swapped", [state])
+    asyncio.run(seated.episode.run())
+    heard = [turn.heard for turn in seated.record(POLICY).turns]
+    one, two, three = {1: "[message] one e-h1-0-0"}, {1: "[message] two e-h1-0-0"}, {0: "[message] three e-h0-0-1"}
+    assert heard == [one, None, None, two, three, None, None]
+
+
+@pytest.mark.parametrize("swapped", [True, False])
+def test_a_rise_is_of_the_reward_and_of_the_worth_of_words_where_messages_were_swapped(swapped):
+    later, earlier, *heard = (
+        Totals.of({"reward": (mean + np.linspace(-0.1, 0.1, 20), np.ones(20))}) for mean in (0.9, 0.7, 0.6, 0.65)
+    )
+    rise = rise_of([later, earlier], heard if swapped else [])
+    assert rise.reward.value == pytest.approx(0.2)
+    assert rise.worth is None if not swapped else rise.worth.value == pytest.approx(0.3 - 0.05)
+
+
 # --- the worth of words
 
 
@@ -345,11 +379,9 @@ def test_who_only_names_its_largest_cells_has_worth_all_of_it_in_which(tmp_path)
 
 def test_a_bargain_without_names_to_keep_has_a_worth_alone(tmp_path):
     config = load_config("tiny_bargaining", {"game.protocol": "fixed", "game.messages": 1})
-    game = make_game(config.game)
-    job = EvaluationJob("sharing", held_out_states(game, 120), tmp_path, episodes=1, swaps=swaps_of(game))
-    words = asyncio.run(run_evaluate(config, job)).modes["scripted"].words
+    words = evaluated(config, "sharing", tmp_path, 120)[0].words
     assert words.redrawn and words.named_reward is words.which is words.what is None
-    assert words.worth.low > 0 and words.swapped_reward.low <= game.silence.value
+    assert words.worth.low > 0 and words.swapped_reward.low <= make_game(config.game).silence.value
 
 
 def test_a_game_without_the_ability_takes_messages_of_other_states_and_says_so(tmp_path, monkeypatch):
@@ -360,6 +392,9 @@ def test_a_game_without_the_ability_takes_messages_of_other_states_and_says_so(t
     game = make_game(configured().game)
     for record in read_episodes(job.file("scripted", "swapped")):
         assert record.turns[0].heard == {1: said(game, states[record.group_index], 0, 1)}
+    check_swap(game, states[:2])
+    with pytest.raises(UserError, match="give two states or more"):
+        check_swap(game, states[:1])
 
 
 # --- files
@@ -379,31 +414,14 @@ def test_a_killed_evaluation_goes_on_with_the_same_episodes(tmp_path):
 
 
 def test_swapped_episodes_are_shown_with_what_was_heard_and_never_become_rows(tmp_path):
-    _, job = measured("sharing", tmp_path / "evaluation", count=3)
-    games = job.file("scripted", "swapped")
-    shown = selfplay("show", str(games))
-    assert shown.returncode == 0 and "seat 1 heard:" in " ".join(shown.stdout.replace("│", "").split()), shown.stderr
+    options = ("--config", "tiny_honest", "--num-states", "3", "--episodes", "1", "--output", str(tmp_path / "out"))
+    printed = selfplay("evaluate", "sharing", *options, "--swap-messages").stdout
+    assert "worth of words" in printed and "of this: which things are named" in printed
+    games = tmp_path / "out" / "scripted_swapped.jsonl"
+    shown = selfplay("show", str(games)).stdout
+    assert "seat 1 heard:" in " ".join(shown.replace("│", "").split())
     with pytest.raises(UserError, match=r"swapped.jsonl:1: field 'swap': .*not trained on"):
         convert_episodes(configured(), games, tmp_path / "rows")
-    line = next(iter(read_episodes(games)))
-    hidden = line.model_copy(update={"swap": None}).model_dump_json().encode()
-    with pytest.raises(ValueError, match=r"field 'turns.0.heard'"):
-        parse_episode(hidden)
-
-
-def test_the_command_prints_the_worth_of_words(tmp_path):
-    options = (
-        "--num-states",
-        "20",
-        "--episodes",
-        "1",
-        "--swap-messages",
-        "--output",
-        str(tmp_path),
-        "--config",
-        "tiny_honest",
-    )
-    done = selfplay("evaluate", "sharing", *options)
-    assert done.returncode == 0, done.stderr
-    for row in ("worth of words", "of this: which things are named", "gain over silence", "reward, messages swapped"):
-        assert row in done.stdout
+    line = next(record for record in read_episodes(games) if any(turn.heard for turn in record.turns))
+    with pytest.raises(ValueError, match=r"field 'turns.\d.heard'"):
+        parse_episode(line.model_copy(update={"swap": None}).model_dump_json().encode())

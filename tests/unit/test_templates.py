@@ -23,17 +23,14 @@ def render(folder: Path, source: str) -> str:
 
 HOSTILE = {
     "attribute": "{{ ''.__class__.__mro__ }}",
-    "module": "{{ self.__init__.__globals__ }}",
     "globals": "{{ cycler.__init__.__globals__.os.popen('true').read() }}",
     "format": "{{ '{0.__class__}'.format(text) }}",
     "filter": "{{ text | attr('__class__') }}",
     "range": "{% for i in range(10**9) %}x{% endfor %}",
-    "long range": "{% for i in range(1000000000) %}x{% endfor %}",
     "replaced": "{{ text | replace('', text) | replace('', text) }}",
     "of many numbers": "{{ range(20000000)|sum }}",
     "centred": "{{ text.center(1000000000) }}",
     "macro": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-    "recursive": "{% for i in words recursive %}{{ loop(words) }}{% endfor %}",
     "include": "{% include 't.j2' %}",
     "long text": "{% for i in range(90000) %}" + "x" * 100 + "{% endfor %}",
     "undefined": "{{ nobody }}",
@@ -48,7 +45,10 @@ def test_it_is_refused_in_one_line_that_names_file_and_line(tmp_path, source):
     with pytest.raises(UserError) as refused:
         print(render(tmp_path, "first line\n" + source)[:100])
     message = str(refused.value)
-    assert message.startswith(f"game.prompts: {tmp_path / 't.j2'}") and "\n" not in message
+    assert message.startswith(f"game.prompts: {tmp_path / 't.j2'}:") and not {"\n", "None"} & {
+        *message,
+        *message.split(":"),
+    }
     assert "t.j2:2: " in message or source == HOSTILE["deep"] or message.endswith(": more than 1048576 characters")
 
 

@@ -36,21 +36,17 @@ def tokens(text: str) -> list[int]:
 
 
 @pytest.mark.parametrize("thinking", [False, True])
-def test_the_first_prompt_is_the_templates_own(thinking):
+def test_the_first_prompt_is_the_templates_own_and_without_thinking_every_turn_begins_with_an_empty_thought(thinking):
     messages = [ChatMessage(role="system", content="rules"), ChatMessage(role="user", content="table")]
     whole = shaped_tokenizer("qwen3").apply_chat_template(
         [message.model_dump() for message in messages],
         add_generation_prompt=True, tokenize=False, enable_thinking=thinking,
     )  # fmt: skip
     assert chat(thinking).first_prompt(messages) == tokens(whole)
-    assert whole.endswith(NO_THOUGHT) is not thinking
-
-
-def test_every_further_turn_is_asked_for_without_a_thought_too():
-    stream = TrajectoryBuilder(chat(False), 0, "rules", ["table"])
+    stream = TrajectoryBuilder(chat(thinking), 0, "rules", ["table"])
     for _ in range(3):
-        prompt = stream.prompt()
-        assert prompt[-len(tokens(NO_THOUGHT)) :] == tokens(NO_THOUGHT)
+        prompt, none = stream.prompt(), tokens(NO_THOUGHT)
+        assert (prompt[-len(none) :] == none) is not thinking
         stream.reply(completion(tokens("[message] hi<|im_end|>")))
         stream.observe("hi")
 
@@ -93,20 +89,17 @@ def test_an_unfinished_thought_is_a_cut_turn_that_says_nothing(text, limit):
     assert "secretly" not in read
 
 
-def test_a_prompt_that_opens_the_thought_itself_needs_only_its_end():
+def test_a_prompt_that_opens_the_thought_itself_needs_only_its_end_and_a_model_without_thoughts_may_write_of_them():
     template = shaped_tokenizer("qwen3").chat_template.replace("assistant\\n' }}", "assistant\\n<think>\\n' }}")
     tokenizer = shaped_tokenizer("qwen3")
     always = type(tokenizer)(
         tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|im_end|>",
         chat_template=template.replace("enable_thinking is defined and enable_thinking is false", "false"),
     )  # fmt: skip
-    thinker = ChatTokenizer(always)
+    thinker, other = ChatTokenizer(always), ChatTokenizer(shaped_tokenizer("llama-3"))
     assert thinker.said("secretly\n</think>\n\n[message] hi") == ("[message] hi", True)
     assert thinker.said("secretly") == ("", False)
-
-
-def test_a_model_without_thoughts_may_write_of_them():
-    assert ChatTokenizer(shaped_tokenizer("llama-3")).said("[message] </think> hi") == ("[message] </think> hi", True)
+    assert other.said("[message] </think> hi") == ("[message] </think> hi", True)
 
 
 def test_slimes_rendered_prompt_must_agree_with_the_configuration():

@@ -6,20 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import take
 from hypothesis import example, given
 from hypothesis import strategies as st
 from test_resume import trained
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
-from selfplay_pipeline.games.abilities import Lesson
-from selfplay_pipeline.games.base import Game, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
-from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.train.offline import TrainResult
@@ -68,18 +63,6 @@ def test_any_text_decodes_to_itself_once_its_characters_are_composed(tokenizer: 
         assert decoded == text
 
 
-@pytest.mark.parametrize("config", [TINY, MatchingConfig(hard_factor=0)], ids=["compact", "default"])
-def test_all_that_the_game_renders_decodes_to_itself(tokenizer: Any, config: MatchingConfig) -> None:
-    game = MatchingGame(config)
-    for index in range(20):
-        session = game.start(game.sample_state(state_rng(0, index)))
-        texts = [text for seat in (0, 1) for text in vars(session.opening(seat)).values()]
-        for action in ("hello", "[message] Ava BLEU 5", "[accept]", "[propose] Proposal: BLEU: Zoe", "[reject]"):
-            texts += take(session, action).observations if session.status is None else []
-        for text in texts:
-            assert tokenizer.decode(encode(tokenizer, text)) == text
-
-
 def test_words_digits_and_tags_are_single_tokens(tokenizer: Any) -> None:
     names = [title.split(":")[0] for title in PAPERS] + [part for name in REVIEWERS for part in name.split()]
     for word in ["[message]", "[propose]", "[accept]", "[reject]", "Proposal", *names, *"0123456789"]:
@@ -88,44 +71,30 @@ def test_words_digits_and_tags_are_single_tokens(tokenizer: Any) -> None:
     assert len(encode(tokenizer, "[message] Ava BLEU 5 Daniel GloVe 37")) == 8
 
 
-@pytest.mark.parametrize("lesson", [lesson for game in all_games() for lesson in game.lessons.values()])
-def test_a_shipped_model_knows_the_words_of_its_lesson(lesson: Lesson) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(shipped(str(lesson.folder)))
-    assert tokenizer.get_vocab() == build_tokenizer(lesson.words).get_vocab()
-
-
-def test_a_turn_ends_with_the_eos_token_and_padding_is_another(tokenizer: Any) -> None:
-    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
-    assert ChatTokenizer(tokenizer).end_of_turn == tokenizer.eos_token_id
-
-
-def test_the_chat_template_is_chatml_without_a_default_system_prompt(tokenizer: Any) -> None:
-    messages = [{"role": "user", "content": "see"}, {"role": "assistant", "content": "[accept]"}]
-    assert tokenizer.apply_chat_template(messages, tokenize=False) == (
-        "<|im_start|>user\nsee<|im_end|>\n<|im_start|>assistant\n[accept]<|im_end|>\n"
-    )
-    opened = tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
-    assert opened == "<|im_start|>user\nsee<|im_end|>\n<|im_start|>assistant\n"
-
-
 LESSONS = [(game, name) for game in all_games() for name in game.lessons]
 
 
 @pytest.mark.parametrize(("game", "lesson"), LESSONS, ids=[f"{game.name} {name}" for game, name in LESSONS])
-def test_a_lesson_names_a_scripted_player_for_each_seat(game: Game, lesson: str) -> None:
+def test_a_lesson_names_a_scripted_player_for_each_seat_and_its_shipped_model_knows_its_words(game, lesson) -> None:
+    from transformers import AutoTokenizer
+
     taught = game.lessons[lesson]
     assert set(taught.seats) <= set(range(len(game.roles)))
     for stage in taught.stages:
         assert len(stage.players) == len(game.roles)
         assert set(stage.players) <= game.players.keys()
+    tokenizer = AutoTokenizer.from_pretrained(shipped(str(taught.folder)))
+    assert tokenizer.get_vocab() == build_tokenizer(taught.words).get_vocab()
 
 
-def test_an_unknown_lesson_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no lesson 'chess' of the game matching; there are: self-play, deaf, shy"):
-        asyncio.run(build_tiny_model(load_config("tiny", {}), "chess", tmp_path / "out"))
-    assert not (tmp_path / "out").exists()
+def test_the_chat_template_is_chatml_without_a_default_system_prompt(tokenizer: Any) -> None:
+    messages = [{"role": "user", "content": "see"}, {"role": "assistant", "content": "[accept]"}]
+    asked = "<|im_start|>user\nsee<|im_end|>\n<|im_start|>assistant\n"
+    whole = tokenizer.apply_chat_template(messages, tokenize=False)
+    opened = tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
+    assert (whole, opened) == (f"{asked}[accept]<|im_end|>\n", asked)
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
+    assert ChatTokenizer(tokenizer).end_of_turn == tokenizer.eos_token_id
 
 
 def test_the_first_heads_begin_by_attending_to_the_tokens_just_before() -> None:

@@ -1,6 +1,8 @@
 """verl's process: what else is done while it trains, when it is stopped, and when it is started again."""
 
 import asyncio
+import errno
+import pickle
 import signal
 import sys
 from collections.abc import Callable
@@ -13,10 +15,19 @@ import pytest
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core import stopping
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.processes import spawn
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.train import process
 from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
+from selfplay_pipeline.train.stopped import (
+    TrainingStopped,
+    leave_reason,
+    no_space,
+    one_line,
+    prepare_reason,
+    take_reason,
+)
 from selfplay_pipeline.train.task import Task
 
 TRAINS_UNTIL_THE_OTHERS_HAVE_PLAYED = """
@@ -130,3 +141,46 @@ def test_a_training_with_a_passing_fault_before_a_step_is_started_again_twice_at
         (line,) = caplog.messages
         named = "timed out during startup" if fault is SLOW_RAY else "Address already in use"
         assert f"before the first step ({named}" in line and "starting it again (1 of 2)" in line
+
+
+# --- why it stopped, as one line
+
+
+class InAnotherProcess(Exception):
+    """As Ray wraps an error, once a process."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"Traceback …\n{cause}")
+        self.cause = cause
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device", "/a/file")
+REASONS = [
+    (TrainingStopped("step 3: no"), "step 3: no"),
+    (UserError("a file: no"), "a file: no"),
+    (InAnotherProcess(InAnotherProcess(TrainingStopped("step 3: no"))), "step 3: no"),
+    (FULL, "/a/file: No space left on device"),
+    (RuntimeError("\n first line \nsecond"), "RuntimeError: first line"),
+    (KeyError(), "KeyError"),
+    (pickle.UnpicklingError("Weights only\nload unsupported GLOBAL posix.system whose"), "it asks for posix.system, "),
+    (pickle.UnpicklingError("invalid load key"), "it is no data of a training"),
+]
+
+
+@pytest.mark.parametrize(("error", "expected"), REASONS, ids=[type(error).__name__ for error, _ in REASONS])
+def test_it_is_what_really_happened(tmp_path, error, expected):
+    assert one_line(error).startswith(expected) and "\n" not in one_line(error)
+    prepare_reason(tmp_path / "reason")
+    room = (tmp_path / "reason").stat().st_size
+    leave_reason(tmp_path / "reason", error)
+    assert (tmp_path / "reason").stat().st_size == room, "a full disk has no more"
+    assert take_reason(tmp_path / "reason") == one_line(error)
+    assert not (tmp_path / "reason").exists()
+
+
+def test_a_full_disk_is_told_from_other_errors_and_no_reason_is_none(tmp_path):
+    prepare_reason(tmp_path / "reason")
+    assert [take_reason(tmp_path / "reason") for _ in range(2)] == [None, None]
+    wrapped = RuntimeError("I/O error: No space left on device (os error 28)")
+    assert no_space(InAnotherProcess(FULL)) and no_space(wrapped)
+    assert not no_space(OSError(errno.EIO, "Input/output error"))

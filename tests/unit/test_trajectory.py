@@ -50,16 +50,15 @@ def speak(stream: TrajectoryBuilder, text: str, finish: FinishReason = FinishRea
 @example(first="<|im_start|>", dialogue=[("0", "0")])
 def test_incremental_ids_equal_the_whole_conversations(name, first, dialogue):
     tokenizer = chat(name)
-    stream = TrajectoryBuilder(tokenizer, 0, "rules", [first])
-    conversation = [{"role": "system", "content": "rules"}, {"role": "user", "content": tokenizer.neutralise(first)}]
+    stream, texts = TrajectoryBuilder(tokenizer, 0, "rules", [first]), [tokenizer.neutralise(first)]
     for reply, heard in dialogue:
         speak(stream, reply)
         stream.observe(heard)
-        conversation += [
-            {"role": "assistant", "content": reply},
-            {"role": "user", "content": tokenizer.neutralise(heard)},
-        ]
-    whole = tokenizer.tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
+        texts += [reply, tokenizer.neutralise(heard)]
+    conversation = [{"role": ("user", "assistant")[turn % 2], "content": text} for turn, text in enumerate(texts)]
+    whole = tokenizer.tokenizer.apply_chat_template(
+        [{"role": "system", "content": "rules"}, *conversation], add_generation_prompt=True, tokenize=False
+    )
     assert stream.prompt() == tokenizer.tokenizer.encode(whole, add_special_tokens=False)
 
 
@@ -128,9 +127,7 @@ def test_messages_hold_the_whole_conversation_and_a_seat_that_never_spoke_has_no
     assert trajectory.num_prompt_messages == 2
 
 
-def test_a_missing_model_is_one_clear_line(tmp_path):
-    with pytest.raises(UserError, match="no tokenizer found"):
-        ChatTokenizer.load(str(tmp_path))
+def test_a_damaged_tokenizer_is_one_clear_line(tmp_path):
     shutil.copy("data/tiny_model/config.json", tmp_path)
     for damaged in ("{", "{}"):
         (tmp_path / "tokenizer.json").write_text(damaged)
@@ -160,6 +157,7 @@ CANNOT = "cannot render a system and a user message: "
 @pytest.mark.parametrize(
     ("template", "problem"),
     [
+        (None, "has no chat template; use an instruct model"),
         ("hello", NO_END),
         ("{% for m in messages %}{{ m.content }}{% endfor %}", NO_END),
         ("{% include '/etc/passwd' %}", CANNOT + "no loader"),
@@ -169,7 +167,7 @@ CANNOT = "cannot render a system and a user message: "
 def test_a_template_that_no_game_can_be_played_with_is_refused_in_one_line_that_names_the_model(template, problem):
     tokenizer = copy(shaped_tokenizer("qwen2.5"))
     tokenizer.name_or_path, tokenizer.chat_template = "some/model", template
-    with pytest.raises(UserError, match=f"some/model: the chat template .*{problem}") as refused:
+    with pytest.raises(UserError, match=f"some/model: the .*{problem}") as refused:
         ChatTokenizer(tokenizer)
     assert "\n" not in str(refused.value)
 

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from command import Done, selfplay
+from command import selfplay
 
-from bench.smoke import STEPS, TINY_RUN, Smoke
 from selfplay_pipeline.cli.reference import commands
-from selfplay_pipeline.config import used_keys
 from selfplay_pipeline.config.fields import Key, keys, value_of
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.online import OnlineConfig
@@ -40,8 +38,6 @@ REFUSED = {
     },
 }  # fmt: skip
 """All that is refused. A key that comes here must be one that nobody can have in one file for several commands."""
-GIVEN = {"imitate": ("games.jsonl",)}
-"""What a command needs besides its options."""
 
 
 @pytest.fixture(autouse=True)
@@ -86,53 +82,33 @@ def test_what_a_mark_says_is_there(name):
             assert "." not in what and "_" not in what, f"{what} is no key"
 
 
-@pytest.mark.parametrize(
-    ("command", "name"), [(command, name) for command, names in REFUSED.items() for name in sorted(names)]
-)
-def test_a_file_with_a_key_that_has_no_effect_is_refused(command, name, tmp_path):
-    section, _, key = name.partition(".")
-    value = json.dumps(another(KEYS[name], KEYS[name].field.default))
-    file = tmp_path / "my.yaml"
-    file.write_text(f"base: tiny\nseed: 3\n{section}:\n  {key}: {value}\n")
-    done = dry_run(command, file)
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert f"{file}:4: key '{name}': {command} does not use it, only " in done.stderr
-    assert "; leave it out, or set its default, " in done.stderr and len(done.stderr.splitlines()) == 1
-
-
-def dry_run(command: str, config: str | Path, *options: str) -> Done:
-    given = GIVEN.get(command, ())
-    return selfplay(command, *given, "--config", str(config), *options, "--dry-run", "--output", "x")
-
-
-@pytest.mark.parametrize("command", REFUSED)
-def test_their_defaults_may_stand_in_a_file(command, tmp_path):
-    settings = load_config("tiny", {}).model_dump(mode="json")
-    (tmp_path / "all.yaml").write_text(yaml.safe_dump(settings))
-    load_config(str(tmp_path / "all.yaml"), {}, command=command)
-
-
-def test_training_while_playing_has_no_partner_that_is_not_trained(tmp_path):
-    done = dry_run("train-online", "tiny_shy")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "selfplay: tiny_shy:10: key 'iterate.partner': train-online does not use it, only iterate can; leave it out, "
-        "or set its default, self\n"
-    )
-    by_model = selfplay("train-online", "--model", "data/tiny_shy_model", "--dry-run", "--output", "x")
-    (tmp_path / "on top.yaml").write_text("base: tiny_shy\niterate: {num_iterations: 7}\n")
-    on_top = dry_run("train-online", tmp_path / "on top.yaml")
-    assert by_model.stderr == on_top.stderr == done.stderr, "the line is that of the file that sets the key"
-    (tmp_path / "alone.yaml").write_text("base: tiny_shy\niterate: {partner: self}\n")
-    done = dry_run("train-online", tmp_path / "alone.yaml")
-    assert done.returncode == 0 and "tiny_shy_model plays itself and is trained in 50 steps of 8 states" in done.stdout
+@pytest.mark.parametrize("command", WORK)
+def test_a_key_that_has_no_effect_on_a_command_is_refused_unless_it_has_its_default(command, tmp_path):
+    settings, file = load_config("tiny", {}).model_dump(mode="json"), tmp_path / "my.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    load_config(str(file), {}, command=command)
+    for name in REFUSED.get(command, ()):
+        section, _, key = name.partition(".")
+        value = json.dumps(another(KEYS[name], KEYS[name].field.default))
+        file.write_text(f"base: tiny\nseed: 3\n{section}:\n  {key}: {value}\n")
+        words = f"{file}:4: key '{name}': {command} does not use it, only .*; leave it out, or set its default, "
+        with pytest.raises(UserError, match=words):
+            load_config(str(file), {}, command=command)
 
 
 @pytest.mark.parametrize("command", WORK)
-def test_all_built_in_configurations_are_for_every_command_but_the_partner_for_training_while_playing(command):
+def test_all_built_in_configurations_are_for_every_command_but_the_partner_for_training_while_playing(
+    command, tmp_path
+):
     for name in built_in():
         if (name, command) != ("tiny_shy", "train-online"):
             load_config(name, {}, gpus=int(name == "default"), command=command)
+    on_top = tmp_path / "on top.yaml"
+    on_top.write_text("base: tiny_shy\niterate: {num_iterations: 7}\n")
+    with pytest.raises(UserError, match=r"^tiny_shy:10: key 'iterate.partner': train-online does not use it"):
+        load_config(str(on_top), {}, command="train-online")
+    on_top.write_text("base: tiny_shy\niterate: {partner: self}\n")
+    load_config(str(on_top), {}, command="train-online")
 
 
 @pytest.mark.parametrize("command", WORK)
@@ -141,19 +117,6 @@ def test_one_file_configures_all_commands(command, tmp_path):
     assert example
     (tmp_path / "all.yaml").write_text(example[1])
     load_config(str(tmp_path / "all.yaml"), {}, gpus=1, command=command)
-
-
-def test_the_smoke_test_trains_while_playing_with_keys_that_have_an_effect(tmp_path):
-    file = Smoke("cpu", tmp_path, []).configured("tiny online", TINY_RUN)
-    assert load_config(file, {}, command="train-online").online.steps == STEPS
-
-
-def test_a_new_key_that_says_nothing_is_as_its_section(monkeypatch):
-    key = KEYS["engine.extra_args"]
-    assert standing(key, "train-online") == "refused" and standing(key, "generate") == "used"
-    assert standing(key, "convert") == "of no concern"
-    monkeypatch.setitem(used_keys.WORK, "convert", ("convert", "engine"))
-    assert standing(key, "convert") == "refused"
 
 
 ONLINE = {"model": "data/tiny_model", "train.lora_rank": 4, "train.kl_coef": 0.1, "device": "cpu"}
@@ -259,10 +222,8 @@ def test_a_pass_while_playing_has_as_many_tokens_as_one_of_training_or_as_the_de
         assert f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={number}" in overrides
 
 
-@pytest.mark.parametrize(("copies", "code"), [(1, 0), (2, 0), (3, 2)])
-def test_copies_of_the_model_are_as_many_as_the_training_processes_hold(copies, code, tmp_path):
-    (tmp_path / "my.yaml").write_text(f"base: tiny\nengine: {{data_parallel: {copies}}}\ntrain: {{gpus_per_node: 2}}\n")
-    done = dry_run("train-online", tmp_path / "my.yaml")
-    assert done.returncode == code, done.stderr
-    if code:
-        assert "engine.data_parallel 3: train-online serves 2 copies of the model, one on each 1 of its" in done.stderr
+@pytest.mark.parametrize(("copies", "served"), [(1, True), (2, True), (3, False)])
+def test_copies_of_the_model_are_as_many_as_the_training_processes_hold(copies, served):
+    (*_, told) = begun_online(load_config("tiny", {"engine.data_parallel": copies, "train.gpus_per_node": 2}))
+    refused = isinstance(told, str) and "engine.data_parallel 3: train-online serves 2 copies of the model" in told
+    assert refused is not served

@@ -37,9 +37,7 @@ from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines.transformers_engine import TransformersEngine
-from selfplay_pipeline.engines.types import SamplingParams
-from selfplay_pipeline.evaluate.pairing import Pairing, comparable
+from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import make_game
@@ -95,10 +93,11 @@ def refused(*arguments: str) -> str:
 
 @pytest.fixture
 def trained(monkeypatch) -> list[TrainConfig]:
-    """The trainings that `train` was about to begin. It then stops, as it does without a signal."""
+    """The trainings that `train` was about to begin once the rows' model was checked. It then stops."""
     seen: list[TrainConfig] = []
 
     def train(config: TrainConfig, *rest: Any) -> None:
+        check_sampler(config)
         seen.append(config)
         raise UserError("seen")
 
@@ -161,15 +160,6 @@ def test_two_checkpoints_in_one_file_are_not_converted(tmp_path, model):
 # --- train trains the model that played -----------------------------------------------------------------------------
 
 
-def test_train_takes_the_model_from_the_rows_and_its_configuration_with_it(tmp_path, trained):
-    rows = rows_of("data/tiny_shy_model", tmp_path)
-    assert sampler_of(rows) == ("data/tiny_shy_model", content_hash("data/tiny_shy_model"))
-    selfplay("train", str(rows))
-    (training,) = trained
-    assert training.model == "data/tiny_shy_model"
-    assert training.learning_rate == load_config("tiny_shy", {}).train.learning_rate
-
-
 def test_a_moved_model_with_equal_files_is_trained(tmp_path, model, trained):
     rows = rows_of(model, tmp_path)
     moved = model.rename(tmp_path / "moved")
@@ -177,17 +167,21 @@ def test_a_moved_model_with_equal_files_is_trained(tmp_path, model, trained):
     assert f"{model}: no Hugging Face model there" in said and "give --model" in said
     selfplay("train", str(rows), "--model", str(moved))
     assert [training.model for training in trained] == [str(moved)]
-    with pytest.raises(UserError, match="no trainer state there"):  # what is looked at after the rows' model
-        asyncio.run(run_train(trained[0].model_copy(update={"initial_trainer_state": tmp_path})))
 
 
-@pytest.mark.parametrize("other", [OTHER, BARGAINING])
-def test_another_model_than_the_one_that_played_is_refused_unless_it_is_asked_for(tmp_path, other):
-    """Also one of another vocabulary, whatever its token ids are."""
-    rows = rows_of(HONEST, tmp_path)
-    said = refused("train", str(rows), "--config", "tiny", "--model", other, "--output", str(tmp_path / "training"))
-    assert all(words in said for words in (str(rows), HONEST, content_hash(HONEST), "--any-model"))
+@pytest.mark.parametrize("other", [OTHER, BARGAINING, "changed"])
+def test_another_model_than_the_one_that_played_is_refused_unless_it_is_asked_for(tmp_path, model, other, trained):
+    """Also one of another vocabulary, and one whose files have changed, whatever its token ids are."""
+    rows, played = rows_of(model, tmp_path), content_hash(str(model))
+    if other == "changed":
+        change(model)
+        other = str(model)
+    train = ("train", str(rows), "--config", "tiny", "--model", other, "--output", str(tmp_path / "training"))
+    said = refused(*train)
+    assert all(words in said for words in (str(rows), str(model), played, content_hash(other), "--any-model"))
     assert not (tmp_path / "training").exists()
+    selfplay(*train, "--any-model")
+    assert [(training.model, training.any_model) for training in trained][-1] == (other, True)
 
 
 def test_a_model_with_too_small_a_vocabulary_for_the_rows_is_refused_whatever_is_asked_for(tmp_path):
@@ -196,24 +190,15 @@ def test_a_model_with_too_small_a_vocabulary_for_the_rows_is_refused_whatever_is
     assert "but the model's ids are 0 to 298; train the model that sampled these rows" in said
 
 
-def test_a_model_whose_files_have_changed_since_it_played_is_refused(tmp_path, model):
-    rows = rows_of(model, tmp_path)
-    then = content_hash(str(model))
-    change(model)
-    said = refused("train", str(rows), "--config", "tiny", "--output", str(tmp_path / "training"))
-    assert then in said and content_hash(str(model)) in said
-
-
-def test_rows_that_name_no_model_are_trained_on_by_any_model_alone(tmp_path, trained):
+def test_rows_that_name_no_model_are_trained_on_by_any_model_alone(tmp_path):
     rows = rows_of(TINY, tmp_path)
     table = pq.read_table(rows)
     facts = json.loads(table.schema.metadata[b"selfplay"]) | {"weights": "", "checkpoint": 7}
     pq.write_table(table.replace_schema_metadata({"selfplay": json.dumps(facts)}), rows)
-    assert "does not say which model sampled its rows" in refused("train", str(rows))
-    config = TrainConfig(model=TINY, data=rows, output=tmp_path / "training", initial_trainer_state=tmp_path)
-    for any_model, words in ((False, "does not say which model sampled its rows"), (True, "no trainer state there")):
-        with pytest.raises(UserError, match=words):
-            asyncio.run(run_train(config.model_copy(update={"any_model": any_model})))
+    config = TrainConfig(model=TINY, data=rows, output=tmp_path / "training")
+    with pytest.raises(UserError, match="does not say which model sampled its rows"):
+        check_sampler(config)
+    check_sampler(config.model_copy(update={"any_model": True}))
 
 
 # --- resumed runs ---------------------------------------------------------------------------------------------------
@@ -226,11 +211,6 @@ class Dies:
         raise TrainError("on purpose")
 
 
-def train_and_die(config: TrainConfig) -> None:
-    with pytest.raises(TrainError, match="on purpose"):
-        asyncio.run(run_train(config, trainer=Dies()))  # type: ignore[arg-type]
-
-
 def begun_with(*keys: str) -> Any:
     """What refuses a run of which one of these differs by its content hash."""
     return pytest.raises(UserError, match=rf"begun with ({'|'.join(keys)}) = '\w{{32}}', now it is '\w{{32}}'")
@@ -239,19 +219,22 @@ def begun_with(*keys: str) -> Any:
 def test_a_training_goes_on_only_with_the_same_rows_and_the_same_model(tmp_path, model):
     rows = rows_of(model, tmp_path)
     config = TrainConfig(model=str(model), data=rows, output=tmp_path / "training", any_model=True, device="cpu")
-    for _ in "begun", "continued":
-        train_and_die(config)
-    table = pq.read_table(rows)
-    others = [
-        row | {"response_logprobs": [value / 2 for value in row["response_logprobs"]]} for row in table.to_pylist()
-    ]
-    pq.write_table(pa.Table.from_pylist(others, table.schema), rows)
-    with begun_with("rows"):
+
+    def train() -> None:
         asyncio.run(run_train(config, trainer=Dies()))  # type: ignore[arg-type]
+
+    for _ in "begun", "continued":
+        with pytest.raises(TrainError, match="on purpose"):
+            train()
+    table = pq.read_table(rows)
+    halved = [row | {"response_logprobs": [p / 2 for p in row["response_logprobs"]]} for row in table.to_pylist()]
+    pq.write_table(pa.Table.from_pylist(halved, table.schema), rows)
+    with begun_with("rows"):
+        train()
     rows_of(model, tmp_path)
     change(model)
     with begun_with(r"weights\.model"):
-        asyncio.run(run_train(config, trainer=Dies()))  # type: ignore[arg-type]
+        train()
 
 
 @pytest.mark.parametrize(("seats", "key"), [((), r"policy\.weights"), (("policy", "other"), r"weights\.1")])
@@ -307,49 +290,16 @@ def test_an_imitation_goes_on_only_with_the_same_model(tmp_path, model, monkeypa
 
 
 def test_the_commands_that_are_printed_lead_from_rows_to_the_training_of_their_model(tmp_path, model, trained):
+    """With the options that were given to the command before and that the next one takes."""
     folder = tmp_path / "it's here"
     games = write_episodes(folder / "games.jsonl", make_episodes(3, 4, policy=policy_of(model)))
     words = next_words(selfplay("convert", str(games), "--config", "tiny_shy", "--seed", "7"))
     assert words[:2] == ["train", str(folder / "train.parquet")]
+    assert sampler_of(folder / "train.parquet") == (str(model), content_hash(str(model)))
     selfplay(*words)
     (training,) = trained
     assert (training.model, training.seed, training.output) == (str(model), 7, folder / "training")
     assert training.learning_rate == load_config("tiny_shy", {}).train.learning_rate
-
-
-def test_a_printed_command_has_the_options_that_it_takes_and_that_were_given_to_the_one_before(tmp_path):
-    games = tmp_path / "-games.jsonl"
-    played = ("generate", "--config", "tiny", "--seed", "7", "--num-episodes", "2", "--episodes-per-state", "1")
-    done = selfplay(*played, "--player", "random", "--output", str(games))
-    assert next_words(done) == ["show", str(games)]
-    assert json.loads(games.with_suffix(".args.json").read_text())["policy.weights"] == ""
-
-
-@pytest.mark.parametrize(
-    ("given", "chosen"),
-    [((), ()), (("--model", "data/tiny_shy_model"), ("--config", "tiny_shy")), (("--config", "tiny"),) * 2],
-)
-def test_the_evaluation_after_an_imitation_plays_the_same_game(tmp_path, monkeypatch, given, chosen):
-    async def nothing(*arguments: Any) -> None: ...
-
-    monkeypatch.setattr("selfplay_pipeline.train.imitation.imitate_episodes", nothing)
-    for shown in ("show_imitation", "barely_fell"):
-        monkeypatch.setattr(f"selfplay_pipeline.cli.show.training.{shown}", lambda result: None)
-    done = selfplay("imitate", "games.jsonl", *given, "--device", "cpu", "--output", str(tmp_path))
-    found = next_words(done)
-    assert found[:2] == ["evaluate", str(tmp_path / "checkpoint")]
-    assert sorted(found[2:]) == sorted([*chosen, "--device", "cpu"])
-
-
-def test_any_model_may_be_the_one_that_a_file_names(tmp_path, trained):
-    rows, file = rows_of(HONEST, tmp_path), tmp_path / "mine.yaml"
-    file.write_text("base: tiny\nmodel: data/tiny_shy_model\n")
-    for options in ((), ("--any-model",)):
-        selfplay("train", str(rows), "--config", str(file), *options, "--output", str(tmp_path / "training"))
-    assert [(Path(job.model).name, job.any_model) for job in trained] == [
-        ("tiny_honest_model", False),
-        ("tiny_shy_model", True),
-    ]
 
 
 def test_the_partner_of_an_evaluation_is_what_it_holds_wherever_it_lies():
@@ -359,14 +309,8 @@ def test_the_partner_of_an_evaluation_is_what_it_holds_wherever_it_lies():
     assert not comparable(one, one | {"second": one["first"], "weights.1": "a"}), "one of them is self-play"
 
 
-async def test_an_engine_keeps_the_weights_that_it_loaded(model):
-    sampling = SamplingParams(temperature=0, max_new_tokens=4, stop_token_ids=())
-
-    async def logprobs(which: TransformersEngine) -> list[float]:
-        return (await which.generate([5, 6, 7], sampling)).logprobs
-
-    engine = TransformersEngine(str(model), "cpu")
-    before = await logprobs(engine)
-    shutil.copyfile("data/tiny_shy_model/model.safetensors", model / "model.safetensors")
-    assert await logprobs(engine) == before
-    assert await logprobs(TransformersEngine(str(model), "cpu")) != before
+def test_a_player_to_evaluate_is_named_by_its_folder():
+    config = load_config("tiny", {})
+    check_names(config, ["sharing", TINY])
+    with pytest.raises(UserError, match=r"^'policy' "):
+        check_names(config, ["sharing", "policy"])

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from hostile_folder import fill, ran
+from hostile_folder import fill, imported_by_runpy, ran
 
 from selfplay_pipeline.core.processes import spawn
 
@@ -23,9 +23,7 @@ if __name__ == "__main__":
 
 @pytest.mark.long
 def test_a_module_of_the_program_imports_none(tmp_path):
-    # Python's own `runpy` imports some before any of the program's code runs.
-    runpy = subprocess.check_output([sys.executable, "-I", "-c", "import runpy, sys; print(*sys.modules)"], text=True)
-    fill(tmp_path, spare=runpy.split())
+    fill(tmp_path, spare=imported_by_runpy())
     for module in ("selfplay_pipeline", "selfplay_pipeline.cli"):
         command = [sys.executable, "-m", module, "config", "--config", "tiny"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True)

@@ -22,8 +22,11 @@ def show(found: Examination, checks: Sequence[Check]) -> None:
         console.print(one_line(f"{found.not_here}. Counted for another machine, as with {described}:"), soft_wrap=True)
     console.print(one_line(f"model:   {found.model}, {found.sizes.parameters:,} parameters"), soft_wrap=True)
     console.print(one_line(f"machine: {found.machine.in_words()}"), soft_wrap=True)
+    console.print(_used(found))
     console.print(_training(found))
     console.print(_further(found))
+    console.print(_stages(found))
+    console.print(one_line(f"assumed: {found.speed.assumptions()}"), soft_wrap=True)
     for check in checks:
         console.print(one_line(f"{check.sign} {check.what}: {check.found}"), soft_wrap=True)
     if not found.machine.here:
@@ -45,14 +48,38 @@ def verdict(found: Examination, checks: Sequence[Check]) -> list[str]:
     return [*lines, *unknown] or ["fits"]
 
 
+def _used(found: Examination) -> Table:
+    table = Table(title="values that iterate uses here", box=None, show_header=False)
+    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for key, value in found.used.items():
+        table.add_row(key, one_line(str(value).lower() if isinstance(value, bool) else str(value)))
+    return table
+
+
+def _table(title: str, numbers: Sequence[str], reasons: str = "") -> Table:
+    """Returns an empty table: a column for the names of the rows, columns of numbers, and a column of reasons."""
+    table = Table(title=title, box=None)
+    table.add_column("")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(reasons, overflow="fold")
+    return table
+
+
+def _stages(found: Examination) -> Table:
+    table = _table("an iteration after the first, estimated", ["minutes"])
+    for stage in found.stages:
+        table.add_row(stage.what, f"{stage.seconds / 60:.1f}", stage.why)
+    table.add_row("together", f"{sum(stage.seconds for stage in found.stages) / 60:.1f}", "", style="bold")
+    return table
+
+
 def _training(found: Examination) -> Table:
     setup, cuda = found.setup, found.setup.cuda
     each = "each GPU" if cuda else "each process"
-    table = Table(title=f"training, {setup.processes} process{'es' * (setup.processes > 1)}", box=None)
-    table.add_column("")
-    for name in (each, "host memory" if cuda else "this machine"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("how it is counted", overflow="fold")
+    title = f"training, {setup.processes} process{'es' * (setup.processes > 1)}"
+    table = _table(title, [each, "host memory" if cuda else "this machine"], "how it is counted")
     for need in found.training:
         if not need.device + need.host and need.what not in STATE:
             continue
@@ -65,10 +92,7 @@ def _training(found: Examination) -> Table:
 
 
 def _further(found: Examination) -> Table:
-    table = Table(title="serving and disk", box=None)
-    table.add_column("")
-    table.add_column("", justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
+    table = _table("serving and disk", [""])
     if found.serving is not None:
         serving = found.serving
         table.add_row("server", _size(serving.memory), "engine.memory_fraction of each GPU, while it plays")
@@ -95,6 +119,9 @@ def as_object(found: Examination, checks: Sequence[Check]) -> dict[str, Any]:
         "host_total": found.host_total,
         "serving": None if found.serving is None else vars(found.serving),
         "disk": vars(found.disk) | {"peak": found.disk_peak},
+        "configuration": found.used,
+        "seconds": {stage.what: stage.seconds for stage in found.stages},
+        "assumed": vars(found.speed),
         "checks": {check.what: {"good": check.good, "found": check.found} for check in checks},
         "advice": found.advice,
         "verdict": closing,

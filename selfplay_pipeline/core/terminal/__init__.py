@@ -78,9 +78,9 @@ console = Terminal(stderr=True)
 
 
 def guard() -> None:
-    """Wrap the standard streams, so that text of other code is cleaned too.
+    """Wrap stdout and stderr, so that control characters in the output of other libraries are removed.
 
-    The hub's library is limited to errors: it would warn of every attempt before the final failure.
+    huggingface_hub logs errors only; it would otherwise warn of every attempt before the final failure.
     """
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     for name in ("stdout", "stderr"):
@@ -105,7 +105,7 @@ def give_up_stdout() -> None:
 
 
 def finish() -> None:
-    """Write the buffered rest; ignores that the reader of stdout has gone."""
+    """Write the buffered rest; a closed pipe is ignored."""
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:

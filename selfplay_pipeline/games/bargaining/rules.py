@@ -164,7 +164,7 @@ def sample_state(rng: np.random.Generator) -> BargainingState:
 
 
 def redraw(state: BargainingState, seat: int, rng: np.random.Generator) -> BargainingState:
-    """Returns a state with the same counts and values of one player, and values of its partner drawn anew."""
+    """Returns a state with the same counts and values of one player, and resampled values of its partner."""
     own = state.values[seat]
     possible = possible_values(state.counts, own)
     other = possible[rng.integers(len(possible))]

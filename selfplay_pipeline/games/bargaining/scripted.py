@@ -116,7 +116,10 @@ class Random:
 
 @dataclass(frozen=True)
 class Greedy:
-    """Proposes to take all items of value to it, and accepts only such a share; two greedy players never agree."""
+    """Proposes to keep every item that it values, and accepts only a split that gives it all of these.
+
+    Two greedy players never agree.
+    """
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.says(False):

@@ -94,7 +94,7 @@ def lost(state: MatchingState, turns: Sequence[Any], config: MatchingConfig, *, 
 
 
 def matching_of(turn: Any) -> Matching:
-    """Returns the proposal of a turn in the form of the rules."""
+    """Returns a turn's proposal as a `Matching`: pairs of reviewer and paper."""
     return tuple((reviewer, paper) for reviewer, paper in turn.proposal)
 
 

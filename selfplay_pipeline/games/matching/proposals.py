@@ -131,7 +131,7 @@ def _with_marks(text: str, papers: tuple[str, ...], reviewers: tuple[str, ...]) 
 
 
 def _unmarked(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> str:
-    """Returns the beginning of a text, with placeholder characters replaced by their names."""
+    """Returns the first 60 characters, with each placeholder replaced by the name of its reviewer or paper."""
     names = {REVIEWER + index: name for index, name in enumerate(reviewers)}
     names |= {PAPER + index: short(title) for index, title in enumerate(papers)}
     return " ".join(text[:60].split()).translate(names)

@@ -1,4 +1,4 @@
-"""Redrawing of everything that one player does not see on a board, for the counterfactual states of swapped messages.
+"""Resampling of everything on a board that is hidden from one player, for the states of swapped messages.
 
 States are drawn from the rules given the player's view until one passes the hard filter, so the distribution is exact.
 """
@@ -24,14 +24,14 @@ TRIES = 10_000
 def redraw(state: MatchingState, seat: int, config: MatchingConfig, rng: np.random.Generator) -> MatchingState:
     """Returns a state drawn from the rules given the view of one player: its mask and the numbers that it sees.
 
-    Scores that the player does not see, the partner's mask and both scales are drawn anew. The true scores of visible
-    cells are drawn from those that the player's scaled numbers can represent.
+    Hidden scores, the partner's mask and both scales are resampled. The true scores of visible cells are drawn from the
+    scores that the player's scaled numbers can represent.
 
     Raises:
         UserError: The configuration keeps some states that fail the filter, or it cannot have drawn the state.
     """
     if config.hard_factor and config.unfiltered_after:
-        raise UserError("game.unfiltered_after: messages cannot be swapped where some states pass no filter; set 0")
+        raise UserError("game.unfiltered_after: messages cannot be swapped if some states are kept unfiltered; set 0")
     own, shown, count = state.masks[seat], state.view(seat), 1
     readings = Readings.of(state, seat, config)
     for _ in range(TRIES if len(readings.chances) else 0):

@@ -1,4 +1,4 @@
-"""Partner that tells only the cells that it is asked for, and two players for measuring what asking is worth."""
+"""Partner that tells only the cells that it is asked for, and two players for measuring the worth of questions."""
 
 from __future__ import annotations
 

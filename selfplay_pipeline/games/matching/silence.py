@@ -77,7 +77,7 @@ def wordless_rewards(
         UserError: The configuration keeps some states that fail the filter, a case that is not computed.
     """
     if config.hard_factor and config.unfiltered_after:
-        raise UserError("game.unfiltered_after: the silence line is not known where some states pass no filter; set 0")
+        raise UserError("game.unfiltered_after: the silence line is unknown if some states are kept unfiltered; set 0")
     views = [(state, seat) for state in states for seat in (0, 1)]
     true = np.array([state.table / state.best for state, _ in views]).reshape(-1, config.size, config.size)
     chains = Posterior(views * 2, config, rng)

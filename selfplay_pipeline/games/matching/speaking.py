@@ -95,7 +95,7 @@ class Speaking(Sharing):
 
 @dataclass(frozen=True)
 class SpeakingTeacher(Speaking):
-    """A `Speaking` player that plans without what it is told, so that self-play must learn to listen."""
+    """A `Speaking` player whose plans ignore the partner's messages, so that self-play must learn to listen."""
 
     temperature: float = 0.09
     """Softmax temperature of proposals, as a share of the largest score."""

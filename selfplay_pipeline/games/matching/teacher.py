@@ -123,9 +123,9 @@ def _all_plans(size: int) -> NDArray[np.int64]:
 
 
 LISTENING = Teacher(own_view=0)
-"""Tells its cells, and plans with all cells that it was told."""
+"""Teacher that tells its cells, and plans with all cells that it was told."""
 DEAF = Teacher(own_view=1, temperature=0.8)
-"""Tells its cells, and never plans with cells that it was told; self-play has to find how to listen."""
+"""Teacher that tells its cells, but ignores the partner's in its plans; self-play has to learn to listen."""
 WORDS = (
     *("[message]", "[propose]", "[accept]", "[reject]"),
     *("system", "user", "assistant", "match", "see", "error", "again", "Proposal", "none"),

@@ -38,6 +38,7 @@ from verl.single_controller.ray import RayWorkerGroup, ResourcePoolManager
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import ray_utils, torch_functional
 from verl.utils import tensordict_utils as tu
+from verl.utils.checkpoint import fsdp_checkpoint_manager
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.device import get_device_id
 from verl.utils.fsdp_utils import offload_fsdp_model_to_cpu
@@ -71,6 +72,7 @@ def apply() -> None:
     keep_torch_local()
     load_as_data()
     check_saves()
+    export_in_own_dtype()
     seed_adapters()
     send_merged_weights()
     count_real_rows()
@@ -116,7 +118,7 @@ def check_saves() -> None:
 
     @functools.wraps(save)
     def save_finite(self: Any, local_path: str, *args: Any, **kwargs: Any) -> None:
-        """Each process checks its own shard."""
+        """Save unless a weight of this process's shard is not finite."""
         for name, parameter in self.model.named_parameters():
             local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
             if not torch.isfinite(local).all():
@@ -151,6 +153,25 @@ def _whole(tensor: Any) -> torch.Tensor:
     tensor = tensor.detach().to(get_device_id())
     whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return whole
+
+
+@verl_patch(
+    "verl.utils.checkpoint.fsdp_checkpoint_manager:get_fsdp_full_state_dict",
+    "verl.utils.fsdp_utils:get_fsdp_full_state_dict",
+    public_way="verl exports the master weights, and has no option for another dtype.",
+)
+def export_in_own_dtype() -> None:
+    """Make verl export weights in the dtype of the passes, which is the checkpoint's, instead of float32."""
+    whole = fsdp_checkpoint_manager.get_fsdp_full_state_dict
+
+    def cast(model: Any, **options: Any) -> dict[str, torch.Tensor]:
+        state: dict[str, torch.Tensor] = whole(model, **options)
+        dtype = model._get_fsdp_state()._mp_policy.param_dtype
+        for name, tensor in state.items():  # one at a time, since both copies of all would not fit
+            state[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+        return state
+
+    fsdp_checkpoint_manager.get_fsdp_full_state_dict = cast
 
 
 @verl_patch(f"{ENGINE}:FSDPEngine._build_lora_module", public_way="No option of verl or peft seeds an adapter.")
@@ -206,7 +227,7 @@ def _merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 class RealRowsWorker(TrainingWorker):  # type: ignore[misc]
     """Training worker that averages over rows with sampled tokens only, and reports the learning rate of the current
-    update.
+    update and its largest pass.
 
     verl divides a loss of the form `seq-mean-*` by all rows of an update, including padding rows without sampled
     tokens. It reports the learning rate of the next update.
@@ -218,9 +239,17 @@ class RealRowsWorker(TrainingWorker):  # type: ignore[misc]
         torch.distributed.all_reduce(rows, group=self.engine.get_data_parallel_group())
         tu.assign_non_tensor(data, global_batch_size=rows.item())
         rate = self.engine.optimizer.param_groups[0]["lr"]
+        self.engine.largest_pass = 0
         output = super().train_batch(data)
-        if output is not None and "lr" in (metrics := tu.get(output, "metrics")):
-            metrics["lr"] = rate
+        largest = torch.tensor(self.engine.largest_pass, device=get_device_id())
+        torch.distributed.all_reduce(
+            largest, torch.distributed.ReduceOp.MAX, group=self.engine.get_data_parallel_group()
+        )
+        if output is not None:
+            metrics = tu.get(output, "metrics")
+            metrics["selfplay/max_tokens_of_a_pass"] = largest.item()
+            if "lr" in metrics:
+                metrics["lr"] = rate
         return output
 
 
@@ -314,14 +343,18 @@ def predict_own_tokens_only() -> None:
 
 
 class OwnTokensEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]
-    """verl's engine without the logits of prompts, which are never used and are expensive with a large vocabulary.
+    """verl's FSDP engine that computes no logits of prompts, which nothing reads and which are many.
 
-    In a packed batch, each row has logits from the last token of its own prompt on; in a padded batch, all rows have
-    logits from the last token of the shortest prompt on.
+    With sequence packing, the logits of each row start at the last token of its own prompt. With padding, the logits of
+    all rows start at the last token of the shortest prompt.
     """
+
+    largest_pass = 0
+    """Tokens of the largest pass, padding included, since a worker set it to 0."""
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         inputs, arguments = super().prepare_model_inputs(micro_batch)
+        self.largest_pass = max(self.largest_pass, inputs["input_ids"].numel())
         if (
             self.use_ulysses_sp
             or arguments.get("pad_size")
@@ -346,7 +379,7 @@ class OwnTokensEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[mi
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, torch.Tensor]:
-        """Returns verl's outputs for rows without their first tokens, with zeros in the place of these tokens."""
+        """Compute verl's outputs on rows cut to `firsts`, then left-pad them with zeros to the full length."""
         if "firsts" not in output_args:
             return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)  # type: ignore[no-any-return]
         firsts, whole, short = output_args["firsts"], micro_batch["input_ids"], micro_batch.copy()

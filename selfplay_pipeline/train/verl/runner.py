@@ -1,4 +1,4 @@
-"""verl's task runner, in a form that is kept and can run its trainer again on other data."""
+"""verl's task runner, kept alive to run its trainer again on other data."""
 
 from __future__ import annotations
 

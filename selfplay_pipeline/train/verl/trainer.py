@@ -119,9 +119,9 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     def _make_workers(self) -> None:
         self._init_tokenizer()
-        self.actor_rollout_wg.make_anew(self.config.actor_rollout_ref)
+        self.actor_rollout_wg.rebuild(self.config.actor_rollout_ref)
         if self.use_reference_policy and not self.ref_in_actor:
-            self.ref_policy_wg.make_anew(self.config.actor_rollout_ref)
+            self.ref_policy_wg.rebuild(self.config.actor_rollout_ref)
         self._made_with, self._untouched, self._held = made_with(self.config), self._fresh, None
 
     def _continue(self, earlier: str) -> None:

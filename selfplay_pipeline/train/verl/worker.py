@@ -1,4 +1,4 @@
-"""verl's workers, in a form that can be rebuilt for another training in the same process."""
+"""verl's workers, which can be rebuilt for another training in the same process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
             begin_above_zero(self.actor.engine.lr_scheduler)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
-    def make_anew(self, config: Any) -> None:
+    def rebuild(self, config: Any) -> None:
         """Load the model's original weights with other settings and a new optimizer.
 
         Args:
