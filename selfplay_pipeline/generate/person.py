@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from selfplay_pipeline.games.base import CUT, Choice, Game, Opening, Session, State, Step
+from selfplay_pipeline.games.base import CUT, MESSAGE, Choice, Game, Opening, Session, State, Step
 from selfplay_pipeline.games.drawing import Table
 from selfplay_pipeline.generate.episode import Episode, Reply
 from selfplay_pipeline.generate.players import Seat
@@ -44,7 +44,7 @@ class SeatedPerson:
     ask: Callable[[SeatedPerson], Awaitable[str]]
     views: Sequence[Table] = ()
     choices: Callable[[], Sequence[Choice]] = tuple
-    check: Callable[[str], Step] | None = None
+    check: Callable[[str], Step] = field(init=False)
     read: list[tuple[bool, str]] = field(default_factory=list)
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -62,6 +62,19 @@ class SeatedPerson:
 
     def finish(self) -> None:
         return None
+
+    def read_turn(self, text: str) -> tuple[str, Step]:
+        """Returns the turn that a text makes, and its result; the turn is not taken.
+
+        Words without a tag become a message, if the game allows one now.
+        """
+        step = self.check(text)
+        lead = next((choice.form for choice in self.choices() if choice.action == MESSAGE), "")
+        if step.error is not None and lead and "[" not in text:
+            as_message = self.check(lead + text)
+            if as_message.error is None:
+                return lead + text, as_message
+        return text, step
 
 
 @dataclass(frozen=True)

@@ -6,20 +6,24 @@ import fcntl
 import os
 import pty
 import select
-import signal
 import struct
 import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 import pyte
 
+from selfplay_pipeline.core.terminal.prompt import KEYS
+
 SIZE = (200, 160)
 ENTER, NEW_LINE, TAB, CTRL_C, CTRL_D = "\r", "\x1b\r", "\t", "\x03", "\x04"
-PATIENCE = 120.0
+SENDS, ENDED = "Enter sends it.", "─ the episode ─"
+PATIENCE = 300.0
+"""Seconds; a test fails after them, which even a machine under load does not take."""
 
 
 class PersonAtTerminal:
@@ -67,13 +71,13 @@ class PersonAtTerminal:
         return True
 
     def wait_for(self, words: str) -> str:
-        """Returns everything that the terminal got since the last call; the words must be in it or on the screen."""
-        end = time.monotonic() + PATIENCE
-        while words not in self.text:
-            assert time.monotonic() < end, f"{words!r} never came:\n{self.text}"
-            if not self._read(0.1) and self.process.poll() is not None and not self._read(0.2):
-                raise AssertionError(f"ended with {self.process.returncode} before {words!r}:\n{self.text}")
-        return self.text
+        """Returns the screen once these words are on it."""
+        return self._wait(lambda text: words in text, repr(words))
+
+    def wait_for_turn(self) -> list[str] | None:
+        """Returns the actions that are possible in the person's next turn; None if the episode has ended first."""
+        text = self._wait(lambda text: KEYS in text or ENDED in text, "a turn or the end")
+        return None if ENDED in text else text.rpartition("your turn: ")[2].partition("\n")[0].split(", ")
 
     def type(self, keys: str | bytes) -> None:
         data = keys.encode() if isinstance(keys, str) else keys
@@ -85,41 +89,43 @@ class PersonAtTerminal:
     def paste(self, text: str) -> None:
         self.type(f"\x1b[200~{text}\x1b[201~")
 
-    def say(self, text: str) -> None:
-        """Type a turn, check it, and send it."""
-        self.paste(text)
+    def send(self, text: str = "") -> None:
+        """Paste a text, if any, check what has been typed, and send it."""
+        if text:
+            self.paste(text)
         self.type(ENTER)
-        self.wait_for("Enter sends it.")
+        self.wait_for(SENDS)
         self.type(ENTER)
-        self.wait_until_gone("Enter sends it.")
+        self._wait(lambda text: SENDS not in text, f"no {SENDS!r}")
 
-    def wait_until_gone(self, words: str) -> None:
-        end = time.monotonic() + PATIENCE
-        while words in self.text:
-            assert time.monotonic() < end, f"{words!r} stays:\n{self.text}"
-            if not self._read(0.1) and self.process.poll() is not None:
-                return
+    def play_episode(self, words: str = "hello") -> None:
+        """Speak once, then propose the first form, and accept whatever is proposed."""
+        spoken = False
+        while (actions := self.wait_for_turn()) is not None:
+            if "accept" in actions:
+                self.send("[accept]")
+            elif "propose" not in actions or not spoken:
+                spoken = True
+                self.send(words)
+            else:
+                self.type(TAB * (actions.index("propose") + 1))
+                self.send()
 
-    def wait_until_turn_or_end(self) -> bool:
-        """Returns whether the episode has ended; else it is the person's turn again."""
-        turns = self.text.count("your turn: ")
-        end = time.monotonic() + PATIENCE
-        while "─ the episode ─" not in self.text:
-            assert time.monotonic() < end, self.text
-            if not self._read(0.2) and self.text.count("your turn: ") > turns:
-                return False
-        return True
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def ended(self) -> int:
-        """Returns the exit code after reading everything."""
+    def ended(self, *, restored: bool = True) -> int:
+        """Returns the exit code after reading everything; the terminal must be as it was if it is `restored`."""
         end = time.monotonic() + PATIENCE
         while self.process.poll() is None:
             assert time.monotonic() < end, f"it does not end:\n{self.text}"
             self._read(0.1)
         while self._read(0.1):
             pass
-        assert termios.tcgetattr(self.slave) == self.before, "the terminal is left as it was"
+        assert not restored or termios.tcgetattr(self.slave) == self.before
         return self.process.returncode
+
+    def _wait(self, fits: Callable[[str], bool], what: str) -> str:
+        end = time.monotonic() + PATIENCE
+        while not fits(text := self.text):
+            assert time.monotonic() < end, f"{what} never came:\n{text}"
+            if not self._read(0.1) and self.process.poll() is not None and not self._read(0.2):
+                raise AssertionError(f"ended with {self.process.returncode} before {what}:\n{text}")
+        return text

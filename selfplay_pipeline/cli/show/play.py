@@ -14,7 +14,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import harmless, one_line
 from selfplay_pipeline.core.terminal.prompt import Checked, Prompt, ask_line, is_interactive, wipe
-from selfplay_pipeline.games.base import MESSAGE, Game
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.drawing import Table
 from selfplay_pipeline.generate.episode import PersonLeft
 from selfplay_pipeline.generate.person import SeatedPerson
@@ -110,15 +110,10 @@ class TerminalScreen:
 
 
 def _checked(seat: SeatedPerson, text: str) -> Checked:
-    """Returns how the game reads a text; plain words are a message if the game reads them as nothing else."""
-    assert seat.check is not None, "`PlayedEpisode` sets it"
-    step = seat.check(text)
-    lead = next((choice.form for choice in seat.choices() if choice.action == MESSAGE), "")
-    if step.error is not None and lead and (as_message := seat.check(lead + text)).error is None:
-        text, step = lead + text, as_message
+    turn, step = seat.read_turn(text)
     if step.error is not None:
         return Checked(None, f"not sent: {step.error}")
-    return Checked(text, f"This is a legal turn ({step.action}). Enter sends it.")
+    return Checked(turn, f"This is a legal turn ({step.action}). Enter sends it.")
 
 
 def _table(drawn: Table) -> RichTable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +71,7 @@ class Prompt:
             key_bindings=self._bindings(),
             output=_output(),
         )
-        self._session.default_buffer.on_text_changed += self._limit
+        self._session.default_buffer.on_text_changed += self._changed
 
     async def ask(self, check: Callable[[str], Checked], forms: Sequence[str], show_help: Callable[[], None]) -> str:
         """Returns a text that `check` allows.
@@ -86,12 +87,20 @@ class Prompt:
         """
         self._check, self._forms, self._help = check, forms, show_help
         self._note, self._ready, self._next = "", "", 0
-        return harmless(await self._session.prompt_async(lambda: f"{self._note or KEYS}\n> "), lines=True).strip()
+        return (await self._session.prompt_async(self._above)).strip()
 
-    def _limit(self, buffer: Any) -> None:
-        if len(buffer.text) > LONGEST_TEXT:
-            buffer.text = buffer.text[:LONGEST_TEXT]
-            self._note = _too_long(LONGEST_TEXT + 1)
+    def _above(self) -> str:
+        width = self._session.output.get_size().columns
+        return "\n".join([*textwrap.wrap(self._note or KEYS, width - 1), "> "])
+
+    def _changed(self, buffer: Any) -> None:
+        kept = harmless(buffer.text[:LONGEST_TEXT], lines=True)
+        if kept != buffer.text:
+            too_long = len(buffer.text) > LONGEST_TEXT
+            buffer.text = kept  # calls this function again
+            self._note = _too_long(LONGEST_TEXT + 1) if too_long else ""
+        elif buffer.text.strip() != self._ready:
+            self._note = ""
 
     def _bindings(self) -> KeyBindings:
         keys = KeyBindings()
@@ -99,7 +108,7 @@ class Prompt:
         @keys.add("enter")
         def _(event: KeyPressEvent) -> None:
             buffer = event.current_buffer
-            text = harmless(buffer.text, lines=True).strip()
+            text = buffer.text.strip()
             if text and text == self._ready:
                 buffer.validate_and_handle()
             elif text == HELP:
