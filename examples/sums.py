@@ -7,32 +7,25 @@ docs/adding-a-game.md.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import BaseModel, Field
 
-from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.base import (
-    AGREED,
-    CUT,
-    INVALID,
-    MESSAGE,
-    Game,
-    GameSettings,
-    Opening,
-    Outcome,
-    Status,
-    Step,
-    check_may_act,
-)  # fmt: skip
+from selfplay_pipeline.games.base import AGREED, Game, GameSettings, Opening, ParseError
 from selfplay_pipeline.games.tags import untagged
+from selfplay_pipeline.games.turn_session import Known, Move, TurnSession
 
 RULES = (
     "Two players hold a number each and agree on the sum: say `[message]` and a number; repeat the other's to agree."
 )
-Numbers = tuple[int, int]
+Number = Annotated[int, Field(strict=True)]
+
+
+class Numbers(BaseModel):
+    """One problem: the number of each player."""
+
+    numbers: tuple[Number, Number]
 
 
 class SumsSettings(GameSettings):
@@ -42,62 +35,39 @@ class SumsSettings(GameSettings):
     """Largest number that a player may hold."""
 
 
-@dataclass
-class SumsSession:
+class SumsSession(TurnSession):
     """One episode; seat 0 speaks first."""
 
-    numbers: Numbers
-    config: SumsSettings
-    status: str | None = None
-    said: list[int] = field(default_factory=list)
-    illegal: int = 0
-
-    @property
-    def seats(self) -> tuple[int, ...]:
-        return (len(self.said) % 2,) if self.status is None else ()
+    def __init__(self, game: Sums, state: Numbers) -> None:
+        super().__init__(game, state)
+        self.said: list[int] = []
 
     def opening(self, seat: int) -> Opening:
-        return Opening(RULES, f"Your number is {self.numbers[seat]}.")
+        return Opening(RULES, f"Your number is {self.state.numbers[seat]}.")
 
-    def step(self, seat: int, text: str, *, cut: bool = False) -> Step:
-        check_may_act(self, seat)
-        found = None if cut else re.fullmatch(r"\d{1,6}", untagged(text).strip(), re.ASCII)
-        heard, self.illegal = ["", ""], self.illegal + (found is None)
-        if found:
-            self.said.append(int(found[0]))
-            heard[1 - seat] = "[message]" if self.config.mute else f"[message] {self.said[-1]}"
-            if self.said[-2:-1] == self.said[-1:]:
-                self.status = AGREED
-        else:
-            heard[seat] = "That was no whole number. Say one."
-        if self.status is None and len(self.said) + self.illegal >= self.config.max_length:
-            self.status = Status.TURN_LIMIT
+    def act(self, seat: int, text: str) -> Move:
+        found = re.fullmatch(r"\d{1,6}", untagged(text).strip(), re.ASCII)
         if found is None:
-            return Step(INVALID, tuple(heard), error="no whole number", error_kind=CUT if cut else "no_number")
-        return Step(MESSAGE, tuple(heard), decision=self.said[-1] if self.status == AGREED else None)
-
-    def abort(self, status: Status) -> None:
-        self.status = self.status or status
-
-    def outcome(self) -> Outcome:
-        assert self.status is not None
-        decision = self.said[-1] if self.status == AGREED else None
-        score, turns = float(decision == sum(self.numbers)), len(self.said)
-        return Outcome(self.status, (score, score), score, 1.0, decision, turns + self.illegal, turns, 0, self.illegal)
+            raise ParseError("no_number", "That was no whole number.")
+        self.said.append(int(found[0]))
+        self.next = (1 - seat,)
+        if self.said[-2:-1] == self.said[-1:]:
+            self.end(AGREED, self.said[-1])
+        return Move({1 - seat: f"[message] {self.said[-1]}"}, decision=self.decision)
 
 
 class Adding:
     """Says its own number, or the sum if the partner spoke first; then repeats the partner's number."""
 
-    def act(self, view: tuple[int, list[int]], rng: np.random.Generator) -> str:
-        own, said = view
-        return f"[message] {own if not said else said[0] + own if len(said) == 1 else said[-1]}"
+    def act(self, view: Known, rng: np.random.Generator) -> str:
+        own, *heard = (int(re.findall("[0-9]+", text)[0]) for text in view.read)
+        return f"[message] {own if not heard else heard[-1] if view.said else heard[0] + own}"
 
 
 class Guessing:
     """Says a random number."""
 
-    def act(self, view: tuple[int, list[int]], rng: np.random.Generator) -> str:
+    def act(self, view: Known, rng: np.random.Generator) -> str:
         return f"[message] {rng.integers(2, 19)}"
 
 
@@ -105,29 +75,17 @@ class Sums(Game):
     """Rules under one `SumsSettings`."""
 
     name = "sums"
+    state = Numbers
     settings = SumsSettings
     error_kinds = ("no_number",)
     players = {"adding": Adding(), "guessing": Guessing()}
 
     def sample_state(self, rng: np.random.Generator) -> Numbers:
-        first, second = map(int, rng.integers(1, self.config.largest, 2, endpoint=True))
-        return first, second
+        return Numbers(numbers=tuple(rng.integers(1, self.config.largest, 2, endpoint=True).tolist()))
 
     def start(self, state: Numbers) -> SumsSession:
-        return SumsSession(state, self.config)
+        return SumsSession(self, state)
 
-    def state_to_json(self, state: Numbers) -> dict[str, Any]:
-        return {"numbers": list(state)}
-
-    def state_from_json(self, data: Any) -> Numbers:
-        numbers = data.get("numbers")
-        if not isinstance(numbers, list) or [type(number) for number in numbers] != [int, int]:
-            raise UserError("field 'numbers': expected two whole numbers")
-        return numbers[0], numbers[1]
-
-    def view(self, session: SumsSession, seat: int) -> tuple[int, list[int]]:
-        return session.numbers[seat], session.said
-
-    def check_outcome(self, state: Numbers, outcome: Any) -> None:
-        if outcome.score != float(outcome.proposal == sum(state)):
-            raise ValueError(f"field 'outcome.score': {outcome.score:g}, but the sum is {sum(state)}")
+    def rewards(self, state: Numbers, decision: Any) -> tuple[float, float]:
+        right = float(decision == sum(state.numbers))
+        return right, right

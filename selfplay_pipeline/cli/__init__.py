@@ -48,28 +48,11 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def _options(
-    game: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--game",
-            metavar="GAME",
-            help="A game of your own, so that stored files of it can be read: FILE.py:CLASS, MODULE:CLASS, or the name "
-            "under which an installed package offers it. Its code is run. May be repeated.",
-        ),
-    ] = None,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
-    if game:
-        from selfplay_pipeline.core.errors import UserError
-        from selfplay_pipeline.games.registry import find
-
-        for name in game:
-            try:
-                find(name)
-            except UserError as error:
-                raise UserError(f"--game: {error}") from None
+    """Options before the name of a command."""
 
 
 def main() -> None:

@@ -51,7 +51,10 @@ class Commands(typer.core.TyperGroup):
         except (typer.Exit, UsageError):
             raise  # before the slow imports of expected errors, which --help does not need
         except Exception as error:
-            if os.environ.get("SELFPLAY_DEBUG") or not _expected(error):
+            if os.environ.get("SELFPLAY_DEBUG"):
+                raise
+            if not _expected(error):
+                _fail_if_of_user(error)
                 raise
             _fail(str(error), 1)
         finally:
@@ -121,11 +124,23 @@ def _expected(error: BaseException) -> bool:
     return isinstance(error, EngineError | FileChangedError | NoTurnsError | TrainError | UserError)
 
 
+def _fail_if_of_user(error: BaseException) -> None:
+    """Exit with one line if code of a user's game raised the error."""
+    from selfplay_pipeline.games.registry import fault_of_user
+
+    fault = fault_of_user(error)
+    if fault is not None:
+        _fail(fault, 2)
+
+
 def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
     first: BaseException = group
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
-    if os.environ.get("SELFPLAY_DEBUG") or not (_expected(first) or isinstance(first, OSError)):
+    if os.environ.get("SELFPLAY_DEBUG"):
+        raise group
+    if not (_expected(first) or isinstance(first, OSError)):
+        _fail_if_of_user(first)
         raise group
     if isinstance(first, OSError):
         _fail_system(first)

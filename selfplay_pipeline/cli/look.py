@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfplay_pipeline.cli.options import load, taking
+from selfplay_pipeline.cli.options import OfGames, load, taking
 from selfplay_pipeline.cli.shared import DATA, RUNS, DryRun, file_path, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command()
+@app.command(cls=OfGames)
 def report(
     path: Annotated[
         Path, typer.Argument(help="Run directory, iteration, evaluation, or a JSONL file of episodes.")
@@ -77,7 +77,7 @@ def report(
         terminal.result(one_line(str(plot)))
 
 
-@app.command()
+@app.command(cls=OfGames)
 def show(
     file: Annotated[Path, typer.Argument(help="JSONL file of episodes.")] = DATA / "selfplay_games.jsonl",
     episode: Annotated[str | None, typer.Option(help="Id of the episode, as in its line or in the report.")] = None,
@@ -131,7 +131,7 @@ def show(
     show(episode_view.find_episode(file, episode) if episode is not None else episode_view.choose(file, pick, seed))
 
 
-@app.command()
+@app.command(cls=OfGames)
 def questions(
     path: Annotated[
         Path,
@@ -170,9 +170,6 @@ def show_config(context: typer.Context) -> None:
     settings = load(context)
     from selfplay_pipeline.config.fields import as_yaml
     from selfplay_pipeline.core.terminal.progress import say_announced
-    from selfplay_pipeline.games.registry import asked_by
 
     say_announced()
-    # The name under which a user's configuration file finds the game.
-    game = settings.game.model_copy(update={"name": asked_by(settings.game)})
-    terminal.result(as_yaml(settings.model_copy(update={"game": game})))
+    terminal.result(as_yaml(settings))

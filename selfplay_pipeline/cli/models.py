@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from selfplay_pipeline.cli.options import OfGames, given
 from selfplay_pipeline.cli.shared import DryRun, planned, suggest
 from selfplay_pipeline.core.command_line import LARGEST, announced
 from selfplay_pipeline.core.shipped import built_in
@@ -15,8 +16,9 @@ from selfplay_pipeline.core.stopping import run
 app = typer.Typer(help="Build models for machines without a hub.", no_args_is_help=True)
 
 
-@app.command()
+@app.command(cls=OfGames)
 def tiny(
+    context: typer.Context,
     output: Annotated[
         Path | None, typer.Option(help="Folder for the checkpoint [default: where the lesson's shipped model lies].")
     ] = None,
@@ -38,7 +40,7 @@ def tiny(
     from selfplay_pipeline.config.load import load_config
     from selfplay_pipeline.warm_start.tiny import build_tiny_model, plan_tiny_model
 
-    settings = load_config(config, {"seed": seed}, announced.append)
+    settings = load_config(config, {"seed": seed, "game": given(context, "game")}, announced.append)
     if dry_run:
         planned(plan_tiny_model(settings, lesson, output))
     suggest("evaluate", run(build_tiny_model(settings, lesson, output)), {"config": config})

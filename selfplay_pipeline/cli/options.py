@@ -33,6 +33,10 @@ CONFIG = (
     "YAML file, or built-in: {names}; by default tiny_honest without a GPU, and default with one. A file builds on "
     "what would be used without it, or on the built-in that its key `base` names."
 )
+GAME = (
+    "Game: a name, or FILE.py for a game of your own, whose code is run (FILE.py:NAME if the file has several). Stored "
+    "files of such a game can be read only with it."
+)
 METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT"}
 GIVEN = "selfplay_pipeline.options"
 """Key in typer's context under which the given values are stored, by option name."""
@@ -67,7 +71,8 @@ def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpus: int |
     own = (param for param in command.params if isinstance(param, typer.core.TyperOption) and not param.hidden)
     taken.update({str(param.name): param.opts[0] for param in own} | options)
     name = str(context.info_name)
-    return load_config(given["config"], {**of_options, **further}, announced.append, options, gpus, name)
+    values = {"game": given["game"], **of_options, **further}
+    return load_config(given["config"], values, announced.append, options, gpus, name)
 
 
 def given(context: typer.Context, name: str) -> Any:
@@ -78,24 +83,55 @@ def given(context: typer.Context, name: str) -> Any:
 def shared_with(context: typer.Context, command: str) -> dict[str, Any]:
     """Returns the given options that another command accepts as well, with their values."""
     other = context.find_root().command.commands[command]  # type: ignore[attr-defined]
-    names = {"config", *other.keys} if isinstance(other, Configured) else set()
+    names = {"config", "game", *other.keys} if isinstance(other, Configured) else set()
     return {name: value for name, value in context.meta[GIVEN].items() if name in names and value is not None}
 
 
 def chosen_game(context: typer.Context) -> dict[str, Any]:
-    """Returns the option --config for a suggested command, so that it plays the game of this command.
+    """Returns the options --config and --game for a suggested command, so that it plays the game of this command.
 
-    Its value is the given --config, else the configuration of a shipped --model; the result is empty without either.
+    The configuration is the given --config, else that of a shipped --model; the result is empty without any of these.
     """
     from selfplay_pipeline.config.load import configuration_of
 
     model = given(context, "model")
     config = given(context, "config") or (configuration_of(model) if model else None)
-    return {"config": config} if config else {}
+    game = given(context, "game")
+    return ({"config": config} if config else {}) | ({"game": game} if game else {})
 
 
-class Configured(typer.core.TyperCommand):
-    """A command whose options are made on first use, which keeps the list of commands fast."""
+class OfGames(typer.core.TyperCommand):
+    """A command that reads files of any game; its option --game names one that does not come with the package.
+
+    The options are made on first use, which keeps the list of commands fast.
+    """
+
+    @cached_property
+    def made(self) -> list[Any]:
+        """Options that the class adds to those of the command's function."""
+        return _as_typer_makes_them({"game": Annotated[str | None, typer.Option("--game", metavar="GAME", help=GAME)]})
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Returns the command's own parameters and the added options."""
+        return [*super().get_params(ctx), *self.made]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Find the game and run the command; its function finds the added options in the context."""
+        given = {option.name: ctx.params.pop(option.name) for option in self.made}
+        ctx.meta[GIVEN] = {name: value if value not in ([], ()) else None for name, value in given.items()}
+        if (game := ctx.meta[GIVEN]["game"]) is not None:
+            from selfplay_pipeline.core.errors import UserError
+            from selfplay_pipeline.games.registry import find
+
+            try:
+                find(game)
+            except UserError as error:
+                raise UserError(f"--game: {error}") from None
+        return super().invoke(ctx)
+
+
+class Configured(OfGames):
+    """A command with options for keys of the configuration."""
 
     names: Sequence[str] = ()
 
@@ -118,17 +154,7 @@ class Configured(typer.core.TyperCommand):
             str | None, typer.Option("--config", metavar="FILE", help=CONFIG.format(names=", ".join(built_in())))
         ]
         options = {"config": config} | {name: _option(key) for name, key in self.keys.items()}
-        return _as_typer_makes_them(options)
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Returns the command's own parameters and the options made from the configuration."""
-        return [*super().get_params(ctx), *self.made]
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; its function finds the configuration options in the context, not in its arguments."""
-        given = {option.name: ctx.params.pop(option.name) for option in self.made}
-        ctx.meta[GIVEN] = {name: value if value not in ([], ()) else None for name, value in given.items()}
-        return super().invoke(ctx)
+        return [*_as_typer_makes_them(options), *super().made]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the command's own options, then the options of each configuration section."""
@@ -143,7 +169,7 @@ class Configured(typer.core.TyperCommand):
 
         usual = load_config(None, {})
         found: dict[str, list[Any]] = {}
-        for own in super().get_params(ctx):
+        for own in typer.core.TyperCommand.get_params(self, ctx):
             if shown := own.get_help_record(ctx):
                 found.setdefault(f"{own.param_type_name}s".capitalize(), []).append(shown)
         for option in self.made:

@@ -76,9 +76,8 @@ def suggest(command: str, path: Path, options: Mapping[str, Any] = {}) -> None:
     """
     from selfplay_pipeline.games.registry import own_games
 
-    own = (word for name in own_games() for word in ("--game", name))
-    words = [*own, command, f"./{path}" if str(path).startswith("-") else str(path)]
-    for name, value in options.items():
+    words = [command, f"./{path}" if str(path).startswith("-") else str(path)]
+    for name, value in {"game": next(iter(own_games()), None), **options}.items():
         option = name.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")

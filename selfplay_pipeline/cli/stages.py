@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
-from selfplay_pipeline.cli.options import chosen_game, given, load, shared_with, taking
+from selfplay_pipeline.cli.options import OfGames, chosen_game, given, load, shared_with, taking
 from selfplay_pipeline.cli.shared import (
     DATA,
     IMITATING,
@@ -91,8 +91,9 @@ def _suggest_warm_start(output: Path, context: typer.Context) -> None:
     suggest("imitate", taught, shared_with(context, "imitate") | game)
 
 
-@app.command()
+@app.command(cls=OfGames)
 def humans(
+    context: typer.Context,
     output: Annotated[Path, output_file("JSONL file; one episode a line.")] = DATA / "human_games.jsonl",
     config: Annotated[
         str, typer.Option(help="YAML file, or name of a built-in configuration, whose game people played.")
@@ -109,7 +110,7 @@ def humans(
     from selfplay_pipeline.generate.people import write_people
 
     check_file(output, "humans")
-    game = make_game(load_config(config, {}, announced.append).game)
+    game = make_game(load_config(config, {"game": given(context, "game")}, announced.append).game)
     people = write_people(game, None if dry_run else output).to_text()
     if dry_run:
         planned(f"to {output}:", *people.splitlines())

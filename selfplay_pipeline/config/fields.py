@@ -141,7 +141,7 @@ def _lines(section: Section) -> Iterator[str]:
             yield from textwrap.indent("\n".join(_lines(value)), "  ").splitlines()
         elif OF_MACHINE in field.metadata and name not in section.model_fields_set:
             yield from (*_comment(field.description or ""), f"{name}: null  # {value} on this machine")
-        else:
+        elif name in values:
             yield from _comment(field.description or "")
             yield from yaml.safe_dump({name: values[name]}, sort_keys=False, allow_unicode=True).splitlines()
 

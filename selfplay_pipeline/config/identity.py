@@ -42,6 +42,8 @@ HASHED = re.compile(r"(^|\.)weights(\.|$)|^rows$")
 """Pattern of record keys that hold content hashes of models or rows."""
 CONTENTS = "contents of "
 """Prefix of record keys that hold a hash of contents; messages name such keys only if nothing else differs."""
+PLACE = "game.path"
+"""Key with the place of a game's file, which may move; it is stored, but not compared."""
 MOST_DIFFERENCES = 5
 """Largest number of differences in one message."""
 LONGEST_VALUE = 100
@@ -62,7 +64,7 @@ def deciding(section: Section, command: str, above: str = "", used: UsedBy | Non
             continue
         if isinstance(value, Section):
             found |= deciding(value, command, f"{above}{name}.", mark)
-        elif mark is None or command in mark.commands:
+        elif name in values and (mark is None or command in mark.commands):
             found[above + name] = values[name]
     return found
 
@@ -97,7 +99,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     then = _defaults(then) | then
     compared = {key for key in then if not _is_key(key)} | today.keys()
     values = {key: (then.get(key), today.get(key)) for key in sorted(compared)}
-    return {key: (one, other) for key, (one, other) in values.items() if one != other and not _unknown(key, one, other)}
+    return {
+        key: (one, other)
+        for key, (one, other) in values.items()
+        if one != other and key != PLACE and not _unknown(key, one, other)
+    }
 
 
 def _unknown(key: str, one: Any, other: Any) -> bool:

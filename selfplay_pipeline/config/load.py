@@ -20,7 +20,7 @@ from selfplay_pipeline.core.gpus import gpu_visible, visible_gpus
 from selfplay_pipeline.core.sections import OF_MACHINE, Section
 from selfplay_pipeline.core.shipped import as_listed, built_in, shipped
 from selfplay_pipeline.core.small_files import check_regular
-from selfplay_pipeline.games.registry import FIRST_GAME, find, known
+from selfplay_pipeline.games.registry import FIRST_GAME, find, known, place_of
 
 TINY_MODEL = "data/tiny_model"
 GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
@@ -59,7 +59,8 @@ def load_config(
 
     Args:
         source: A YAML file, a built-in name, or None to choose by hardware and model.
-        overrides: Values by dotted key (`generate.num_episodes`); None means not given.
+        overrides: Values by dotted key (`generate.num_episodes`); None means not given. `game` is the name or the file
+            of the game, as the option --game takes it.
         tell: Takes one line that names the base of the configuration and the reason for it.
         options: Options of the command line by the keys that they set, for messages.
         gpus: Number of GPUs of the machine that the configuration is for; by default, of those that are visible.
@@ -88,6 +89,9 @@ def load_config(
             raise UserError(f"{file.where(['base'])}: there is no base {base!r}; choose one of {', '.join(built_in())}")
         _put_over(file, _built_in(base))
         said = f"{source} on top of {base} ({why})"
+    chosen = given.pop("game", None)
+    if chosen is not None:
+        _choose_game(file, chosen)
     for dotted, value in given.items():
         section, _, key = dotted.rpartition(".")
         target = file.data.setdefault(section, {}) if section else file.data
@@ -151,14 +155,37 @@ def _drop_nulls(file: YamlFile) -> None:
             del section[name]
 
 
-def _find_game(file: YamlFile) -> None:
-    """Finds the game that a configuration names, and replaces `FILE.py:CLASS` by the game's own name."""
+def _choose_game(file: YamlFile, chosen: str) -> None:
+    """Replaces the section `game` by the defaults of the game that --game names, unless it is of that game already."""
+    _find_game(file)
+    try:
+        kind = find(chosen)
+    except UserError as error:
+        raise UserError(f"--game: {error}") from None
     game = file.data.get("game")
-    if isinstance(game, dict) and isinstance(name := game.get("name"), str):
-        try:
-            game["name"] = find(name).name
-        except UserError as error:
-            raise UserError(f"{file.where(['game', 'name'])}: {error}") from None
+    if not isinstance(game, dict) or game.get("name", FIRST_GAME) != kind.name:
+        file.data["game"] = {"name": kind.name}
+
+
+def _find_game(file: YamlFile) -> None:
+    """Finds the game that a configuration names, and completes the game's name and the path of its file."""
+    game = file.data.get("game")
+    if not isinstance(game, dict):
+        return  # the first game's defaults, or a value that is refused later
+    name, path = game.get("name"), game.get("path")
+    try:
+        if isinstance(path, str):
+            place = os.path.realpath(path)
+            game["name"] = find(f"{place}:{name}" if isinstance(name, str) else place).name
+            game["path"] = place
+        elif isinstance(name, str):
+            if name.endswith(".py"):
+                raise UserError(f"{name!r} is a file; name it with the key `path`")
+            place = place_of(find(name))
+            if place.endswith(".py"):
+                game["path"] = place
+    except UserError as error:
+        raise UserError(f"{file.where(['game', 'path' if isinstance(path, str) else 'name'])}: {error}") from None
 
 
 def configuration_of(model: str) -> str | None:
@@ -206,15 +233,19 @@ def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Returns `base` with the values of `over`; merges sections key by key, and replaces lists."""
     # A section whose keys are all commented out is None.
     over = {key: value for key, value in over.items() if value is not None or not isinstance(base.get(key, {}), dict)}
-    if base.get("name", FIRST_GAME) != over.get(
-        "name", base.get("name", FIRST_GAME)
-    ):  # another game, whose section has other keys
-        return over
     merged = base | over
     for key in base.keys() & over.keys():
         if isinstance(base[key], dict) and isinstance(over[key], dict):
-            merged[key] = _merged(base[key], over[key])
+            merged[key] = (
+                over[key] if key == "game" and _other_game(base[key], over[key]) else _merged(base[key], over[key])
+            )
     return merged
+
+
+def _other_game(base: dict[str, Any], over: dict[str, Any]) -> bool:
+    """Whether a section `game` is of another game than that of the base, so that none of the base's keys applies."""
+    usual = base.get("name", FIRST_GAME)
+    return "path" in over or over.get("name", usual) != usual
 
 
 def explain(error: ValidationError, section: type[Section], given: Mapping[str, Any]) -> tuple[list[str], str]:

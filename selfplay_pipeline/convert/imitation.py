@@ -28,6 +28,7 @@ from selfplay_pipeline.generate.records import (
     PolicyRecord,
     SeatRecord,
     check_heard_as_said,
+    named_at,
     parse_episode,
     read_lines,
 )
@@ -231,7 +232,7 @@ def _episodes(sources: Sequence[Source], game: Game, shown: Update) -> Iterator[
                 record = parse_episode(line)
                 check_heard_as_said(record)
             except ValueError as error:
-                raise UserError(f"{where}: {error}") from None
+                raise UserError(f"{where}: {error}{named_at(source.path, error)}") from None
             if record.game != game.name:
                 raise UserError(
                     f"{where}: field 'game': an episode of {record.game}, but the configured game is {game.name}; give "

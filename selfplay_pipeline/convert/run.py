@@ -35,6 +35,7 @@ from selfplay_pipeline.generate.records import (
     EpisodeRecord,
     PolicyRecord,
     check_heard_as_said,
+    named_at,
     parse_episode,
     read_lines,
 )
@@ -173,7 +174,7 @@ def _read(
             _check_vocabulary(record)
             credits = turn_credits(record, credits_by) if credits_by else None
         except ValueError as error:
-            where = f"{games}:{number}: {error}"
+            where = f"{games}:{number}: {error}{named_at(games, error)}"
             if not skip_bad:
                 raise UserError(f"{where}; fix the line, or leave such lines out with --skip-bad") from None
             report.bad_lines.append(where)

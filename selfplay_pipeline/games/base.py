@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.sections import Section
@@ -78,6 +78,8 @@ class GameSettings(Section):
 
     name: str
     """Name of the game."""
+    path: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    """File of a game of your own, whose code is run; None for a game of an installed package."""
     max_length: Annotated[int, Field(ge=1)] = 20
     """Maximum number of turns in an episode, counting all players and illegal turns.
 
@@ -268,11 +270,13 @@ class ScriptedPlayer(Protocol):
 class Game(ABC):
     """Rules of a game under one configuration, and everything else that the package needs from the game.
 
-    A game must define `name` and the four abstract methods; all other members have defaults. Abilities that only some
-    games have are in `abilities.py`. The game chooses the type of its states; other parts see them as JSON.
+    A game must define `name`, `state`, `sample_state`, `start` and `rewards`; all other members have defaults.
+    Abilities that only some games have are in `abilities.py`. Other parts see states as JSON.
 
     Attributes:
         name: Name of the game in files and configurations.
+        state: Pydantic class of the states. A game with states of another kind defines `state_to_json` and
+            `state_from_json` instead.
         settings: Class of the configuration section `game`.
         config: Configuration of this instance.
         roles: Role of each seat, such as `agent` and `user`. Seats are numbered from 0, and there is one role for each.
@@ -286,6 +290,7 @@ class Game(ABC):
     """
 
     name: ClassVar[str]
+    state: ClassVar[type[BaseModel]]
     settings: ClassVar[type[GameSettings]] = GameSettings
     roles: tuple[str, ...] = ("", "")
     goals: frozenset[str] = frozenset({AGREED})
@@ -312,18 +317,45 @@ class Game(ABC):
         """Returns the session of a new episode on a state."""
 
     @abstractmethod
-    def state_to_json(self, state: State) -> dict[str, Any]:
-        """Returns the state as JSON data."""
+    def rewards(self, state: State, decision: Any) -> tuple[float, ...]:
+        """Returns the reward of each seat for the final decision of an episode that reached its goal, from 0 to 1.
 
-    @abstractmethod
+        This is the one place of the formula: sessions reward with it, and stored episodes are checked with it. They are
+        checked under the game's default configuration; a game whose rewards depend on the configuration defines
+        `check_rewards` too.
+
+        Args:
+            decision: The decision as JSON, which may come from a file of unknown origin.
+
+        Raises:
+            ValueError: The decision is not possible in the state.
+        """
+
+    def score(self, state: State, decision: Any) -> float:
+        """Returns the score that a final decision reaches, in the unit of `best`; by default the mean reward times
+        `best`."""
+        rewards = self.rewards(state, decision)
+        return sum(rewards) / len(rewards) * self.best(state)
+
+    def state_to_json(self, state: State) -> dict[str, Any]:
+        """Returns the state as JSON data; by default the fields of the model `state`."""
+        found: dict[str, Any] = state.model_dump(mode="json")
+        return found
+
     def state_from_json(self, data: Any) -> State:
-        """Returns the state that `state_to_json` wrote.
+        """Returns the state that `state_to_json` wrote; further fields are ignored.
 
         An implementation checks everything that can be wrong in a state.
 
         Raises:
             UserError: The data is no state; the message names the field.
         """
+        try:
+            return self.state.model_validate(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            what, field = str(first["msg"]).removeprefix("Value error, "), ".".join(map(str, first["loc"]))
+            raise UserError(f"game state: field '{field}': {what}" if field else f"game state: {what}") from None
 
     @property
     def folder(self) -> Path:
@@ -383,9 +415,11 @@ class Game(ABC):
         return data
 
     def view(self, session: Any, seat: int) -> Any:
-        """Returns one player's knowledge in a running episode, for scripted players; by default the player's
-        opening."""
-        return session.opening(seat)
+        """Returns one player's knowledge in a running episode, for scripted players.
+
+        By default it is `TurnSession.known`, and the player's opening in a session of another kind.
+        """
+        return session.known(seat) if hasattr(session, "known") else session.opening(seat)
 
     def choices(self, session: Any, seat: int) -> Sequence[Choice]:
         """Returns the actions that a seat may take now; by default all actions of the game, without a form."""
@@ -398,7 +432,7 @@ class Game(ABC):
         """
         return []
 
-    def check_outcome(self, state: State, outcome: Any) -> None:  # noqa: B027
+    def check_outcome(self, state: State, outcome: Any) -> None:
         """Checks that an outcome is possible for an episode of the state that reached its goal.
 
         Args:
@@ -407,6 +441,26 @@ class Game(ABC):
         Raises:
             ValueError: No episode of the state can have this outcome; the message names the field.
         """
+        try:
+            self.check_decision(state, outcome.proposal)
+            score = self.score(state, outcome.proposal)
+        except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
+            raise ValueError(f"field 'outcome.proposal': {error}") from None
+        if abs(outcome.score - score) > SAME_SCORE:
+            raise ValueError(f"field 'outcome.score': {outcome.score:g}, but the proposal scores {score}")
+        found = outcome.rewards or [outcome.normalized_reward] * len(self.roles)
+        try:
+            self.check_rewards(state, outcome.proposal, found)
+        except ValueError as error:
+            field = "rewards" if outcome.rewards else "normalized_reward"
+            raise ValueError(f"field 'outcome.{field}': {error}") from None
+
+    def check_rewards(self, state: State, decision: Any, found: Sequence[float]) -> None:
+        """Raises ValueError unless a decision gives these rewards, one for each seat."""
+        rewards = self.rewards(state, decision)
+        if any(abs(one - other) > SAME_SCORE for one, other in zip(found, rewards, strict=True)):
+            shown = [float(f"{reward:g}") for reward in dict.fromkeys(rewards)]
+            raise ValueError(f"{[*dict.fromkeys(found)]}, but the proposal gives {shown}")
 
     def check_decision(self, state: State, decision: Any) -> None:  # noqa: B027
         """Raises ValueError unless a legal action in the state can have this decision."""

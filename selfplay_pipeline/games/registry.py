@@ -1,8 +1,8 @@
-"""Finds games by name, and imports a game only when it is named.
+"""Finds games by name, and imports a game only when a user names it.
 
-`find` takes the name that a user gives on the command line or in a configuration; it may import a file or a module.
-`known` takes the name in a stored file, and returns only games that come with the package or that `find` has already
-found. So a stored file never decides which code runs here.
+`find` takes what a user gives on the command line or in a configuration: a name or a file, whose code it runs. `known`
+takes the name in a stored file, and returns only games that come with the package or that `find` has already found. So
+a stored file never decides which code runs here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import isclass
+from inspect import getfile, isclass
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -36,64 +36,106 @@ FIRST_GAME = NAMES[0]
 """Default game of configurations, and the game of stored files that name none."""
 ENTRY_POINTS = "selfplay_pipeline.games"
 """Entry-point group in which an installed package offers games: `name = module:CLASS`."""
-REMEDY = "`selfplay --game NAME …` reads files of another one, by its name or FILE.py:CLASS"
-OWN = "FILE.py:CLASS or MODULE:CLASS for a game of your own"
+REMEDY = "give the option --game with its file or name"
+MEMBERS = "docs/adding-a-game.md lists the members"
 
-_found: dict[str, tuple[type[Game], str]] = {}
-"""Games found so far, by their own names; each with the name by which `find` found it."""
+_found: dict[str, type[Game]] = {}
+"""Games found so far, by their names."""
+
+
+class UnknownGameError(ValueError):
+    """A stored file names a game that this process does not know."""
 
 
 def find(name: str) -> type[Game]:
     """Returns the game that a user names; imports it if necessary.
 
     Args:
-        name: Name of a game in this package or in an installed one, `FILE.py:CLASS`, or `MODULE:CLASS`.
+        name: Name of a game in this package or in an installed one; a file, `FILE.py`; or `FILE.py:NAME`, one of
+            several games in a file.
 
     Raises:
         UserError: No game has this name, the game cannot be imported, or the class is no game.
     """
+    file, wanted = (name, "") if name.endswith(".py") else name.rpartition(":")[::2]
+    if file.endswith(".py"):
+        return register(_in_file(file, wanted), file)
     if name in NAMES or name in _found:
         return known(name)
-    place, _, attribute = name.rpartition(":")
-    if place.endswith(".py"):
-        place = os.path.realpath(place)
-        name = f"{place}:{attribute}"
-    offered = entry_points(group=ENTRY_POINTS, name=name) if not place else ()
-    if place:
-        module = _module(name, place)
-        kind = getattr(module, attribute, None)
-        if kind is None:
-            there = ", ".join(_games_in(module)) or "none"
-            raise UserError(f"{name}: there is no such class; the games in {place}: {there}")
-    elif offered:
-        with _importing(name):
-            kind = next(iter(offered)).load()
-    else:
-        raise UserError(f"there is no game {name!r}; give one of {', '.join([*NAMES, *_offered()])}, or {OWN}")
-    return _registered(name, kind)
+    offered = entry_points(group=ENTRY_POINTS, name=name)
+    if not offered:
+        names = ", ".join([*NAMES, *_offered()])
+        raise UserError(f"there is no game {name!r}; give one of {names}, or the file of a game of your own, FILE.py")
+    point = next(iter(offered))
+    with importing(f"{name} ({point.value})"):
+        kind = point.load()
+    if register(kind, point.value).name != name:
+        raise UserError(
+            f"{point.value}: its name is {kind.name!r}, but its package offers it as {name!r}; give it that"
+        )
+    return known(name)
+
+
+def register(kind: Any, place: str = "") -> type[Game]:
+    """Make a class known as a game by its own name, for the rest of the process, and return it.
+
+    Args:
+        kind: The class.
+        place: File or module of the class, for messages.
+
+    Raises:
+        UserError: The class is no game, lacks a required member, or has the name of another game.
+    """
+    if not (isclass(kind) and issubclass(kind, Game)):
+        raise UserError(
+            f"{place or kind}: is no game; a game is a class derived from selfplay_pipeline.games.base.Game"
+        )
+    here = f"{place or kind.__module__}: {kind.__name__}"
+    missing = ["name"] * (not isinstance(getattr(kind, "name", None), str)) + sorted(kind.__abstractmethods__)
+    as_json = Game.state_to_json, Game.state_from_json
+    if not hasattr(kind, "state") and {kind.state_to_json, kind.state_from_json} & {*as_json}:
+        missing.append("state")
+    if missing:
+        raise UserError(f"{here}: lacks {', '.join(missing)}; {MEMBERS}")
+    for member in dir(Game):
+        if isinstance(getattr(Game, member), property) and member in vars(kind) and callable(getattr(kind, member)):
+            raise UserError(f"{here}.{member}: is a method, but has to be a property or a value; {MEMBERS}")
+    if kind.name in NAMES:
+        raise UserError(
+            f"{here}: its name {kind.name!r} belongs to a game that comes with the package; give it another name"
+        )
+    if (earlier := _found.get(kind.name, kind)) is not kind:
+        raise UserError(f"{here}: its name {kind.name!r} belongs to {place_of(earlier)}; give it another name")
+    try:
+        kind()
+    except Exception as error:
+        raise UserError(f"{here}: cannot be made with its default configuration: {_where(error)}") from None
+    _found[kind.name] = kind
+    return kind
 
 
 def known(name: str) -> type[Game]:
     """Returns the game with this name in stored files; imports only games that come with the package.
 
     Raises:
-        ValueError: No game has this name, or this process has not found the game yet.
+        UnknownGameError: No game has this name, or this process has not found the game yet.
     """
     if name in NAMES and name not in _found:
-        _found[name] = import_module(f"{__package__}.{name}.game").GAME, name
+        _found[name] = import_module(f"{__package__}.{name}.game").GAME
     if not isinstance(name, str) or name not in _found:
-        raise ValueError(f"{name!r}, but the games are {', '.join([*NAMES, *sorted(_found.keys() - NAMES)])}; {REMEDY}")
-    return _found[name][0]
+        names = ", ".join([*NAMES, *sorted(_found.keys() - NAMES)])
+        raise UnknownGameError(f"{name!r}, but the games are {names}; {REMEDY}")
+    return _found[name]
 
 
-def asked_by(config: GameSettings) -> str:
-    """Returns a name with which `find` finds a configuration's game from any folder: `/FOLDER/FILE.py:CLASS`."""
-    return _found[config.name][1]
+def place_of(kind: type[Game]) -> str:
+    """Returns what `find` takes to find a game from any folder: its file if a file was named, else its name."""
+    return kind.__module__ if kind.__module__.endswith(".py") else kind.name
 
 
 def own_games() -> list[str]:
-    """Returns names for `find` of all games found so far that do not come with the package."""
-    return [place for name, (_, place) in _found.items() if name not in NAMES]
+    """Returns what the option --game takes to find all games found so far that do not come with the package."""
+    return [place_of(kind) for name, kind in _found.items() if name not in NAMES]
 
 
 def make_game(config: GameSettings) -> Game:
@@ -127,7 +169,7 @@ def _settings(data: Any) -> Any:
         return data  # pydantic refuses it, unless it is a settings object already
     try:
         kind = known(data.get("name", FIRST_GAME))
-    except ValueError as error:
+    except UnknownGameError as error:
         raise PydanticCustomError("game", "game.name: {what}", {"what": str(error)}) from None
     return kind.settings.model_validate(data)
 
@@ -157,64 +199,78 @@ def partner_prompts(*games: Game) -> dict[str, Path]:
     return {path.stem: path for game in games for path in sorted(game.folder.glob("prompts/partners/*.j2"))}
 
 
-def _module(name: str, place: str) -> ModuleType:
-    """Returns the module before the colon of a name, after importing it if necessary."""
-    if not place.endswith(".py"):
-        with _importing(name):
-            return import_module(place)
-    if not Path(place).is_file():
-        raise UserError(f"{name}: there is no such file; give {OWN}")
-    if place not in sys.modules:
-        spec = spec_from_file_location(place, place)
+def _in_file(file: str, wanted: str) -> type[Game]:
+    """Returns the game that a file defines, after importing the file if necessary.
+
+    Args:
+        file: The file.
+        wanted: Name of the game; "" if the file has only one.
+    """
+    path = os.path.realpath(file)
+    if not Path(path).is_file():
+        raise UserError(f"{file}: there is no such file; name the file of a game")
+    kinds = [kind for kind in vars(imported(path)).values() if isclass(kind) and kind.__module__ == path]
+    games = [kind for kind in kinds if issubclass(kind, Game)]
+    games = [kind for kind in games if hasattr(kind, "name")] or games  # without base classes of other games
+    if not games:
+        raise UserError(f"{file}: defines no game, that is, no class derived from selfplay_pipeline.games.base.Game")
+    names = [str(getattr(kind, "name", kind.__name__)) for kind in games]
+    if wanted:
+        games = [kind for kind, name in zip(games, names, strict=True) if name == wanted]
+    if len(games) != 1:
+        what = f"defines no game {wanted!r}, but" if wanted else "defines several games:"
+        raise UserError(f"{file}: {what} {', '.join(names)}; name one of them as {file}:NAME")
+    return games[0]
+
+
+def imported(path: str) -> ModuleType:
+    """Returns the module of a user's file, after importing it if necessary; its name is its path.
+
+    Raises:
+        UserError: The file cannot be imported; the message names its line.
+    """
+    if path not in sys.modules:
+        spec = spec_from_file_location(path, path)
         assert spec is not None and spec.loader is not None
-        sys.modules[place] = module = module_from_spec(spec)
+        sys.modules[path] = module = module_from_spec(spec)
         try:
-            with _importing(name):
+            with importing(path):
                 spec.loader.exec_module(module)
         except UserError:
-            del sys.modules[place]
+            del sys.modules[path]
             raise
-    return sys.modules[place]
+    return sys.modules[path]
 
 
 @contextmanager
-def _importing(name: str) -> Iterator[None]:
+def importing(place: str) -> Iterator[None]:
     """Turn any error in imported code of a user into a UserError of one line."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if "importlib" not in frame.filename]
-        frames = [frame for frame in frames if frame.filename != __file__]
-        where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-        what = f"{type(error).__name__}: {first_line(error)}"
-        raise UserError(f"{name}: cannot be imported: {what}{where}") from None
+        raise UserError(f"{place}: cannot be imported: {_where(error)}") from None
 
 
-def _registered(name: str, kind: Any) -> type[Game]:
-    """Register a class as a game under its own name, and return it.
-
-    Raises:
-        UserError: The class is no game, lacks a required member, or has the name of another game.
-    """
-    if not (isclass(kind) and issubclass(kind, Game)):
-        raise UserError(f"{name} is no game; a game is a class derived from selfplay_pipeline.games.base.Game")
-    missing = sorted(kind.__abstractmethods__) + ["name"] * (not isinstance(getattr(kind, "name", None), str))
-    if missing:
-        raise UserError(f"{name} is no game yet, it lacks {', '.join(missing)}; see docs/adding-a-game.md")
-    before, earlier = _found.get(kind.name, (kind, name))
-    if kind.name in NAMES or before is not kind:
-        other = "a game that comes with the package" if kind.name in NAMES else earlier
-        raise UserError(f"{name}: its name {kind.name!r} belongs to {other}; give it another name")
-    _found[kind.name] = kind, name
-    return kind
+def fault_of_user(error: BaseException) -> str | None:
+    """Returns an error that a game of a user raised, in one line with file, line and member; None for other errors."""
+    own = {getfile(kind) for name, kind in _found.items() if name not in NAMES}
+    places = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    places = [(code, line) for code, line in places if code.co_filename in own]
+    if not places:
+        return None
+    code, line = places[-1]
+    where = f"{code.co_filename}:{line}: {code.co_qualname}"
+    return (
+        f"{where}: {type(error).__name__}: {first_line(error)}; `selfplay check-game {code.co_filename}` tests the game"
+    )
 
 
-def _games_in(module: ModuleType) -> list[str]:
-    """Returns the names of the game classes that a module defines."""
-    return [
-        name for name, found in vars(module).items()
-        if isclass(found) and issubclass(found, Game) and found.__module__ == module.__name__
-    ]  # fmt: skip
+def _where(error: BaseException) -> str:
+    """Returns an error of a user's code in one line, with the place of its last line that is not of the package."""
+    frames = [*traceback.extract_tb(error.__traceback__)]
+    frames = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {first_line(error)}{where}"
 
 
 def _offered() -> list[str]:

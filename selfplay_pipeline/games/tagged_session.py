@@ -27,29 +27,27 @@ counterfactual player fails to send a message, the empty message in its place is
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
 from selfplay_pipeline.games.base import (
     AGREED,
-    CUT,
-    INVALID,
+    MESSAGE,
     Choice,
-    Counts,
+    Game,
     GameSettings,
     Opening,
-    Outcome,
     ParseError,
-    Status,
-    Step,
-    check_may_act,
+    State,
 )
-from selfplay_pipeline.games.prompts import Prompts
+from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.tags import ActionKind, tagged
+from selfplay_pipeline.games.turn_session import Move, TurnSession
 
 EMPTY_MESSAGE = "empty_message"
 """Error kind of a message without text."""
@@ -139,26 +137,24 @@ class SeatView:
         return wish if self.due is None else self.due is ActionKind.MESSAGE
 
 
-@dataclass
-class TaggedSession(ABC, Generic[Proposal]):
+class TaggedSession(TurnSession, Generic[Proposal]):
     """One episode. Seat 0 speaks first.
 
     Attributes:
-        seat: Seat whose turn it is.
         pending: Proposal that waits for an answer.
         history: Legal turns so far as (seat, text), in the form that the partner receives: a message, a bare answer, or
             a proposal in its canonical form. The partner receives no other text.
     """
 
-    state: Any
+    game: TaggedGame
     config: TaggedSettings
-    prompts: Prompts
-    seat: int = 0
-    status: str | None = None
-    pending: Proposal | None = None
-    agreed: Proposal | None = None
-    history: list[tuple[int, str]] = field(default_factory=list)
-    counts: Counts = field(default_factory=lambda: Counts(errors_in_a_row=[0, 0]))
+
+    def __init__(self, game: TaggedGame, state: Any) -> None:
+        """Begin an episode of a state."""
+        super().__init__(game, state)
+        self.max_errors = self.config.max_errors
+        self.pending: Proposal | None = None
+        self.history: list[tuple[int, str]] = []
 
     @abstractmethod
     def shown(self, seat: int) -> dict[str, Any]:
@@ -187,16 +183,18 @@ class TaggedSession(ABC, Generic[Proposal]):
     def form(self) -> str:
         """Returns a legal proposal as the text of the acting player's turn."""
 
-    @abstractmethod
-    def worth(self, proposal: Proposal) -> tuple[float, tuple[float, ...]]:
-        """Returns the score that an agreed proposal reaches, and each seat's reward."""
+    @property
+    def seat(self) -> int:
+        """Seat whose turn it is."""
+        return self.next[0]
 
     @property
     def due(self) -> ActionKind | None:
         """Action that the next turn must be; None if the player chooses."""
         if self.config.protocol == "free":
             return None
-        return ActionKind.MESSAGE if self.counts.messages < self.config.messages else ActionKind.PROPOSE
+        said = sum(text.startswith(f"[{MESSAGE}]") for _seat, text in self.history)
+        return ActionKind.MESSAGE if said < self.config.messages else ActionKind.PROPOSE
 
     def choices(self) -> list[Choice]:
         """Returns the actions that the acting player may take."""
@@ -207,57 +205,52 @@ class TaggedSession(ABC, Generic[Proposal]):
         forms = {ActionKind.MESSAGE: "[message] ", ActionKind.PROPOSE: self.form()}
         return [Choice(kind.value, forms.get(kind, f"[{kind}]")) for kind in kinds]
 
-    @property
-    def seats(self) -> tuple[int, ...]:
-        """The one seat that may act; empty once the episode is over."""
-        return (self.seat,) if self.status is None else ()
-
     def opening(self, seat: int) -> Opening:
         shown = self.shown(seat) | {
             "protocol": self.config.protocol,
             "messages": self.config.messages,
             "proposer": self.config.messages % 2,
         }
-        return Opening(self.prompts.render("system", **shown), self.prompts.render("opening", **shown))
+        prompts = self.game.prompts
+        return Opening(prompts.render("system", **shown), prompts.render("opening", **shown))
 
-    def step(self, seat: int, text: str, *, cut: bool = False) -> Step:
-        """Take the acting player's turn and return its result; see `games/base.py: Session`."""
-        check_may_act(self, seat)
-        actor, partner = seat, 1 - seat
-        self.counts.turns += 1
-        try:
-            if cut:
-                raise ParseError(CUT, "the turn was too long and was cut off; be brief")
-            action = self.parse(text)
-            self._check_legal(action.kind)
-        except ParseError as error:
-            return self._illegal(actor, error)
-        self.counts.errors_in_a_row[actor] = 0
-        heard = self._heard(action)
-        self.history.append((actor, heard))
-        observations = ["", ""]
-        about = self.about(action.proposal)
-        if action.kind is ActionKind.MESSAGE:
-            self.counts.messages += 1
-            self.seat = partner
+    def act(self, seat: int, text: str) -> Move:
+        """Take a turn of the protocol; see `TurnSession.act`."""
+        action = self.parse(text)
+        self._check_legal(action.kind)
+        partner, heard, decision = 1 - seat, self._heard(action), _as_json(action.proposal)
+        self.history.append((seat, heard))
+        observations, about = dict[int, str](), self.about(action.proposal)
+        if action.kind is ActionKind.PROPOSE and self.due is not None:
+            self.end(AGREED, decision)
         elif action.kind is ActionKind.PROPOSE:
-            self.counts.proposals += 1
-            self.seat = partner
-            if self.due is None:
-                self.pending = action.proposal
-            else:
-                self.agreed, self.status = action.proposal, AGREED
+            self.next, self.pending = (partner,), action.proposal
         elif action.kind is ActionKind.ACCEPT:
-            self.agreed, self.status = self.pending, AGREED
-        else:
+            self.end(AGREED, _as_json(self.pending))
+        elif action.kind is ActionKind.REJECT:
             self.pending = None
-            observations[actor] = self.prompts.render("rejected")
+            observations[seat] = self.game.prompts.render("rejected")
+        else:
+            self.next = (partner,)
         if self.status is None or self.due is None:
-            observations[partner] = self.prompts.render(
+            observations[partner] = self.game.prompts.render(
                 "partner", text=heard, kind=action.kind.value, due=self.due, **about
             )
-        self._check_turn_limit()
-        return Step(action.kind.value, tuple(observations), _as_json(action.proposal))
+        return Move(observations, action.kind.value, decision)
+
+    def about_error(self, seat: int, error: ParseError) -> str:
+        return self.game.prompts.render(
+            "error",
+            error=str(error),
+            errors=self.counts.errors_in_a_row[seat],
+            max_errors=self.max_errors,
+            pending=self.pending is not None,
+            due=self.due,
+            **self.example(),
+        )
+
+    def _observations(self, seat: int, move: Move) -> tuple[str, ...]:
+        return tuple(move.told.get(other, "") for other in (0, 1))  # `_heard` mutes
 
     def _heard(self, action: Action[Proposal]) -> str:
         """Returns the text that the partner receives for an action."""
@@ -277,71 +270,38 @@ class TaggedSession(ABC, Generic[Proposal]):
         if self.pending is None and answers:
             raise ParseError(NOT_NOW, f"there is no proposal to {kind.value}")
 
-    def _illegal(self, actor: int, error: ParseError) -> Step:
-        self.counts.illegal += 1
-        self.counts.errors_in_a_row[actor] += 1
-        if self.counts.errors_in_a_row[actor] >= self.config.max_errors:
-            self.status = Status.ERROR_LIMIT
-        self._check_turn_limit()
-        observations = ["", ""]
-        observations[actor] = self.prompts.render(
-            "error",
-            error=str(error),
-            errors=self.counts.errors_in_a_row[actor],
-            max_errors=self.config.max_errors,
-            pending=self.pending is not None,
-            due=self.due,
-            **self.example(),
-        )
-        return Step(INVALID, tuple(observations), error=str(error), error_kind=error.kind)
-
-    def _check_turn_limit(self) -> None:
-        if self.status is None and self.counts.turns >= self.config.max_length:
-            self.status = Status.TURN_LIMIT
-
-    def abort(self, status: Status) -> None:
-        """End the episode for a reason outside the rules."""
-        if self.status is None:
-            self.status = status
-
-    def outcome(self) -> Outcome:
-        """Returns the result of an ended episode.
-
-        Raises:
-            RuntimeError: The episode is still running.
-        """
-        if self.status is None:
-            raise RuntimeError("the episode is still running")
-        score, rewards = (0, (0.0, 0.0)) if self.agreed is None else self.worth(self.agreed)
-        return Outcome(
-            status=self.status,
-            rewards=rewards,
-            score=score,
-            best=self.state.best,
-            decision=_as_json(self.agreed),
-            num_turns=self.counts.turns,
-            num_messages=self.counts.messages,
-            num_proposals=self.counts.proposals,
-            num_illegal=self.counts.illegal,
-        )
-
 
 def _as_json(proposal: Sequence[Sequence[int]] | None) -> list[list[int]] | None:
     return None if proposal is None else [list(part) for part in proposal]
 
 
-def check_protocol(config: TaggedSettings, outcome: Any) -> None:
-    """Raises ValueError unless the protocol allows these numbers of messages and proposals in an episode that reached
-    the goal.
+class TaggedGame(Game):
+    """Game with tagged turns; its prompts are in `prompt_folder`, one folder for each set.
 
-    Args:
-        outcome: An `OutcomeRecord` of `generate/records.py`.
+    Attributes:
+        prompt_folder: Folder of the game's sets of prompts.
+        prompt_names: Names of the template files in a set.
     """
-    if config.protocol == "free":
-        return
-    for name, made, due in (
-        ("num_messages", outcome.num_messages, config.messages),
-        ("num_proposals", outcome.num_proposals, 1),
-    ):
-        if made != due:
-            raise ValueError(f"field 'outcome.{name}': {made}, but the fixed protocol has {due}")
+
+    actions = frozenset(kind.value for kind in ActionKind)
+    prompt_folder: ClassVar[Path]
+    prompt_names: ClassVar[tuple[str, ...]] = ("system", "opening", "partner", "error", "rejected")
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__(config)
+        self.prompts = load_prompts(self.prompt_folder, self.config.prompts, self.prompt_names)
+
+    @property
+    def silence_is_bound(self) -> bool:
+        return bool(self.config.protocol == "fixed")
+
+    def choices(self, session: TaggedSession[Any], seat: int) -> Sequence[Choice]:
+        return session.choices()
+
+    def check_outcome(self, state: State, outcome: Any) -> None:
+        """Checks an outcome, and that the protocol allows its numbers of messages and proposals; see `Game`."""
+        if self.config.protocol == "fixed":
+            for name, due in (("num_messages", self.config.messages), ("num_proposals", 1)):
+                if (made := getattr(outcome, name)) != due:
+                    raise ValueError(f"field 'outcome.{name}': {made}, but the fixed protocol has {due}")
+        super().check_outcome(state, outcome)

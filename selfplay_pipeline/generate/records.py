@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -15,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain
-from selfplay_pipeline.core.small_files import check_regular
+from selfplay_pipeline.core.small_files import check_regular, read_object
 from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, Outcome, State, Status, Step
-from selfplay_pipeline.games.registry import game_named
+from selfplay_pipeline.games.registry import UnknownGameError, game_named
 from selfplay_pipeline.generate.streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
 from selfplay_pipeline.metrics.signal import Scored
 
@@ -447,8 +448,8 @@ def check_rules(record: EpisodeRecord) -> None:
     """Raises ValueError, which names the field, unless the rules of the game allow the episode."""
     try:
         game = game_named(record.game)
-    except ValueError as error:
-        raise ValueError(f"field 'game': {error}") from None
+    except UnknownGameError as error:
+        raise UnknownGameError(f"field 'game': {error}") from None
     if len(record.seats) != len(game.roles):
         seats, roles = len(record.seats), len(game.roles)
         raise ValueError(f"field '{record.seats_field}': has {seats} seats, but the game has {roles}")
@@ -522,7 +523,23 @@ def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
         try:
             yield parse_episode(line)
         except ValueError as error:
-            raise UserError(f"{path}:{number}: {error}") from None
+            raise UserError(f"{path}:{number}: {error}{named_at(path, error)}") from None
+
+
+def named_at(path: Path, error: ValueError) -> str:
+    """Returns a hint at the file of a game that this process does not know; "" if it is not known, or for other errors.
+
+    The hint comes from the arguments beside the episodes. The file that it names is not imported: only a user may.
+
+    Args:
+        path: File of the episodes.
+        error: Error of a line.
+    """
+    beside = path.with_suffix(".args.json")
+    if not isinstance(error, UnknownGameError) or not beside.is_file():
+        return ""
+    place = read_object(beside, "selfplay generate").get("game.path")
+    return f": --game {shlex.quote(place)}, if it still is the code that played them" if isinstance(place, str) else ""
 
 
 def read_lines(path: Path, hint: str = "`selfplay generate` writes this file") -> Iterator[tuple[int, bytes]]:

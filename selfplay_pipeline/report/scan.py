@@ -15,7 +15,7 @@ from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.games.base import Game, State
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import EpisodeRecord, parse_episode, read_lines
+from selfplay_pipeline.generate.records import EpisodeRecord, named_at, parse_episode, read_lines
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import Sums, measure
@@ -123,4 +123,5 @@ def parse(line: bytes, where: str) -> EpisodeRecord:
     try:
         return parse_episode(line)
     except ValueError as error:
-        raise UserError(f"{where}: {error}; `selfplay generate` writes this file") from None
+        hint = named_at(Path(where.rpartition(":")[0]), error) or "; `selfplay generate` writes this file"
+        raise UserError(f"{where}: {error}{hint}") from None

@@ -8,7 +8,7 @@ from typing import Any
 
 from selfplay_pipeline.config.online import OnlineConfig, tokens_per_pass
 from selfplay_pipeline.core.gpus import Device
-from selfplay_pipeline.games.registry import asked_by
+from selfplay_pipeline.games.registry import known, place_of
 from selfplay_pipeline.train.verl_overrides import (
     everywhere,
     for_workers,
@@ -58,7 +58,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
     """Returns the Hydra overrides of an online training; the user's own come last and take precedence."""
     online, rollout, state = config.online, "actor_rollout_ref.rollout", state_dir(config)
     settings: dict[str, Any] = {
-        "selfplay.game": asked_by(config.game),
+        "selfplay.game": place_of(known(config.game.name)),
         "selfplay.max_new_tokens": config.generate.max_new_tokens,
         "selfplay.thinking": config.generate.thinking,
         "data.train_files": str((config.games / "train.parquet").resolve()),

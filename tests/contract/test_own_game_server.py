@@ -22,14 +22,14 @@ def named_here_alone(monkeypatch):
 
 def test_a_model_plays_a_game_of_ones_own_and_its_turns_become_rows(sglang_server, tmp_path):
     games, config = tmp_path / "games.jsonl", tmp_path / "own.yaml"
-    config.write_text("base: tiny_honest\ngame: {name: 'examples/sums.py:Sums', max_length: 8}\n")
+    config.write_text("base: tiny_honest\ngame: {path: examples/sums.py, max_length: 8}\n")
     common = ("--config", str(config), "--server-url", sglang_server.url)
     played = ("--model", TINY, "--num-episodes", "8", "--episodes-per-state", "4")
     done = selfplay("generate", *common, *played, "--output", str(games))
     assert done.returncode == 0, done.stderr
     records = list(read_episodes(games))
     assert len(records) == 8 and {record.game for record in records} == {"sums"}
-    done = selfplay("--game", "examples/sums.py:Sums", "convert", str(games))
+    done = selfplay("convert", str(games), "--game", "examples/sums.py")
     assert done.returncode == 0, done.stderr
     rows = pq.read_table(tmp_path / "train.parquet").to_pylist()
     assert len(rows) == sum(len({turn.seat for turn in record.turns}) for record in records)

@@ -324,7 +324,7 @@ GAMES_FILES = [
     Bad("episodes: folder", "convert run", "^run: a folder, not a file"),
     Bad("convert: link to itself", CONVERT, r"^games\.jsonl: Too many levels of symbolic links", {"games.jsonl": loop}),
     Bad("imitate: link to itself", f"{IMITATE} out", r"^games\.jsonl: Too many levels", {"games.jsonl": loop}),
-    Bad("game: link to itself", "--game own.py:Game config", r"own\.py:Game: there is no such file", {"own.py": loop}),
+    Bad("game: link to itself", "config --game own.py", r"own\.py: there is no such file", {"own.py": loop}),
     Bad("imitate: another configuration", (f"{IMITATE} out", f"{IMITATE} out --dry-run"),
         r"^games\.jsonl:\d: .*\(--config\)"),
     Bad("generate: folder", f"{SCRIPTED} .", r"^\.: a folder, not a file; give another --output"),

@@ -370,14 +370,14 @@ def test_an_illegal_action_changes_nothing_but_the_counts(turns):
     for text, cut in turns:
         if session.status is not None:
             break
-        before = (session.seats, session.pending, session.agreed, list(session.history))
+        before = (session.seats, session.pending, session.decision, list(session.history))
         waits = session.pending is not None
         step = take(session, text, cut=cut)
         if step.error is None:
             assert session.seats in (before[0], ()) or step.action in ("message", "propose")
             assert waits == (step.action in ("accept", "reject"))
         else:
-            assert (session.seats or before[0], session.pending, session.agreed, session.history) == before
+            assert (session.seats or before[0], session.pending, session.decision, session.history) == before
             assert step.observations[1 - before[0][0]] == "" and step.error_kind in {CUT, *ErrorKind}
     assert session.counts.turns <= 12
 

@@ -15,7 +15,7 @@ from selfplay_pipeline.games import registry
 from selfplay_pipeline.generate.records import read_episodes
 
 CONFIG = "examples/sums.yaml"
-GAME = str(Path("examples/sums.py").resolve()) + ":Sums"
+GAME = str(Path("examples/sums.py").resolve())
 IMPORTS = "import sys; {code}; print(*(name for name in sys.modules if name.startswith('selfplay_pipeline.games')))"
 EVERYTHING = """
 import pkgutil, importlib, selfplay_pipeline
@@ -87,8 +87,10 @@ def test_a_game_in_one_file_is_played_recorded_and_measured(games, tmp_path):
 def test_its_files_are_read_when_it_is_named_and_else_one_line_says_how_to_name_it(command, games):
     forget()
     done = selfplay(command, str(games))
-    assert done.returncode == 2 and "`selfplay --game NAME …` reads" in done.stderr
-    done = selfplay("--game", GAME, command, str(games))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "field 'game': 'sums', but the games are matching, bargaining; give the option --game" in done.stderr
+    assert f": --game {GAME}, if it still is the code that played them" in done.stderr
+    done = selfplay(command, str(games), "--game", GAME)
     assert done.returncode == 0, done.stderr
     assert "[message]" in done.stdout if command == "show" else games.with_name("report.html").stat().st_size > 10_000
 
@@ -102,7 +104,7 @@ def test_its_files_are_read_when_it_is_named_and_else_one_line_says_how_to_name_
 )
 def test_its_keys_are_those_of_its_settings(tmp_path, line, words):
     own = tmp_path / "own.yaml"
-    own.write_text(f"game:\n  name: {GAME}\n  {line}\n")
+    own.write_text(f"game:\n  path: {GAME}\n  {line}\n")
     with pytest.raises(UserError, match=f"own.yaml:{words}"):
         load_config(str(own), {})
 
@@ -114,59 +116,76 @@ def test_the_printed_configuration_can_be_given_again(tmp_path):
     assert load_config(str(tmp_path / "again.yaml"), {}) == load_config(CONFIG, {})
 
 
-def test_a_game_is_found_by_module_and_class_and_by_the_name_that_a_package_offers(tmp_path):
+def test_a_game_is_found_by_the_name_that_a_package_offers(tmp_path):
     source = Path("examples/sums.py").read_text()
     (tmp_path / "haggle.py").write_text(source.replace('name = "sums"', 'name = "haggle"'))
     about = tmp_path / "haggle-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: haggle\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(f"[{registry.ENTRY_POINTS}]\nhaggle = haggle:Sums\n")
-    probe = "from selfplay_pipeline.games.registry import find; print(find('haggle').name, find('haggle:Sums').name)"
+    probe = "from selfplay_pipeline.games.registry import find, place_of; found = find('haggle'); "
+    probe += "print(found.name, place_of(found))"
     assert printed_by(probe, PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}") == "haggle haggle\n"
 
 
 # --- what cannot be found -----------------------------------------------------------------------------------
 
+WHOLE = """
+from selfplay_pipeline.games.base import Game
+class Whole(Game):
+    def sample_state(self, rng): return 0
+    def start(self, state): ...
+    def rewards(self, state, decision): return 0.0, 0.0
+    def state_to_json(self, state): return {"number": state}
+    def state_from_json(self, data): return data["number"]
+"""
+"""A class with every required member but a name."""
 SOURCES = {
     "broken": "1 / 0",
     "leaves": "raise SystemExit",
     "empty": "",
     "stranger": "class Own: ...",
     "half": "from selfplay_pipeline.games.base import Game\nclass Own(Game): ...",
+    "two": f"{WHOLE}class One(Whole):\n    name = 'one'\nclass Two(Whole):\n    name = 'two'\n",
+    "setter": f"{WHOLE}class Own(Whole):\n    name = 'own'\n    config = property(lambda self: None)\n",
+    "method": f"{WHOLE}class Own(Whole):\n    name = 'own'\n    def shared_reward(self): return False\n",
 }
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("chess", "there is no game 'chess'; give one of matching, bargaining, or FILE.py:CLASS"),
-        ("nowhere.py:Own", "nowhere.py:Own: there is no such file; give FILE.py:CLASS"),
-        ("nowhere:Own", "nowhere:Own: cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
-        ("broken.py:Own", r"cannot be imported: ZeroDivisionError: division by zero \(.*broken.py:1\)"),
-        ("leaves.py:Own", "cannot be imported: SystemExit"),
-        ("empty.py:Own", "there is no such class; the games in .*empty.py: none"),
-        ("stranger.py:Own", "is no game; a game is a class derived from selfplay_pipeline.games.base.Game"),
-        ("half.py:Own", "is no game yet, it lacks sample_state, start, state_from_json, state_to_json, name"),
+        ("nowhere.py", "nowhere.py: there is no such file; name the file of a game"),
+        ("broken.py", r"broken.py: cannot be imported: ZeroDivisionError: division by zero \(.*broken.py:1\)"),
+        ("leaves.py", "leaves.py: cannot be imported: SystemExit"),
+        ("empty.py", "empty.py: defines no game, that is, no class derived from selfplay_pipeline.games.base.Game"),
+        ("stranger.py", "stranger.py: defines no game, that is, no class derived from"),
+        ("half.py", "half.py: Own: lacks name, rewards, sample_state, start, state; docs/adding-a-game.md"),
+        ("two.py", "two.py: defines several games: one, two; name one of them as .*two.py:NAME"),
+        ("setter.py", "setter.py: Own: cannot be made with its default configuration: AttributeError: .*no setter"),
+        ("method.py", "method.py: Own.shared_reward: is a method, but has to be a property or a value"),
     ],
 )
 def test_what_is_no_game_is_refused_in_one_line(name, words, tmp_path, monkeypatch):
     for stem, source in SOURCES.items():
         (tmp_path / f"{stem}.py").write_text(source)
-    (tmp_path / "own.yaml").write_text(f"game:\n  name: {name}\n")
+    (tmp_path / "own.yaml").write_text(f"game:\n  path: {name}\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=f"^own.yaml:2: key 'game.name': .*{words}") as refused:
+    with pytest.raises(UserError, match=f"^own.yaml:2: key 'game.path': .*{words}") as refused:
         load_config("own.yaml", {})
     assert "\n" not in str(refused.value)
+    done = selfplay("show", "games.jsonl", "--game", name)
+    assert done.returncode == 2 and done.stderr.startswith("selfplay: --game: ") and done.stderr.count("\n") == 1
 
 
 def test_two_games_of_one_name_are_refused(tmp_path):
     registry.find(GAME)
     (tmp_path / "other.py").write_text(Path("examples/sums.py").read_text())
     with pytest.raises(UserError, match=f"its name 'sums' belongs to {GAME}; give it another name"):
-        registry.find(f"{tmp_path / 'other.py'}:Sums")
+        registry.find(str(tmp_path / "other.py"))
     (tmp_path / "shadow.py").write_text(Path("examples/sums.py").read_text().replace('"sums"', '"matching"'))
     with pytest.raises(UserError, match="its name 'matching' belongs to a game that comes with the package"):
-        registry.find(f"{tmp_path / 'shadow.py'}:Sums")
+        registry.find(str(tmp_path / "shadow.py"))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +211,7 @@ def trap(tmp_path, monkeypatch):
     """A file of code that leaves a trace when it is run, as each of the names that a stored file may give a game."""
     (tmp_path / "trap.py").write_text("import pathlib\npathlib.Path(__file__).with_name('sprung').touch()")
     monkeypatch.syspath_prepend(tmp_path)
-    yield [f"{tmp_path / 'trap.py'}:Own", "trap:Own", "trap"]
+    yield [str(tmp_path / "trap.py"), f"{tmp_path / 'trap.py'}:Own", "trap"]
     assert not (tmp_path / "sprung").exists()
 
 
@@ -203,7 +222,7 @@ def of_game(games, name, where) -> Path:
         games.write_text("".join(json.dumps(line) + "\n" for line in lines))
     else:
         beside = games.with_suffix(".args.json")
-        beside.write_text(json.dumps(json.loads(beside.read_text()) | {"game.name": name}))
+        beside.write_text(json.dumps(json.loads(beside.read_text()) | {"game.name": name, "game.path": name}))
     return games
 
 

@@ -101,6 +101,7 @@ class Helpful:
 
 
 class RoomsGame(Game):
+    state = RoomsState
     name, roles, goals, error_kinds = "rooms", ("user", "user", "agent"), frozenset({"solved"}), ("no_number",)
     players = {"helpful": Helpful()}
 
@@ -115,6 +116,9 @@ class RoomsGame(Game):
 
     def start(self, state):
         return RoomsSession(state)
+
+    def rewards(self, state, decision):
+        return (float(decision == sum(state.numbers)),) * 3
 
     def view(self, session, seat):
         return session, seat
@@ -163,7 +167,7 @@ def games(tmp_path_factory):
     states = [RoomsState(numbers=(3, 4)), RoomsState(numbers=(5, 9))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_found", dict(registry._found))
-        registry.find("test_rooms:RoomsGame")
+        registry.register(RoomsGame)
         asyncio.run(run_generate(job, RoomsGame(), states.__getitem__, lambda number: players))
         yield path
 

@@ -385,7 +385,7 @@ def test_a_bargain_without_names_to_keep_has_a_worth_alone(tmp_path):
 
 
 def test_a_game_without_the_ability_takes_messages_of_other_states_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setitem(registry._found, "matching", (WithoutRedraw, "matching"))
+    monkeypatch.setitem(registry._found, "matching", WithoutRedraw)
     mode, job = measured("sharing", tmp_path, count=4)
     assert not mode.words.redrawn
     states = [job.states.states[(number + 1) % 4] for number in range(4)]

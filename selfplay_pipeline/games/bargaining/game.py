@@ -15,22 +15,14 @@ from selfplay_pipeline.games.bargaining.session import BargainingSession
 from selfplay_pipeline.games.bargaining.speaking import Speaking, SpeakingTeacher
 from selfplay_pipeline.games.bargaining.teacher import LESSONS, Teacher
 from selfplay_pipeline.games.bargaining.text import ErrorKind
-from selfplay_pipeline.games.base import SAME_SCORE, Asking, Choice, Game, ScriptedPlayer, Turn
+from selfplay_pipeline.games.base import Asking, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
-from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.silence import LineName, Rewards, in_words
-from selfplay_pipeline.games.tagged_session import check_protocol
-from selfplay_pipeline.games.tags import ActionKind
-
-PROMPTS = ("system", "opening", "partner", "error", "rejected")
-"""Names of the template files in a set of prompts."""
-
-FOLDER = Path(__file__).parent
-"""Folder with `prompts/`, which a game derived from this one uses too."""
+from selfplay_pipeline.games.tagged_session import TaggedGame
 
 
-class BargainingGame(Game):
+class BargainingGame(TaggedGame):
     """Rules under one `BargainingConfig`.
 
     The game has neither a listening test nor turn credits: both need the best decision after a message, which here
@@ -38,8 +30,9 @@ class BargainingGame(Game):
     """
 
     name = "bargaining"
+    state = BargainingState
     settings = BargainingConfig
-    actions = frozenset(kind.value for kind in ActionKind)
+    prompt_folder = Path(__file__).parent / "prompts"
     error_kinds = tuple(kind.value for kind in ErrorKind)
     players: Mapping[str, ScriptedPlayer] = {
         **SCRIPTED, "teacher": Teacher(), "speaking": Speaking(), "speaking-teacher": SpeakingTeacher(),
@@ -49,10 +42,6 @@ class BargainingGame(Game):
     figures: Sequence[Figure] = measures.FIGURES
     lines = ("random",)
 
-    def __init__(self, config: BargainingConfig | None = None) -> None:
-        super().__init__(config)
-        self.prompts = load_prompts(FOLDER / "prompts", self.config.prompts, PROMPTS)
-
     @property
     def about_lines(self) -> str:
         return in_words("knows its own values and the rules", self.wordless, bound=self.silence_is_bound)
@@ -61,22 +50,12 @@ class BargainingGame(Game):
     def shared_reward(self) -> bool:
         return bool(self.config.reward == "cooperative")
 
-    @property
-    def silence_is_bound(self) -> bool:
-        return bool(self.config.protocol == "fixed")
-
     def describe(self) -> str:
         items = f"{rules.MIN_ITEMS} to {rules.MAX_ITEMS} items worth {rules.TOTAL_VALUE}"
         return f"{items}, {self.config.reward} reward"
 
     def sample_state(self, rng: np.random.Generator) -> BargainingState:
         return rules.sample_state(rng)
-
-    def state_to_json(self, state: BargainingState) -> dict[str, Any]:
-        return state.to_dict()
-
-    def state_from_json(self, data: Any) -> BargainingState:
-        return rules.load_state(data)
 
     def best(self, state: BargainingState) -> float:
         return state.best
@@ -89,10 +68,7 @@ class BargainingGame(Game):
         return [data["counts"], data["values"]]
 
     def start(self, state: BargainingState) -> BargainingSession:
-        return BargainingSession(state, self.config, self.prompts)
-
-    def choices(self, session: BargainingSession, seat: int) -> Sequence[Choice]:
-        return session.choices()
+        return BargainingSession(self, state)
 
     def draw_view(self, state: BargainingState, seat: int) -> Sequence[Table]:
         return [draw.draw_view(state, seat)]
@@ -100,19 +76,14 @@ class BargainingGame(Game):
     def view(self, session: BargainingSession, seat: int) -> PlayerView:
         return player_view(session, seat)
 
-    def check_outcome(self, state: BargainingState, outcome: Any) -> None:
-        check_protocol(self.config, outcome)
-        try:
-            split = check_split(outcome.proposal, state.counts)
-        except ValueError as error:
-            raise ValueError(f"field 'outcome.proposal': {error}") from None
-        score = sum(state.worth(split))
-        if abs(outcome.score - score) > SAME_SCORE:
-            raise ValueError(f"field 'outcome.score': {outcome.score:g}, but the proposal scores {score}")
-        try:
-            rules.check_rewards(state, split, outcome.rewards or [outcome.normalized_reward] * len(self.roles))
-        except ValueError as error:
-            raise ValueError(f"field 'outcome.rewards': {error}") from None
+    def rewards(self, state: BargainingState, decision: Any) -> tuple[float, ...]:
+        return rules.rewards(self.config, state, check_split(decision, state.counts))
+
+    def score(self, state: BargainingState, decision: Any) -> float:
+        return sum(state.worth(check_split(decision, state.counts)))
+
+    def check_rewards(self, state: BargainingState, decision: Any, found: Sequence[float]) -> None:
+        rules.check_rewards(state, check_split(decision, state.counts), found)
 
     def check_decision(self, state: BargainingState, decision: Any) -> None:
         check_split(decision, state.counts)

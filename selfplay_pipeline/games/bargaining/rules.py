@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.sections import LARGEST
@@ -34,6 +34,8 @@ Split = tuple[Triple, Triple]
 """Number of items of each type that player 0 gets, then player 1; together they get all items."""
 Pair = tuple[Triple, Triple]
 """Value of one item of each type to player 0, then to player 1."""
+Part = Any
+"""Weight of the partner's value relative to a player's own, or a quantity that depends on it: a number or an array."""
 
 
 class BargainingConfig(TaggedSettings):
@@ -171,20 +173,6 @@ def redraw(state: BargainingState, seat: int, rng: np.random.Generator) -> Barga
     return BargainingState(counts=state.counts, values=(own, other) if seat == 0 else (other, own))
 
 
-def load_state(data: Any) -> BargainingState:
-    """Returns the state that `to_dict` wrote; further fields are ignored.
-
-    Raises:
-        UserError: A field is missing or has an invalid value.
-    """
-    try:
-        return BargainingState.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        what, field = str(first["msg"]).removeprefix("Value error, "), ".".join(map(str, first["loc"]))
-        raise UserError(f"game state: field '{field}': {what}" if field else f"game state: {what}") from None
-
-
 def check_fits(state: BargainingState) -> None:
     """Raises UserError unless a state has a number of items and a total value that the game allows."""
     if not MIN_ITEMS <= sum(state.counts) <= MAX_ITEMS or state.total != TOTAL_VALUE:
@@ -210,32 +198,38 @@ def check_split(split: Any, counts: Triple) -> Split:
     return one, other
 
 
-def most(values: Pair, counts: Triple, part: float) -> tuple[float, float]:
+def most(values: Pair, counts: Triple, part: Part) -> tuple[Part, Part]:
     """Returns, for each player, the largest value of own value + `part` × partner's value over all splits."""
     one, other = values
     return (
-        sum(count * max(mine, part * theirs) for count, mine, theirs in zip(counts, one, other, strict=True)),
-        sum(count * max(mine, part * theirs) for count, mine, theirs in zip(counts, other, one, strict=True)),
+        sum(count * np.maximum(mine, part * theirs) for count, mine, theirs in zip(counts, one, other, strict=True)),
+        sum(count * np.maximum(mine, part * theirs) for count, mine, theirs in zip(counts, other, one, strict=True)),
     )
 
 
-def rewards(config: BargainingConfig, state: BargainingState, split: Split) -> tuple[float, float]:
-    """Returns the reward of each player for a split: own value + λ × the partner's, divided by its maximum over all
-    splits."""
-    part, (one, other) = config.partners_part, state.worth(split)
-    most_one, most_other = most(state.values, state.counts, part)
+def gains(state: BargainingState, split: Split, part: Part) -> tuple[Part, Part]:
+    """Returns the reward of each player for a split: own value + part × the partner's, divided by its maximum over all
+    splits.
+
+    Args:
+        part: Weight of the partner's value, λ; one number or many.
+    """
+    (one, other), (most_one, most_other) = state.worth(split), most(state.values, state.counts, part)
     # With a fraction λ, rounding could give a best split a reward above 1.
-    return min(1.0, (one + part * other) / most_one), min(1.0, (other + part * one) / most_other)
+    return np.minimum(1.0, (one + part * other) / most_one), np.minimum(1.0, (other + part * one) / most_other)
+
+
+def rewards(config: BargainingConfig, state: BargainingState, split: Split) -> tuple[float, float]:
+    """Returns the reward of each player for a split."""
+    one, other = gains(state, split, config.partners_part)
+    return float(one), float(other)
 
 
 def check_rewards(state: BargainingState, split: Split, found: Sequence[float]) -> None:
     """Raises ValueError unless some λ gives these rewards for the split, to within 0.001; records do not store λ."""
-    parts, worth, values = np.linspace(0, 1, 1001), state.worth(split), np.array(state.values)
-    off = np.zeros(len(parts))
-    for seat, other in ((0, 1), (1, 0)):
-        most_of_seat = np.maximum(values[seat], np.outer(parts, values[other])) @ np.array(state.counts)
-        off = np.maximum(off, abs((worth[seat] + parts * worth[other]) / most_of_seat - found[seat]))
-    if off.min() > 0.001:
+    one, other = gains(state, split, np.linspace(0, 1, 1001))
+    if np.maximum(abs(one - found[0]), abs(other - found[1])).min() > 0.001:
+        worth = state.worth(split)
         raise ValueError(f"{list(found)} are not what a split that is worth {worth[0]} and {worth[1]} brings")
 
 

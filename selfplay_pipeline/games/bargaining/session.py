@@ -1,16 +1,14 @@
-"""Episode of Deal or No Deal: the players' prompts and the value of a split."""
+"""Episode of Deal or No Deal: the players' prompts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from selfplay_pipeline.games.bargaining.rules import ITEMS, BargainingConfig, BargainingState, Split, rest, rewards
+from selfplay_pipeline.games.bargaining.rules import ITEMS, BargainingConfig, BargainingState, Split, rest
 from selfplay_pipeline.games.bargaining.text import format_items, format_proposal, parse_share
 from selfplay_pipeline.games.tagged_session import Action, TaggedSession, parse_tagged
 
 
-@dataclass
 class BargainingSession(TaggedSession[Split]):
     """One episode. In a player's texts and prompts, the numbers of a proposal are always the player's own share."""
 
@@ -56,6 +54,3 @@ class BargainingSession(TaggedSession[Split]):
 
     def form(self) -> str:
         return format_proposal(self._half())
-
-    def worth(self, proposal: Split) -> tuple[float, tuple[float, ...]]:
-        return sum(self.state.worth(proposal)), rewards(self.config, self.state, proposal)

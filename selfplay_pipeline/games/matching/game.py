@@ -10,15 +10,7 @@ import numpy as np
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.abilities import Altered, HumanEpisode
-from selfplay_pipeline.games.base import (
-    SAME_SCORE,
-    Asking,
-    Choice,
-    Game,
-    KnownLine,
-    ScriptedPlayer,
-    Turn,
-)
+from selfplay_pipeline.games.base import Asking, KnownLine, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching import draw, humans, measures, states
@@ -47,13 +39,9 @@ from selfplay_pipeline.games.matching.teacher import (
     Teacher,
 )
 from selfplay_pipeline.games.matching.wordless import WORDLESS
-from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.silence import LineName, Rewards, in_words
-from selfplay_pipeline.games.tagged_session import check_protocol
-from selfplay_pipeline.games.tags import ActionKind
+from selfplay_pipeline.games.tagged_session import TaggedGame
 
-PROMPTS = ("system", "opening", "partner", "error", "rejected")
-"""Names of the template files in a set of prompts."""
 SCRIPTED: Mapping[str, ScriptedPlayer] = {
     "random": Random(),
     "own-view": OwnView(),
@@ -72,17 +60,14 @@ SCRIPTED: Mapping[str, ScriptedPlayer] = {
     **WORDLESS,
 }
 
-FOLDER = Path(__file__).parent
-"""Folder with `prompts/`, which a game derived from this one uses too."""
 
-
-class MatchingGame(Game):
+class MatchingGame(TaggedGame):
     """The matching game under one configuration."""
 
     name = "matching"
     settings = MatchingConfig
+    prompt_folder = Path(__file__).parent / "prompts"
     data_source = "dialop_matching_selfplay"
-    actions = frozenset(kind.value for kind in ActionKind)
     error_kinds = tuple(kind.value for kind in ErrorKind)
     players = SCRIPTED
     lessons = LESSONS
@@ -91,18 +76,10 @@ class MatchingGame(Game):
     about_humans = humans.ABOUT
     alterations = (CHANGED, SWAPPED)
 
-    def __init__(self, config: MatchingConfig | None = None) -> None:
-        super().__init__(config)
-        self.prompts = load_prompts(FOLDER / "prompts", self.config.prompts, PROMPTS)
-
     @property
     def about_lines(self) -> str:
         rules = "the rules, the hard filter too," if self.config.hard_factor else "the rules"
         return in_words(f"makes the best of its own view and of {rules}", self.wordless, bound=self.silence_is_bound)
-
-    @property
-    def silence_is_bound(self) -> bool:
-        return bool(self.config.protocol == "fixed")
 
     def describe(self) -> str:
         return f"board {self.config.size}×{self.config.size}"
@@ -127,10 +104,7 @@ class MatchingGame(Game):
         return [data["table"], data["mask1"], data["mask2"]]
 
     def start(self, state: MatchingState) -> MatchingSession:
-        return MatchingSession(state, self.config, self.prompts)
-
-    def choices(self, session: MatchingSession, seat: int) -> Sequence[Choice]:
-        return session.choices()
+        return MatchingSession(self, state)
 
     def draw_view(self, state: MatchingState, seat: int) -> Sequence[Table]:
         return [draw.draw_view(state, seat)]
@@ -138,23 +112,11 @@ class MatchingGame(Game):
     def view(self, session: MatchingSession, seat: int) -> PlayerView:
         return player_view(session, seat)
 
-    def check_outcome(self, state: MatchingState, outcome: Any) -> None:
-        check_protocol(self.config, outcome)
-        if outcome.rewards is not None:
-            raise ValueError("field 'outcome.rewards': all seats of this game have one reward")
-        pairs = outcome.proposal or []
-        try:
-            check_matching(pairs, state.size)
-        except ValueError as error:
-            raise ValueError(f"field 'outcome.proposal': {error}") from None
-        score = state.score(tuple((reviewer, paper) for reviewer, paper in pairs))
-        if abs(outcome.score - score) > SAME_SCORE:
-            raise ValueError(f"field 'outcome.score': {outcome.score:g}, but the proposal scores {score}")
-        if abs(outcome.normalized_reward - score / state.best) > SAME_SCORE:
-            raise ValueError(
-                f"field 'outcome.normalized_reward': {outcome.normalized_reward}, but {outcome.status} with score "
-                f"{score} of {state.best} gives {score / state.best:g}"
-            )
+    def rewards(self, state: MatchingState, decision: Any) -> tuple[float, ...]:
+        return (self.score(state, decision) / state.best,) * len(self.roles)
+
+    def score(self, state: MatchingState, decision: Any) -> float:
+        return state.score(tuple((reviewer, paper) for reviewer, paper in decision))
 
     def check_decision(self, state: MatchingState, decision: Any) -> None:
         check_matching(decision, state.size)

@@ -1,8 +1,7 @@
-"""Episode of the matching game: the players' prompts and the value of a matching."""
+"""Episode of the matching game: the players' prompts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from selfplay_pipeline.games.matching.proposals import Matching, format_proposal, named_pairs, short
@@ -11,7 +10,6 @@ from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.tagged_session import Action, TaggedSession
 
 
-@dataclass
 class MatchingSession(TaggedSession[Matching]):
     """One episode."""
 
@@ -44,7 +42,3 @@ class MatchingSession(TaggedSession[Matching]):
     def form(self) -> str:
         diagonal = tuple((index, index) for index in range(self.state.size))
         return format_proposal(diagonal, self.state.papers, self.state.reviewers)
-
-    def worth(self, proposal: Matching) -> tuple[float, tuple[float, ...]]:
-        score = self.state.score(proposal)
-        return score, (score / self.state.best,) * len(self.state.masks)

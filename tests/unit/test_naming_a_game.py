@@ -1,0 +1,128 @@
+"""How a user names a game of their own, what a run keeps of it, and what a broken game breaks."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command import next_words, selfplay
+
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games import registry
+
+GAME = Path("examples/sums.py").resolve()
+FEW = ("--player", "adding", "--num-episodes", "8")
+
+
+@pytest.fixture(autouse=True)
+def nothing_named_yet(monkeypatch):
+    monkeypatch.setattr(registry, "_found", {})
+
+
+def forget():
+    registry._found.clear()
+
+
+def play(tmp_path, *arguments):
+    return selfplay("generate", *FEW, *arguments, "--output", str(tmp_path / "games.jsonl"))
+
+
+# --- naming -------------------------------------------------------------------------------------------------
+
+
+def test_the_option_chooses_the_game_and_its_defaults_replace_the_section(tmp_path):
+    done = play(tmp_path, "--game", str(GAME), "--max-length", "7")
+    assert done.returncode == 0, done.stderr
+    stored = json.loads((tmp_path / "games.args.json").read_text())
+    kept = {key: value for key, value in stored.items() if key.startswith("game.")}
+    assert kept == {
+        "game.name": "sums", "game.path": str(GAME), "game.max_length": 7, "game.mute": False,
+        "game.prompts": "default", "game.largest": 9,
+    }  # fmt: skip
+
+
+def test_a_shipped_game_is_named_the_same_way(tmp_path):
+    chosen = load_config("tiny_honest", {"game": "bargaining"}).game
+    assert (chosen.name, chosen.path) == ("bargaining", None)
+    kept = load_config("tiny_honest", {"game": "matching"}).game
+    assert kept.size == 3, "naming the configuration's own game keeps its keys"
+
+
+def test_a_file_of_several_games_needs_a_name(tmp_path):
+    source = GAME.read_text()
+    (tmp_path / "two.py").write_text(f'{source}\n\nclass Differences(Sums):\n    name = "differences"\n')
+    found = load_config(None, {"game": f"{tmp_path / 'two.py'}:differences"}).game
+    assert (found.name, found.path) == ("differences", str(tmp_path / "two.py"))
+    (tmp_path / "own.yaml").write_text(f"game: {{name: sums, path: {tmp_path / 'two.py'}}}\n")
+    assert load_config(str(tmp_path / "own.yaml"), {}).game.name == "sums"
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("name: chess", "key 'game.name': there is no game 'chess'; give one of matching, bargaining, or the file"),
+        ("name: own.py", "key 'game.name': 'own.py' is a file; name it with the key `path`"),
+        (f"path: {GAME}\n  name: chess", "key 'game.path': .*sums.py: defines no game 'chess', but sums"),
+    ],
+)
+def test_a_name_that_fits_no_game_is_refused(section, says, tmp_path):
+    (tmp_path / "own.yaml").write_text(f"game:\n  {section}\n")
+    with pytest.raises(UserError, match=says):
+        load_config(str(tmp_path / "own.yaml"), {})
+
+
+def test_the_suggested_command_names_the_game_again(tmp_path):
+    words = next_words(play(tmp_path, "--game", str(GAME)))
+    forget()
+    done = selfplay(*words)
+    assert done.returncode == 0 and "[message]" in done.stdout
+
+
+# --- what a run keeps ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["show", "report", "convert"])
+def test_without_the_name_a_command_says_where_the_game_was_and_imports_nothing(command, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(f"{GAME.read_text()}\nfrom pathlib import Path\nPath(__file__).with_name('ran').touch()\n")
+    assert play(tmp_path, "--game", str(own)).returncode == 0
+    (tmp_path / "ran").unlink()
+    forget()
+    done = selfplay(command, str(tmp_path / "games.jsonl"))
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("selfplay: ")
+    assert re.search(r"games.jsonl:1: field 'game': 'sums'.*: --game \S*own.py, if it still is the code", done.stderr)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_continued_run_may_find_the_file_elsewhere(tmp_path):
+    assert play(tmp_path, "--game", str(GAME)).returncode == 0
+    forget()
+    (tmp_path / "moved.py").write_text(GAME.read_text())
+    done = play(tmp_path, "--game", str(tmp_path / "moved.py"))
+    assert done.returncode == 0, done.stderr
+
+
+# --- broken games -------------------------------------------------------------------------------------------
+
+BROKEN = {
+    "syntax": ("class Sums(Game):", "class Sums(Game:", "own.py: cannot be imported: SyntaxError"),
+    "import": ("import re\n", "import re, nowhere\n", "own.py: cannot be imported: ModuleNotFoundError: .*own.py:9"),
+    "member": ("def sample_state", "def sample_stat", "own.py: Sums: lacks sample_state"),
+    "setter": ('    name = "sums"', '    name = "sums"\n    config = property(lambda self: None)', "no setter"),
+    "code": ("rng.integers(1,", "rng.integer(1,", r"own.py:\d+: Sums.sample_state: AttributeError: .*check-game"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_game_ends_its_own_commands_in_one_line_and_no_others(fault, tmp_path):
+    before, after, says = BROKEN[fault]
+    assert before in GAME.read_text()
+    (tmp_path / "own.py").write_text(GAME.read_text().replace(before, after))
+    done = play(tmp_path, "--game", str(tmp_path / "own.py"))
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert re.search(rf"^selfplay: .*{says}", done.stderr, re.MULTILINE), done.stderr
+    other = tmp_path / "other.jsonl"
+    played = selfplay("generate", "--player", "random", "--num-episodes", "8", "--output", str(other))
+    assert played.returncode == 0, played.stderr
+    assert selfplay("show", str(other)).returncode == 0
