@@ -76,9 +76,9 @@ def test_a_person_plays_a_whole_episode_of_each_game_and_other_commands_take_it(
     assert record.players == [PERSON, partner] and record.outcome.status == "agreed" and not record.trajectories
     assert {(turn.seat, turn.finish_reason) for turn in record.turns} == {(0, PERSON), (1, "scripted")}
     known = ("--game", "examples/sums.py") if "sums" in config else ()
-    model = ("--model", "data/tiny_honest_model", "--dry-run")
-    for command in (("show",), ("report",), ("imitate", *model)):
-        done = selfplay(*command, str(output), *known)
+    imitate = ("imitate", "--config", config, "--model", "data/tiny_honest_model", "--dry-run")
+    for command in (("show", *known), ("report", *known), imitate):
+        done = selfplay(*command, str(output))
         assert done.returncode == 0, done.stderr
 
 
