@@ -1,4 +1,4 @@
-"""Commands that show results and settings: report, show, questions and config."""
+"""Commands that show results and settings: report, show, export, questions and config."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from selfplay_pipeline.cli.options import OfGames, load, taking
 from selfplay_pipeline.cli.shared import DATA, RUNS, DryRun, file_path, planned
 from selfplay_pipeline.core import terminal
-from selfplay_pipeline.core.command_line import LARGEST
+from selfplay_pipeline.core.command_line import LARGEST, announced
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.terminal.harmless import one_line
 
@@ -129,6 +129,49 @@ def show(
         return
     pick: episode_view.Pick = "worst" if worst else "best" if best else "random" if random else "last"
     show(episode_view.find_episode(file, episode) if episode is not None else episode_view.choose(file, pick, seed))
+
+
+@app.command(cls=OfGames)
+def export(
+    files: Annotated[list[Path], typer.Argument(help="JSONL files of episodes, all of one game and configuration.")],
+    output: Annotated[Path, typer.Option(help="Folder of the dataset.")],
+    config: Annotated[
+        str | None,
+        typer.Option(
+            help="YAML file, or name of a built-in configuration, whose game was played [default: as stored beside the "
+            "first of FILES]."
+        ),
+    ] = None,
+    license: Annotated[str, typer.Option(help="Licence of the dataset for its card, such as apache-2.0.")] = "",
+    push: Annotated[str | None, typer.Option(metavar="<name>", help="Upload the folder to this dataset.")] = None,
+    private: Annotated[bool, typer.Option("--private", help="Let only its owner see a new dataset of --push.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Write episodes as a Hugging Face dataset folder: one row per seat with its messages, and a dataset card.
+
+    `datasets.load_dataset(FOLDER)` loads it, TRL's SFTTrainer trains on it as it is, and `selfplay imitate FOLDER`
+    reads it back. Any player may have held the seats.
+    """
+    from selfplay_pipeline.config.load import load_config
+    from selfplay_pipeline.dataset import count_episodes, export_episodes
+    from selfplay_pipeline.dataset import push as upload
+    from selfplay_pipeline.games.registry import make_game
+    from selfplay_pipeline.generate.records import read_episodes
+    from selfplay_pipeline.report.sources import EpisodesFile
+
+    if config is not None:
+        game = make_game(load_config(config, {}, announced.append).game)
+    else:
+        first = next(read_episodes(files[0]), None)
+        if first is None:
+            raise UserError(f"{files[0]}: no episodes; `selfplay generate` writes them")
+        game = EpisodesFile(files[0], "other", "").game_of(first.game)
+    if dry_run:
+        planned(f"{count_episodes(files, game, output).to_text()} ({game.describe()}), to {output}")
+    done = export_episodes(files, game, output, license)
+    terminal.result(one_line(f"{output}: {done.to_text()}"))
+    if push is not None:
+        terminal.result(one_line(upload(output, push, private=private)))
 
 
 @app.command(cls=OfGames)

@@ -216,7 +216,10 @@ def imitate(
     context: typer.Context,
     games: Annotated[
         list[str],
-        typer.Argument(help="JSONL files of episodes. FILE=2 counts its tokens twice as much as those of other files."),
+        typer.Argument(
+            help="JSONL files of episodes, or folders of `export`. FILE=2 counts its tokens twice as much as those of "
+            "other files."
+        ),
     ],
     output: Annotated[
         Path | None, typer.Option(help=f"{GETS} [default: imitation/ beside the first of GAMES].")

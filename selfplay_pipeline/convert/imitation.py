@@ -36,6 +36,8 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.metrics.signal import Scored
 
 TRAIN, HELD_OUT = "train.parquet", "held_out.parquet"
+EPISODES = "episodes.jsonl"
+"""File of episodes in a dataset folder that `selfplay export` wrote."""
 LEARNER = SeatRecord.named(
     POLICY, PolicyRecord(checkpoint="", iteration=0, engine="", temperature=1.0, max_new_tokens=1), {}
 )
@@ -50,21 +52,26 @@ class Source(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Source:
-        """Returns the source that an argument FILE or FILE=WEIGHT names.
+        """Returns the source that an argument FILE or FILE=WEIGHT names; FILE may be a folder of `selfplay export`.
 
         Raises:
             UserError: The weight is not a finite number above 0.
         """
         name, sign, weight = text.rpartition("=")
         if not sign or "/" in weight or Path(text).exists():
-            return cls(Path(text))
+            return cls(_episodes_at(Path(text)))
         try:
             value = float(weight)
         except ValueError:
             value = 0.0
         if not 0 < value < float("inf"):
             raise UserError(f"{text}: {weight!r} is no weight; write FILE or FILE=NUMBER, with a number above 0")
-        return cls(Path(name), value)
+        return cls(_episodes_at(Path(name)), value)
+
+
+def _episodes_at(path: Path) -> Path:
+    """Returns the file of episodes in a dataset folder, or the path of a file itself."""
+    return path / EPISODES if (path / EPISODES).is_file() else path
 
 
 @dataclass

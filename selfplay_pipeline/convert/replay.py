@@ -1,11 +1,14 @@
-"""Tokenisation of recorded episodes for a model that did not play them, for imitation learning."""
+"""Replays of recorded episodes: the tokens of a model that did not play them, and the messages of each seat."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.games.base import CUT, Game, Status
-from selfplay_pipeline.generate.records import EpisodeRecord, Trajectory
+from selfplay_pipeline.games.base import CUT, Game, Session, Status, Step
+from selfplay_pipeline.generate.control import without_control
+from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord, Trajectory, TurnRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
 OTHERWISE = "give the configuration (--config) that it was played with"
@@ -24,33 +27,71 @@ def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Traje
     Raises:
         ValueError: The replay differs from the recorded episode; the message names the field.
     """
-    try:
-        game.check_fits(state := game.state_from_json(record.state))
-    except UserError as error:
-        raise ValueError(f"field 'state': {error}") from None
-    session = game.start(state)
+    session = _session(record, game)
     openings = [session.opening(seat) for seat, _ in enumerate(game.roles)]
     streams = [
         TrajectoryBuilder(chat, seat, opening.system, [opening.observation]) for seat, opening in enumerate(openings)
     ]
+    for number, turn, step in _steps(record, session):
+        try:
+            streams[turn.seat].say(turn.text, cut=turn.error_kind == CUT, learned=step.error is None)
+        except EngineError as error:
+            raise ValueError(f"field 'turns.{number}': {error}") from None
+        for stream, observation in zip(streams, step.observations, strict=True):
+            stream.observe(observation)
+    return [stream.finish() for stream in streams]
+
+
+def conversations(record: EpisodeRecord, game: Game) -> list[list[ChatMessage]]:
+    """Returns the messages that each seat read and wrote, without control tokens.
+
+    Between two turns of a seat, its observations are one message.
+
+    Raises:
+        ValueError: The replay differs from the recorded episode; the message names the field.
+    """
+    session = _session(record, game)
+    openings = [session.opening(seat) for seat, _ in enumerate(game.roles)]
+    seats = [[ChatMessage(role="system", content=opening.system)] for opening in openings]
+    heard = [[opening.observation] for opening in openings]
+
+    def hear(seat: int) -> None:
+        if heard[seat]:
+            seats[seat].append(ChatMessage(role="user", content=without_control("\n".join(heard[seat]))))
+            heard[seat] = []
+
+    for _, turn, step in _steps(record, session):
+        hear(turn.seat)
+        seats[turn.seat].append(ChatMessage(role="assistant", content=without_control(turn.text)))
+        for seat, observation in enumerate(step.observations):
+            heard[seat] += [observation] if observation else []
+    for seat, _ in enumerate(seats):
+        hear(seat)
+    return seats
+
+
+def _session(record: EpisodeRecord, game: Game) -> Session:
+    """Returns a session of the game at the beginning of a recorded episode."""
+    try:
+        game.check_fits(state := game.state_from_json(record.state))
+    except UserError as error:
+        raise ValueError(f"field 'state': {error}") from None
+    return game.start(state)
+
+
+def _steps(record: EpisodeRecord, session: Session) -> Iterator[tuple[int, TurnRecord, Step]]:
+    """Yields the number, the record and the replayed step of each turn, and checks them and the end of the episode."""
     for number, turn in enumerate(record.turns):
         where = f"field 'turns.{number}'"
         if turn.seat not in session.seats:
             over = f"the episode has ended ({session.status})" if session.status else "it is another seat's turn"
             raise ValueError(f"{where}: {over}; {OTHERWISE}")
-        cut = turn.error_kind == CUT
-        step = session.step(turn.seat, turn.text, cut=cut)
+        step = session.step(turn.seat, turn.text, cut=turn.error_kind == CUT)
         if step.action != turn.action:
             raise ValueError(f"{where}: recorded as {turn.action}, but the replay gives {step.action}; {OTHERWISE}")
-        try:
-            streams[turn.seat].say(turn.text, cut=cut, learned=step.error is None)
-        except EngineError as error:
-            raise ValueError(f"{where}: {error}") from None
-        for stream, observation in zip(streams, step.observations, strict=True):
-            stream.observe(observation)
+        yield number, turn, step
     if record.outcome.status not in (session.status, Status.CONTEXT_LENGTH, Status.ABANDONED):
         raise ValueError(
             f"field 'outcome.status': recorded as {record.outcome.status}, but the replay gives "
             f"{session.status}; {OTHERWISE}"
         )
-    return [stream.finish() for stream in streams]

@@ -15,12 +15,12 @@ from selfplay_pipeline.generate.records import SCHEMA_VERSION, EpisodeRecord
 AGENT_NAME = "selfplay"
 METADATA_KEY = b"selfplay"
 
-_MESSAGES = pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
+MESSAGES = pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
 SCHEMA = pa.schema(
     {
         "data_source": pa.string(),
-        "prompt": _MESSAGES,
-        "messages": _MESSAGES,
+        "prompt": MESSAGES,
+        "messages": MESSAGES,
         "agent_name": pa.string(),
         "reward_model": pa.struct(
             {

@@ -325,6 +325,7 @@ GAMES_FILES = [
     Bad("convert: link to itself", CONVERT, r"^games\.jsonl: Too many levels of symbolic links", {"games.jsonl": loop}),
     Bad("imitate: link to itself", f"{IMITATE} out", r"^games\.jsonl: Too many levels", {"games.jsonl": loop}),
     Bad("game: link to itself", "config --game own.py", r"own\.py: there is no such file", {"own.py": loop}),
+    Bad("export: no episodes", "export games.jsonl --output out", r"^games\.jsonl: no episodes; ", {"games.jsonl": ""}),
     Bad("imitate: another configuration", (f"{IMITATE} out", f"{IMITATE} out --dry-run"),
         r"^games\.jsonl:\d: .*\(--config\)"),
     Bad("generate: folder", f"{SCRIPTED} .", r"^\.: a folder, not a file; give another --output"),

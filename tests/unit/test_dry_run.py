@@ -43,13 +43,25 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "listen": (("sharing", "--num-states", "2"), "sharing with itself on 2 held-out states (seed 0), then each decisi"),
     "silence": (("--states", "9"), "lines of play without words on 9 states (seed 0) to {output}"),
     "report": (("games.jsonl",), "games.jsonl (episodes; files of episodes: 1) to page {output}"),
+    "export": (("board.jsonl",), "rows 4, episodes 2, states 1 (board 3×3), to {output}"),
     "questions": (("run",), "run: 32 episodes, analysis.json, analysis.md and plots to {output}"),
     "slime data": (("--num-states", "5"), "states 0…4 of seed 0"),
     "model tiny": ((), "a new model learns self-play (seed 0, "),
     "model smollm2": ((), "SmolLM2-135M-Instruct.Q4_1.gguf to {output}"),
 }
 """Arguments of each command that writes, and what it says that it would do."""
-CONFIGURED = {"generate", "convert", "train", "imitate", "games", "train-online", "iterate", "listen", "evaluate"}
+CONFIGURED = {
+    "generate",
+    "convert",
+    "train",
+    "imitate",
+    "games",
+    "train-online",
+    "iterate",
+    "listen",
+    "evaluate",
+    "export",
+}
 
 
 def commands(group: Any = None, above: str = "") -> Iterator[str]:

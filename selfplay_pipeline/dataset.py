@@ -1,0 +1,274 @@
+"""Export of episodes as a Hugging Face dataset: one row per seat, the episodes themselves, and a dataset card."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from selfplay_pipeline.convert.imitation import EPISODES
+from selfplay_pipeline.convert.replay import conversations
+from selfplay_pipeline.convert.rows import MESSAGES
+from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.files import filling
+from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.reporting import progress
+from selfplay_pipeline.core.small_files import check_regular
+from selfplay_pipeline.evaluate.states import StateSet, key_of, references
+from selfplay_pipeline.games.base import Game, State
+from selfplay_pipeline.generate.records import EpisodeRecord, check_heard_as_said, parse_episode, read_lines
+from selfplay_pipeline.metrics.bootstrap import Interval
+
+SEATS, CARD = "seats.parquet", "README.md"
+BATCH = 256
+"""Number of episodes whose rows are written at once."""
+META = pa.struct(
+    {
+        "game": pa.string(),
+        "episode_id": pa.string(),
+        "state_id": pa.string(),
+        "seed": pa.int64(),
+        "seat": pa.int64(),
+        "role": pa.string(),
+        "player": pa.string(),
+        "model": pa.string(),
+        "weights": pa.string(),
+        "iteration": pa.int64(),
+        "temperature": pa.float64(),
+        "trained": pa.bool_(),
+        "outcome": pa.string(),
+        "reward": pa.float64(),
+        "turns": pa.int64(),
+        "illegal_turns": pa.int64(),
+    }
+)
+SCHEMA = pa.schema({"messages": MESSAGES, "meta": META})
+"""Columns of seats.parquet."""
+ABOUT = {
+    "messages": "what the seat read (`system`, `user`) and wrote (`assistant`), from the first turn to the last",
+    "meta.game": "name of the game",
+    "meta.episode_id": "name of the episode; its seats have a row each",
+    "meta.state_id": "hash of the problem; equal for episodes that pose the same one",
+    "meta.seed": "seed of the game state",
+    "meta.seat, meta.role": "number of the seat, from 0, and its role in the game",
+    "meta.player": "who held the seat: `policy`, a script, `chat`, `human`, or a checkpoint",
+    "meta.model, meta.weights": "path and content hash of the checkpoint that held the seat; null for other players",
+    "meta.iteration": "training iterations of the policy before the episode; null for other players",
+    "meta.temperature": "sampling temperature; null for other players",
+    "meta.trained": "whether the seat's turns were training data",
+    "meta.outcome": "how the episode ended",
+    "meta.reward": "reward of the seat, normalised by the game's formula",
+    "meta.turns, meta.illegal_turns": "number of the seat's turns, and how many of them broke a rule",
+}
+
+
+@dataclass
+class Exported:
+    """Counts and figures of an export, for its card.
+
+    Attributes:
+        rewards: Rewards of the seats by their player.
+        states: First state of each problem, by its hash.
+    """
+
+    game: Game
+    episodes: int = 0
+    rewards: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    states: dict[str, State] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(map(len, self.rewards.values()))
+
+    def lines(self) -> dict[str, Interval]:
+        """Returns the reference rewards of the game on the exported states."""
+        return references(self.game, StateSet("exported", tuple(self.states.values())))
+
+    def to_text(self) -> str:
+        """Returns the counts in words."""
+        return f"rows {self.rows}, episodes {self.episodes}, states {len(self.states)}"
+
+
+def export_episodes(files: Sequence[Path], game: Game, output: Path, license: str = "") -> Exported:
+    """Write a dataset folder: seats.parquet, the episodes and a dataset card.
+
+    `datasets.load_dataset(folder)` loads seats.parquet; `selfplay imitate` reads the episodes.
+
+    Args:
+        files: Files of episodes of the game.
+        game: The game with the configuration that the episodes were played with.
+        output: The folder.
+        license: Licence of the dataset, as the hub names it; "" states none.
+
+    Raises:
+        UserError: A line is invalid, an episode is of another game or configuration, there are no episodes, or the
+            folder holds something else.
+    """
+    check_export(output)
+    done = Exported(game)
+    with filling(output) as new:
+        with pq.ParquetWriter(new / SEATS, SCHEMA) as seats, (new / EPISODES).open("wb") as episodes:
+            rows: list[dict[str, Any]] = []
+            for line, record, messages in read(files, game):
+                episodes.write(line.rstrip(b"\n") + b"\n")
+                rows += _rows(record, messages, done)
+                if len(rows) >= BATCH * len(game.roles):
+                    seats.write_table(pa.Table.from_pylist(rows, schema=SCHEMA))
+                    rows = []
+            seats.write_table(pa.Table.from_pylist(rows, schema=SCHEMA))
+        (new / CARD).write_text(card(done, output.name, license), "utf-8")
+    return done
+
+
+def count_episodes(files: Sequence[Path], game: Game, output: Path) -> Exported:
+    """Makes the checks of `export_episodes`, and returns its counts; writes nothing."""
+    check_export(output)
+    done = Exported(game)
+    for _, record, messages in read(files, game):
+        _rows(record, messages, done)
+    return done
+
+
+def check_export(output: Path) -> None:
+    """Raises UserError if the folder holds something that `export` did not write."""
+    check_folder(output, "export")
+    if output.exists() and any(output.iterdir()) and not (output / SEATS).exists():
+        raise UserError(f"{output} holds something that `selfplay export` did not write; give another --output")
+
+
+def read(files: Sequence[Path], game: Game) -> Iterator[tuple[bytes, EpisodeRecord, list[list[Any]]]]:
+    """Yields each episode with its line and the messages of its seats, as JSON objects.
+
+    A trained seat has the messages that it was trained on; the messages of other seats are those of the replay.
+
+    Raises:
+        UserError: A line is invalid, or an episode is of another game or configuration; or there are no episodes.
+    """
+    size, done, found = 0, 0, False
+    for file in files:
+        check_regular(file, "`selfplay generate` writes this file")
+        size += file.stat().st_size
+    with progress("reading episodes", brief=True) as shown:
+        for file in files:
+            for number, line in read_lines(file):
+                done += len(line)
+                shown(done, size, lambda: "bytes")
+                if not line.strip():
+                    continue
+                found = True
+                try:
+                    record = parse_episode(line)
+                    check_heard_as_said(record)
+                    if record.game != game.name:
+                        raise ValueError(f"field 'game': an episode of {record.game}, but the game is {game.name}")
+                    seats = conversations(record, game)
+                except ValueError as error:
+                    raise UserError(f"{file}:{number}: {error}") from None
+                for trajectory in record.trajectories:
+                    seats[trajectory.seat] = trajectory.messages
+                yield line, record, [[message.model_dump() for message in messages] for messages in seats]
+    if not found:
+        raise UserError(f"{', '.join(map(str, files))}: no episodes; `selfplay generate` writes them")
+
+
+def _rows(record: EpisodeRecord, messages: Sequence[list[Any]], done: Exported) -> list[dict[str, Any]]:
+    """Returns the rows of the seats that took a turn, and counts them."""
+    state = key_of(done.game, record.state)
+    done.episodes += 1
+    done.states.setdefault(state, done.game.state_from_json(record.state))
+    rows = []
+    for seat, (role, held) in enumerate(zip(done.game.roles, record.seats, strict=True)):
+        turns = [turn for turn in record.turns if turn.seat == seat]
+        if not turns:
+            continue
+        reward = record.outcome.reward_of(seat)
+        done.rewards[held.name].append(reward)
+        meta = {
+            "game": record.game,
+            "episode_id": record.episode_id,
+            "state_id": state[:16],
+            "seed": record.seed,
+            "seat": seat,
+            "role": role,
+            "player": held.name,
+            "model": held.policy and held.policy.checkpoint,
+            "weights": held.policy and held.policy.weights,
+            "iteration": held.policy and held.policy.iteration,
+            "temperature": held.policy and held.policy.temperature,
+            "trained": held.trained,
+            "outcome": record.outcome.status,
+            "reward": reward,
+            "turns": len(turns),
+            "illegal_turns": sum(turn.error is not None for turn in turns),
+        }
+        rows.append({"messages": messages[seat], "meta": meta})
+    return rows
+
+
+def card(done: Exported, name: str, license: str) -> str:
+    """Returns the dataset card: its settings for the hub, then what the dataset holds."""
+    settings = {
+        **({"license": license} if license else {}),
+        "task_categories": ["text-generation"],
+        "tags": ["self-play", "dialogue", "cooperation", done.game.name],
+        "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": SEATS}]}],
+    }
+    players = [
+        f"| {player} | {len(rewards)} | {sum(rewards) / len(rewards):.3f} |"
+        for player, rewards in sorted(done.rewards.items())
+    ]
+    lines = [f"| {line} | {at.value:.3f} |" for line, at in done.lines().items()]
+    columns = [f"| {column} | {about} |" for column, about in ABOUT.items()]
+    return "\n".join(
+        [
+            "---",
+            *(f"{key}: {json.dumps(value)}" for key, value in settings.items()),  # JSON is YAML
+            "---",
+            "",
+            f"# {name}",
+            "",
+            f"Episodes of a cooperative dialogue game ({done.game.describe()}) in which each seat knows only a part of "
+            f"what matters: {done.to_text()}. Written by selfplay-pipeline.",
+            "",
+            *("| player | rows | mean reward |", "|---|---|---|", *players, ""),
+            *(("Reward of other ways to play, for comparison:", "") if lines else ()),
+            *(("| reference | reward |", "|---|---|", *lines, "") if lines else ()),
+            *("| column | content |", "|---|---|", *columns, ""),
+            f"A row is one seat's part of one episode. `{EPISODES}` holds the episodes as they were recorded, with",
+            "token ids and log-probs; `selfplay imitate FOLDER` trains on them.",
+            "",
+        ]
+    )
+
+
+def push(folder: Path, repository: str, *, private: bool) -> str:
+    """Uploads a dataset folder to the hub with the hub's own client, and returns the address of the dataset.
+
+    Args:
+        folder: The folder, which `export_episodes` wrote.
+        repository: Name of the dataset on the hub, such as `me/episodes`.
+        private: Whether a new dataset is visible to its owner only.
+
+    Raises:
+        UserError: The hub does not answer, or refuses; the folder is kept.
+    """
+    from huggingface_hub import HfApi
+
+    try:
+        api = HfApi()
+        address = api.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
+        api.upload_folder(
+            repo_id=repository, repo_type="dataset", folder_path=folder, allow_patterns=[SEATS, EPISODES, CARD]
+        )
+    except Exception as error:  # of whichever library carries the request
+        raise UserError(
+            f"--push {repository}: the hub did not take the dataset ({first_line(error)}); {folder} is complete: "
+            "log in with `hf auth login`, and repeat the command"
+        ) from None
+    return str(address)
