@@ -91,7 +91,7 @@ def train_online(
     show_online(run(train(settings, output, games)), make_game(settings.game))
 
 
-@app.command(cls=taking(*PLAYING, *TRAINING, "iterate"))
+@app.command(cls=taking(*PLAYING, *TRAINING, "reward", "iterate"))
 def iterate(
     context: typer.Context,
     output: Annotated[Path, typer.Option(help="Run directory: iter_1/, iter_2/, …")] = RUNS,

@@ -118,7 +118,7 @@ def humans(
     suggest("show", output)
 
 
-@app.command(cls=taking("model", "seed", "convert"))
+@app.command(cls=taking("model", "seed", "convert", "reward"))
 def convert(
     context: typer.Context,
     games: Annotated[Path, typer.Argument(help="JSONL file that `selfplay generate` wrote.")] = DATA

@@ -191,7 +191,9 @@ def _defaults(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _in_words(key: str, then: Any, now: Any) -> str:
     option = options.get(key) or options.get(key.rstrip(digits))  # `--player` gives player0, player1, …
-    note = f" (option {option})" if option else " (content hash)" if HASHED.search(key) else ""
+    note = (
+        f" (option {option})" if option else " (content hash)" if HASHED.search(key) or key.startswith(CONTENTS) else ""
+    )
     return f"{key} = {_short(then)}, now it is {_short(now)}{note}"
 
 

@@ -107,6 +107,7 @@ def load_config(
         where = f"{options[key]}, the option for {key}" if key in options else f"option for {key}"
         raise UserError(f"{where if key in given else file.where(path)}: {what}") from None
     check_used(command, config, file, given)
+    config.reward.path = config.reward.path and os.path.realpath(config.reward.path)
     config.model = shipped(config.model or (GPU_MODEL if gpus else TINY_MODEL))
     config.iterate.partner = shipped(config.iterate.partner)
     _use_all(config, gpus, command)

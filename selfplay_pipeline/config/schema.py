@@ -161,6 +161,27 @@ class ConvertConfig(Section):
     """
 
 
+class RewardConfig(Section):
+    """Reward that the policy is trained on. Episodes, figures and evaluations keep the game's own reward."""
+
+    path: Annotated[str | None, Option("--reward"), FREE] = None  # the hash of its contents decides
+    """Python file with a function `reward(state, turns, outcome)`, whose code is run; by default the game's reward.
+
+    The function returns one number for each seat.
+    """
+    partner_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of a seat's reward that is replaced by its partners' mean reward."""
+    message_cost: float = 0.0
+    """Reward that a seat loses with each of its messages."""
+    token_cost: float = 0.0
+    """Reward that a seat loses with each token that it samples, thoughts included."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether the policy is trained on another reward than the game's own."""
+        return self != RewardConfig()
+
+
 class ImitateConfig(Section):
     """Choice of the episodes that `imitate` trains on, and the training on their turns."""
 
@@ -304,6 +325,7 @@ class Config(Section):
     engine: Annotated[EngineConfig, UsedBy(*PLAYING)] = EngineConfig()
     generate: Annotated[GenerateConfig, UsedBy(*PLAYING, "train-online")] = GenerateConfig()
     convert: Annotated[ConvertConfig, UsedBy("convert", "iterate")] = ConvertConfig()
+    reward: Annotated[RewardConfig, UsedBy("convert", "iterate")] = RewardConfig()
     imitate: Annotated[ImitateConfig, UsedBy("imitate")] = ImitateConfig()
     train: Annotated[TrainOptions, UsedBy(*TRAINING)] = TrainOptions()
     evaluate: Annotated[EvaluateConfig, UsedBy(*MEASURING, "iterate")] = EvaluateConfig()

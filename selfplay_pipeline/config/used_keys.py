@@ -21,11 +21,11 @@ TRAINING = ("train", "imitate", "iterate", "train-online")
 WORK: dict[str, tuple[str, ...]] = {
     "generate": ("engine", "generate"),
     "play": ("engine", "generate"),
-    "convert": ("convert",),
+    "convert": ("convert", "reward"),
     "train": ("train",),
     "imitate": ("convert", "imitate", "train"),
-    "iterate": ("engine", "generate", "convert", "train", "evaluate", "iterate"),
-    "train-online": ("engine", "generate", "convert", "train", "evaluate", "iterate", "online"),
+    "iterate": ("engine", "generate", "convert", "reward", "train", "evaluate", "iterate"),
+    "train-online": ("engine", "generate", "convert", "reward", "train", "evaluate", "iterate", "online"),
     **dict.fromkeys(MEASURING, ("engine", "generate", "evaluate")),
 }
 """Sections that configure the work of each command; a command ignores the keys of all other sections."""

@@ -21,6 +21,12 @@ def check_credit(config: Config) -> None:
     ability(make_game(config.game), TurnCredit, KEY, "leave it at episode")
     for key, value, usual, why in (
         ("iterate.partner", config.iterate.partner, "self", "what the partner answers would be no turn's credit"),
+        (
+            "reward",
+            "another reward" if config.reward.changes else "",
+            "",
+            "the credits add up to the game's own reward",
+        ),
         ("convert.placebo", config.convert.placebo, False, "a permuted reward says nothing of single turns"),
         ("train.method", config.train.method, "grpo", "imitation compares nothing"),
     ):

@@ -15,7 +15,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from selfplay_pipeline.convert.rows import CREDITS, METADATA_KEY, PARTNER, SCHEMA, own_turns, schema_with
+from selfplay_pipeline.convert.rows import (
+    CREDITS,
+    METADATA_KEY,
+    OF_EPISODES,
+    PARTNER,
+    SCHEMA,
+    TRAINED,
+    own_turns,
+    schema_with,
+)  # fmt: skip
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.games.registry import all_games
@@ -53,6 +62,9 @@ class Rows:
     episodes_per_state: NDArray[np.int64]
     group_rows: NDArray[np.int64]
     normalized_reward: NDArray[np.float64]
+    """The game's own reward."""
+    trained_reward: NDArray[np.float64]
+    """Reward that is trained on: the game's own, unless the file has a column for another one."""
     sampling_temperature: NDArray[np.float64]
     num_seats: NDArray[np.int64]
     """Number of seats of each row's game; MAX_COUNT for an unknown game."""
@@ -73,7 +85,7 @@ class Rows:
         return [
             Scored((file, index), episode, seat, reward, not self.shared_reward, partner)
             for (index, episode, seat), reward, partner in zip(
-                numbers, self.normalized_reward.tolist(), self.partner, strict=True
+                numbers, self.trained_reward.tolist(), self.partner, strict=True
             )
         ]
 
@@ -125,7 +137,7 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
     reader = _open(path)
     _check_columns(path, reader.schema_arrow)
     shared = _facts(path, reader.schema_arrow.metadata or {}).get("shared_reward", True) is True
-    further = [name for name in (CREDITS, PARTNER) if name in reader.schema_arrow.names]
+    further = [name for name in OF_EPISODES if name in reader.schema_arrow.names]
     temperature = None
     episodes: list[tuple[NDArray[Any], ...]] = []
     columns = [
@@ -147,7 +159,7 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
         if len(others):
             what = f"{rows.sampling_temperature[others[0]]}, but {temperature} in the rows before"
             raise _impossible(path, first + int(others[0]), TEMPERATURE, what)
-        episodes.append((rows.index, rows.episode, rows.seat, rows.normalized_reward, rows.group_rows))
+        episodes.append((rows.index, rows.episode, rows.seat, rows.trained_reward, rows.group_rows))
         first += len(rows.index)
         yield rows
     if episodes:
@@ -242,8 +254,8 @@ def _check_columns(path: Path, schema: pa.Schema) -> None:
         _check_column(
             path, name, pa.schema(list(schema.field(column).type)), pa.schema(list(SCHEMA.field(column).type))
         )
-    ours = schema_with(CREDITS, PARTNER)
-    further = [name for name in (CREDITS, PARTNER) if name in schema.names]
+    ours = schema_with(*OF_EPISODES)
+    further = [name for name in OF_EPISODES if name in schema.names]
     for name in (*STREAMS, TEMPERATURE, PROMPT, SOURCE, *further):
         _check_column(path, name, schema, ours)
 
@@ -258,7 +270,8 @@ def _check_column(path: Path, name: str, theirs: pa.Schema, ours: pa.Schema) -> 
 
 def _rows(path: Path, first: int, batch: pa.RecordBatch, shared: bool) -> Rows:
     numbers = {}
-    for name in (*NUMBERS, TEMPERATURE):
+    trained = [TRAINED] * (TRAINED in batch.schema.names)
+    for name in (*NUMBERS, TEMPERATURE, *trained):
         column = batch.column(NUMBERS.get(name, name))
         values = pc.struct_field(column, name) if name in NUMBERS else column
         _check_nulls(path, first, name, values)
@@ -278,6 +291,7 @@ def _rows(path: Path, first: int, batch: pa.RecordBatch, shared: bool) -> Rows:
             row = first + int(np.searchsorted(offsets, at, side="right")) - 1
             raise _impossible(path, row, name, "an entry is null")
         lists[name] = Lists(values.to_numpy(), offsets)
+    numbers.setdefault(TRAINED, numbers["normalized_reward"])
     partner = [""] * batch.num_rows
     if PARTNER in batch.schema.names:
         _check_nulls(path, first, PARTNER, batch.column(PARTNER))
@@ -297,6 +311,7 @@ def _check(path: Path, first: int, rows: Rows, vocabulary: int | None) -> None:
         ("episode", 0, rows.episodes_per_state, "0 or more, below episodes_per_state"),
         ("seat", 0, rows.num_seats, "0 or more, below the seats of its game"),
         ("normalized_reward", 0, np.nextafter(1, 2), "0 to 1"),
+        (TRAINED, np.finfo(float).min, np.inf, "a finite number"),
         (TEMPERATURE, 0, np.inf, "a finite number above 0"),
     ):
         values = getattr(rows, field)

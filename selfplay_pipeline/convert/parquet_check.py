@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from selfplay_pipeline.convert.parquet import read_rows, read_table
-from selfplay_pipeline.convert.rows import CREDITS, METADATA_KEY, PARTNER, schema_with
+from selfplay_pipeline.convert.rows import CREDITS, METADATA_KEY, OF_EPISODES, TRAINED, schema_with
 from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
@@ -65,6 +65,8 @@ def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckRep
         report.lines.append("a placebo: rewards are permuted within groups, and say nothing of their episodes")
     if CREDITS in rows[0]:
         report.lines.append(f"{len(rows)} rows: each own turn has a credit, which is compared within its group")
+    if TRAINED in rows[0]:
+        report.lines.append(f"{len(rows)} rows: trained on a reward of their own, not on the game's")
     report.lines.append(
         f"{groups} groups: one game state, two episodes or more, rewards in [0, 1] over the state's best"
     )
@@ -76,7 +78,7 @@ def _read(path: Path, vocabulary: int | None) -> list[dict[str, Any]]:
     for _ in read_rows(path, vocabulary):
         pass
     table = read_table(path)
-    ours = schema_with(*(name for name in (CREDITS, PARTNER) if name in table.column_names))
+    ours = schema_with(*(name for name in OF_EPISODES if name in table.column_names))
     if not table.schema.equals(ours, check_metadata=False) or METADATA_KEY not in (table.schema.metadata or {}):
         raise UserError(f"{path}: its columns are not those that `selfplay convert` writes; convert the episodes again")
     if not table.num_rows:

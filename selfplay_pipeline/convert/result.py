@@ -33,6 +33,9 @@ class Converted(BaseModel):
     partners: int = Field(default=0, exclude_if=lambda count: count == 0)
     """Number of partners whose episodes form separate groups; 0 if no state was played with several partners."""
 
+    trained_reward: float | None = Field(default=None, exclude_if=lambda mean: mean is None)
+    """Mean trained reward over all episodes and their trained seats; None if it is the game's own reward."""
+
     @property
     def masked_share(self) -> float:
         """Share of all tokens, including prompts, that are not trained on."""
@@ -52,6 +55,7 @@ class Converted(BaseModel):
             f"masked share                {self.masked_share:.4f}",
             f"sampling temperature        {self.temperature}",
             *([f"partners                    {self.partners}, compared apart"] if self.partners else []),
+            *([f"trained reward              {self.trained_reward:.4f}"] if self.trained_reward is not None else []),
             *(["credit                      each turn its own"] if self.credit == "turn" else []),
             *(["rewards                     permuted within groups: a placebo"] if self.placebo else []),
         ]

@@ -61,8 +61,16 @@ CREDITS = "turn_credits"
 """Extra column of rows with turn credits: the credit of each turn of the row's seat, in order."""
 PARTNER = "partner"
 """Extra column if a state was played with different partners: names of the row's partners, part of the group's key."""
-FURTHER = {WEIGHT: pa.float32(), CREDITS: pa.list_(pa.float64()), PARTNER: pa.string()}
+TRAINED = "trained_reward"
+"""Extra column of rows that are trained on another reward than the game's own, which `reward_model` keeps."""
+FURTHER = {
+    WEIGHT: pa.float32(), CREDITS: pa.list_(pa.float64()), TRAINED: pa.float64(), PARTNER: pa.string()
+}  # fmt: skip
 """Types of the extra columns, which only some files have."""
+
+
+OF_EPISODES = (CREDITS, TRAINED, PARTNER)
+"""Extra columns of rows whose episodes are compared."""
 
 
 def schema_with(*further: str) -> pa.Schema:

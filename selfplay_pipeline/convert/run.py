@@ -24,7 +24,8 @@ from selfplay_pipeline.config.identity import check_same
 from selfplay_pipeline.convert.credit import turn_credits
 from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
-from selfplay_pipeline.convert.rows import CREDITS, PARTNER, described, episode_to_rows, schema_with
+from selfplay_pipeline.convert.reward import TrainedReward
+from selfplay_pipeline.convert.rows import CREDITS, PARTNER, TRAINED, described, episode_to_rows, schema_with
 from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, replacing, scratch_file, write_json, write_text
@@ -61,14 +62,14 @@ class _Index:
     """Number of rows of each group."""
     episodes: array[int] = field(default_factory=lambda: array("q"))
     rewards: array[float] = field(default_factory=lambda: array("d"))
-    """Reward of each seat of each episode; NaN for an untrained seat."""
+    """Reward of each seat of each episode that the policy is trained on; NaN for an untrained seat."""
     partners: array[int] = field(default_factory=lambda: array("q"))
     """Index in `known` of each episode's partner."""
     known: dict[str, int] = field(default_factory=dict)
     """Index of each partner, in order of first occurrence."""
     game: str = ""
     shared: bool = True
-    """Whether all seats of each episode have the same reward."""
+    """Whether all seats of each episode share one reward."""
     statuses: Counter[str] = field(default_factory=Counter)
     states: dict[int, bytes] = field(default_factory=dict)
     policy: PolicyRecord | None = None
@@ -102,6 +103,7 @@ def run_convert(
     seed: int = 0,
     placebo: bool = False,
     credits_by: Game | None = None,
+    reward: TrainedReward | None = None,
     skip_bad: bool = False,
     decided: Mapping[str, Any] | None = None,
     write: bool = True,
@@ -118,6 +120,7 @@ def run_convert(
         seed: Seed of the split by group and of the placebo.
         placebo: Whether to permute the rewards within each group, as a control.
         credits_by: Game that credits each turn, with the configuration of the episodes; None disables turn credits.
+        reward: Reward to train on; None for the game's own. Each seat is then compared with the same seat.
         skip_bad: Whether to skip and report invalid lines instead of stopping at the first.
         decided: All settings that decide the rows; stored with them, so that another conversion is rejected.
         write: Whether to write the rows; otherwise, they are only counted, after the same checks.
@@ -130,7 +133,7 @@ def run_convert(
     with scratch_file(out_dir / "train.parquet") if write else Path(os.devnull).open("r+b") as aside:
         index = _Index(aside)
         with progress(f"reading {games.name}") as shown:
-            _read(games, index, report, skip_bad, credits_by, shown)
+            _read(games, index, report, skip_bad, credits_by, reward, shown)
         order, val_groups = _plan(games, index, report, val_fraction, seed)
         if not write:
             return report
@@ -159,7 +162,13 @@ def check_claim(out_dir: Path, decided: Mapping[str, Any]) -> bool:
 
 
 def _read(
-    games: Path, index: _Index, report: Converted, skip_bad: bool, credits_by: Game | None, shown: Update
+    games: Path,
+    index: _Index,
+    report: Converted,
+    skip_bad: bool,
+    credits_by: Game | None,
+    reward: TrainedReward | None,
+    shown: Update,
 ) -> None:
     size = games.stat().st_size if games.exists() else 0
     done = 0
@@ -190,19 +199,22 @@ def _read(
         rows = episode_to_rows(record, episodes_per_state=0)  # the group size is known at the end
         if credits is not None:
             rows = [row | {CREDITS: credits[row["extra_info"]["seat"]]} for row in rows]
+        rewards = reward.of(record) if reward else [*map(record.outcome.reward_of, range(len(record.seats)))]
+        if reward:
+            rows = [row | {TRAINED: rewards[row["extra_info"]["seat"]]} for row in rows]
         pickle.dump([_packed(row) for row in rows], index.rows, pickle.HIGHEST_PROTOCOL)
         index.groups.append(record.group_index)
         index.group_rows[record.group_index] += len(rows)
         index.episodes.append(record.episode)
-        index.shared = index.shared and record.outcome.rewards is None
+        index.shared = index.shared and record.outcome.rewards is None and reward is None
         own = record.trained_seats
-        index.rewards.extend(
-            record.outcome.reward_of(seat) if seat in own else math.nan for seat in range(len(record.seats))
-        )
+        index.rewards.extend(value if seat in own else math.nan for seat, value in enumerate(rewards))
         index.partners.append(index.known.setdefault(record.partners, len(index.known)))
         index.statuses[record.outcome.status] += 1
         index.game = record.game
     report.temperature = index.policy.temperature if index.policy else 0.0
+    if reward and not np.isnan(index.rewards).all():
+        report.trained_reward = float(np.nanmean(index.rewards))
 
 
 def _check_vocabulary(record: EpisodeRecord) -> None:
@@ -316,7 +328,8 @@ def _write(
     shown: Update,
 ) -> None:
     assert index.policy is not None, "_plan refuses episodes without a policy"
-    further = [CREDITS] * (report.credit == "turn") + [PARTNER] * bool(report.partners)
+    changed = report.trained_reward is not None
+    further = [CREDITS] * (report.credit == "turn") + [TRAINED] * changed + [PARTNER] * bool(report.partners)
     partners = [*index.known]
     schema = described(
         schema_with(*further),
@@ -352,8 +365,9 @@ def _write(
                 row["extra_info"]["episodes_per_state"] = report.episodes_per_state
                 row["extra_info"]["group_rows"] = index.group_rows[index.groups[position]]
                 if report.placebo:
+                    place = row if changed else row["reward_model"]
                     seat = row["extra_info"]["seat"]
-                    row["reward_model"]["normalized_reward"] = index.rewards[position * seats + seat]
+                    place[TRAINED if changed else "normalized_reward"] = index.rewards[position * seats + seat]
                 if report.partners:
                     row[PARTNER] = partners[index.partners[position]]
                 report.tokens += len(row["prompt_ids"]) + len(row["response_ids"])

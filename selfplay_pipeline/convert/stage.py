@@ -10,6 +10,8 @@ from selfplay_pipeline.config.identity import deciding
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.result import Converted
+from selfplay_pipeline.convert.reward import TrainedReward
+from selfplay_pipeline.convert.reward import decided_by as reward_decided_by
 from selfplay_pipeline.convert.run import check_claim, run_convert
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.games.registry import make_game
@@ -44,6 +46,7 @@ def convert_episodes(
         val_fraction=config.convert.val_fraction,
         seed=config.seed,
         placebo=config.convert.placebo,
+        reward=TrainedReward(config.reward) if config.reward.changes else None,
         credits_by=make_game(config.game) if config.convert.credit == "turn" else None,
         skip_bad=skip_bad,
         decided=decided,
@@ -56,19 +59,22 @@ def plan_convert(config: Config, games: Path, out_dir: Path, *, skip_bad: bool =
     found = convert_episodes(config, games, out_dir, skip_bad=skip_bad, write=False)
     aside = f"; {found.val_groups} to val.parquet" * bool(found.val_groups)
     bad = f"; {len(found.bad_lines)} bad lines are left out" * bool(found.bad_lines)
+    trained = f", trained reward {found.trained_reward:.4f}" if found.trained_reward is not None else ""
     placebo = ", rewards permuted within groups" * config.convert.placebo
     return (
         f"{games}: {found.episodes} episodes, {found.train_groups} groups to {out_dir / 'train.parquet'} (credit: "
-        f"{found.credit}{placebo}){aside}{bad}"
+        f"{found.credit}{trained}{placebo}){aside}{bad}"
     )
 
 
 def decided_by(config: Config, games: Path, out_dir: Path) -> dict[str, Any]:
     """Returns all settings that decide the rows, with the path of the episodes relative to the output folder."""
     choice = config.convert
-    decided = deciding(choice, "convert", "convert.") | {
-        "games": os.path.relpath(os.path.realpath(games), os.path.realpath(out_dir))
-    }
+    decided = (
+        deciding(choice, "convert", "convert.")
+        | reward_decided_by(config.reward)
+        | {"games": os.path.relpath(os.path.realpath(games), os.path.realpath(out_dir))}
+    )
     if choice.val_fraction or choice.placebo:
         decided["seed"] = config.seed
     if choice.credit == "turn":

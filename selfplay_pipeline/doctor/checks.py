@@ -52,7 +52,7 @@ def look(config: Config, device: str, output: Path) -> list[Check]:
         output: Folder for results.
     """
     checks: dict[str, Callable[[], str]] = {
-        "versions": lambda: _versions(device),
+        "versions": lambda: _versions(config, device),
         "chat template": lambda: _template(config),
         "ports": _ports,
         "folders": lambda: _folders(config, output),
@@ -83,7 +83,7 @@ def _compiler() -> str:
     return "nvcc and the C++ compiler make a kernel"
 
 
-def _versions(device: str) -> str:
+def _versions(config: Config, device: str) -> str:
     lock = PACKAGE.parent / "requirements" / ("gpu.txt" if device == "cuda" else "cpu.txt")
     if not lock.is_file():
         return "not compared: no lock lies beside the package"
@@ -93,7 +93,7 @@ def _versions(device: str) -> str:
     differ = []
     for name in LOCKED:
         wanted = pins.get(name.lower())
-        if wanted is None:
+        if wanted is None or (name == "sglang" and config.engine.kind == "transformers"):
             continue
         try:
             found = version(name).partition("+")[0]

@@ -109,7 +109,7 @@ def register(kind: Any, place: str = "") -> type[Game]:
     try:
         kind()
     except Exception as error:
-        raise UserError(f"{here}: cannot be made with its default configuration: {_where(error)}") from None
+        raise UserError(f"{here}: cannot be made with its default configuration: {where_raised(error)}") from None
     _found[kind.name] = kind
     return kind
 
@@ -248,7 +248,7 @@ def importing(place: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        raise UserError(f"{place}: cannot be imported: {_where(error)}") from None
+        raise UserError(f"{place}: cannot be imported: {where_raised(error)}") from None
 
 
 def fault_of_user(error: BaseException) -> str | None:
@@ -265,7 +265,7 @@ def fault_of_user(error: BaseException) -> str | None:
     )
 
 
-def _where(error: BaseException) -> str:
+def where_raised(error: BaseException) -> str:
     """Returns an error of a user's code in one line, with the place of its last line that is not of the package."""
     frames = [*traceback.extract_tb(error.__traceback__)]
     frames = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]

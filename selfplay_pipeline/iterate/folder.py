@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from selfplay_pipeline.config.identity import check_same, deciding, flatten, portable
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.convert.result import Converted
+from selfplay_pipeline.convert.reward import contents_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, read_model, write_json, write_text
 from selfplay_pipeline.core.folders import check_folder
@@ -38,6 +39,8 @@ class Manifest(BaseModel):
     """Settings that decide the answers of a chat model as partner; empty for any other partner."""
     weights: dict[str, str] = {}
     """Content hashes at the start of the run: of the model and of a checkpoint as partner."""
+    contents: dict[str, str] = {}
+    """Content hashes of the user's files that decide the run, such as that of the reward."""
     packages: dict[str, str | None]
     python: str
     git_revision: str | None
@@ -73,6 +76,10 @@ class RunState(BaseModel):
     def played(self, iteration: int) -> Played | None:
         """Returns the figures of an iteration's training episodes; None until they are played."""
         return self._result(iteration, "generate", Played)
+
+    def converted(self, iteration: int) -> Converted | None:
+        """Returns the counts of an iteration's conversion; None until it is done."""
+        return self._result(iteration, "convert", Converted)
 
     def trained(self, iteration: int) -> Trained | None:
         """Returns the result of an iteration's training; None until the training is done."""
@@ -136,7 +143,7 @@ class RunDirectory:
         """
         self.check(config)
         if not self.manifest.exists():
-            begun = {"partner": _partner(config), "weights": _weights(config)}
+            begun = {"partner": _partner(config), "weights": _weights(config), "contents": contents_of(config.reward)}
             write_json(self.manifest, describe(config.model_dump(mode="json")) | begun)
 
     def check(self, config: Config) -> None:
@@ -151,10 +158,9 @@ class RunDirectory:
         check_folder(self.path, "iterate")
         if self.manifest.exists():
             recorded = read_model(self.manifest, Manifest, "selfplay iterate")
-            then = flatten({**recorded.config, "weights": recorded.weights}) | recorded.partner
-            check_same(
-                self.path, then, deciding(config, "iterate") | flatten({"weights": _weights(config)}) | _partner(config)
-            )
+            then = flatten({**recorded.config, "weights": recorded.weights}) | recorded.partner | recorded.contents
+            now = deciding(config, "iterate") | flatten({"weights": _weights(config)})
+            check_same(self.path, then, now | _partner(config) | contents_of(config.reward))
         self.load()
         for number in range(1, config.iterate.num_iterations + 1):
             if self.state.trained(number) is None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.folder import RunState, Stage
@@ -41,6 +42,7 @@ class Iteration:
         evaluated: Held-out figures of the checkpoint that the iteration made.
         seconds: Wall-clock time of each stage.
         collapse: Signs of a collapse up to this iteration; None without one.
+        converted: Counts of the conversion.
     """
 
     number: int
@@ -49,6 +51,7 @@ class Iteration:
     evaluated: Evaluated | None = None
     seconds: dict[Stage, float] = field(default_factory=dict)
     collapse: str | None = None
+    converted: Converted | None = None
 
     def to_line(self) -> dict[str, Any]:
         """Returns the iteration as a line of `metrics.jsonl`, without figures that were not measured."""
@@ -57,6 +60,9 @@ class Iteration:
             own = {name for name, value in (self.played.model_extra or {}).items() if isinstance(value, int | float)}
             line |= self.played.model_dump(include={*EPISODE_FIGURES, *own}, exclude_none=True)
             line["groups_without_signal"] = self.played.share_without_signal
+            if self.converted and self.converted.trained_reward is not None:
+                line["trained_reward"] = self.converted.trained_reward
+                line["groups_without_signal"] = self.converted.groups_without_signal / max(1, self.converted.groups)
             line |= self.trained.model_dump(include={"steps", "checkpoint", "log_prob_gap"})
         if self.evaluated:
             line |= {name: value for name, value in self.evaluated.model_dump().items() if value is not None}
@@ -89,6 +95,7 @@ def history_of(state: RunState) -> list[Iteration]:
             continue
         seconds = {stage: round(record.seconds, 1) for stage, record in stages.items()}
         history.append(Iteration(number, played, trained, state.evaluated(number), seconds))
+        history[-1].converted = state.converted(number)
         history[-1].collapse = collapse_reason(history)
     return history
 
@@ -105,6 +112,7 @@ def in_words(iteration: Iteration, *games: Game) -> str:
     if played and trained:
         parts += [
             f"reward {played.mean_reward:.3f} ± {played.reward_standard_error:.3f}",
+            *trained_on(iteration),
             f"agreed {played.agreement_rate:.1%}",
             f"illegal {played.illegal_per_episode:.3f}",
             f"{trained.steps} steps",
@@ -120,6 +128,12 @@ def in_words(iteration: Iteration, *games: Game) -> str:
         parts += [f"without words {wordless_in_words(evaluated.wordless)}"] if evaluated.wordless else []
         parts += [f"{figures_of(*games)[name].label} {interval}" for name, interval in evaluated.held_out_parts.items()]
     return ", ".join(parts)
+
+
+def trained_on(iteration: Iteration) -> list[str]:
+    """Returns a short text with the mean trained reward; empty if it is the game's own reward."""
+    mean = iteration.converted.trained_reward if iteration.converted else None
+    return [] if mean is None else [f"trained reward {mean:.3f}"]
 
 
 def wordless_in_words(lines: Mapping[str, Interval]) -> str:

@@ -16,6 +16,7 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.result import Converted
+from selfplay_pipeline.convert.reward import TrainedReward
 from selfplay_pipeline.convert.stage import convert_episodes
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.content_hash import content_hash
@@ -380,6 +381,7 @@ def check_run(config: Config) -> None:
     check_partner(config)
     check_trainable(config)
     check_credit(config)
+    TrainedReward(config.reward)
     check_seats(config, str(config.model), seats_of(config))
     plan(config.engine, at_once(config))
     check_training(config.train, resolve_device(config.device))

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from training_rows import training_row, write_training_rows
 
+from selfplay_pipeline.convert.rows import TRAINED
 from selfplay_pipeline.games.bargaining.rules import BargainingConfig
 
 EPISODES = 4
@@ -197,6 +198,31 @@ def test_online_gives_the_advantages_of_the_same_episodes_offline_to_the_bit(
     assert online == offline
     last = seats - 1
     assert shared or not {(3, last), (4, last)} & {(group, seat) for group, _, seat in online}
+
+
+def test_trained_rewards_are_compared_in_place_of_the_games_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = {0: (-3.0, 1.0, 0.0, 6.0), 1: (0.5, 0.5, 0.5, 2.5)}
+    rows = [
+        training_row(
+            0, episode, seat, 1.0, prompt=[2, 3], response=[2] * 3, mask=[1, 0, 1], logprobs=[-1.0, 0.0, -1.0],
+            episodes_per_state=EPISODES, temperature=0.7,
+        ) | {TRAINED: reward}
+        for seat, rewards in trained.items() for episode, reward in enumerate(rewards)
+    ]  # fmt: skip
+    path = write_training_rows(tmp_path / "train.parquet", rows, shared_reward=False)
+    keys, fields, of = handed_to_verl(path, monkeypatch)
+    found = {
+        (seat, episode): value for (_, episode, seat), value in zip(of, verls_advantages(keys, fields), strict=True)
+    }
+    # By hand: the means are 1 and 1, the sums of squares 16 + 0 + 1 + 25 = 42 and 3 / 4 + 9 / 4 = 3, over 4 - 1.
+    by_hand = {0: [-4 / 14**0.5, 0.0, -1 / 14**0.5, 5 / 14**0.5], 1: [-0.5, -0.5, -0.5, 1.5]}
+    assert found == {
+        (seat, episode): pytest.approx(value, abs=1e-5)
+        for seat, values in by_hand.items()
+        for episode, value in enumerate(values)
+    }
 
 
 def test_rows_that_were_written_again_under_the_same_name_are_read_again(tmp_path: Path) -> None:

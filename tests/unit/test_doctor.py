@@ -1,6 +1,8 @@
 """Memory and disk are counted as an audit of verl's engine found them, and what cannot fit is refused in one line."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -299,6 +301,31 @@ def test_this_machine_is_looked_at_with_the_shipped_model(tmp_path):
     (tmp_path / "file").touch()
     below = " ".join(doctor(f"--config tiny --device cpu --output {tmp_path / 'file' / 'run'}", 2))
     assert f"NO  folders: {tmp_path / 'file'}: is a file; give a folder" in below
+
+
+WITHOUT_SGLANG = """
+import importlib.metadata as packages, sys
+sys.modules["sglang"] = None
+version = packages.version
+packages.version = lambda name: version(name.replace("sglang", "none-such"))
+from selfplay_pipeline.cli import main
+main()
+"""
+
+
+@pytest.mark.long
+def test_a_machine_without_sglang_plays_with_transformers_and_has_no_fault_then(tmp_path):
+    config = tmp_path / "bare.yaml"
+    config.write_text("base: tiny\nengine: {kind: transformers}\ngenerate: {num_episodes: 2, episodes_per_state: 2}\n")
+
+    def without(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", WITHOUT_SGLANG, *arguments], capture_output=True, text=True)
+
+    refused = without("doctor", "--config", "tiny", "--device", "cpu")
+    assert refused.returncode == 2 and "NO  versions: sglang missing (locked: " in refused.stdout
+    for command in ("doctor --device cpu", f"generate --output {tmp_path / 'games.jsonl'}"):
+        done = without(*command.split(), "--config", str(config))
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_folder_with_a_configuration_alone_is_enough(tmp_path):

@@ -141,7 +141,7 @@ def test_an_arm_differs_from_self_play_in_one_key(study, arm, key, values):
 
 def test_the_muted_arm_hears_nothing_and_has_a_rate_of_its_own(study):
     changed = differences(settings(study, SELF_PLAY), settings(study, MUTED))
-    assert changed == {"game.mute": (False, True), "train.learning_rate": (1.5e-4, 1e-4)}
+    assert changed == {"game.mute": (False, True), "train.learning_rate": (3e-4, 1e-4)}
 
 
 def test_the_states_of_the_comparison_are_not_those_that_are_evaluated_while_it_trains(study):

@@ -33,6 +33,7 @@ REFUSED = {
     "train-online": {
         "engine.kind", "engine.server_url", "engine.startup_timeout", "engine.hang_timeout", "engine.extra_args",
         "convert.credit", "convert.placebo",
+        "reward.path", "reward.partner_share", "reward.message_cost", "reward.token_cost",
         "train.method", "train.best_of_group", "train.keep_zero_signal", "train.dump_rows",
         "iterate.partner", "iterate.keep_processes", "iterate.decay_iterations",
     },

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch.utils.data import Dataset
 
-from selfplay_pipeline.convert.rows import CREDITS, WEIGHT
+from selfplay_pipeline.convert.rows import CREDITS, TRAINED, WEIGHT
 from selfplay_pipeline.train.groups import Group, read_data
 
 COLUMNS = ["prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_model", "extra_info"]
@@ -74,5 +74,5 @@ def _load(
 
 
 def _table(path: Path) -> pa.Table:
-    there = [name for name in pq.read_schema(path).names if name in (*COLUMNS, WEIGHT, CREDITS)]
+    there = [name for name in pq.read_schema(path).names if name in (*COLUMNS, WEIGHT, CREDITS, TRAINED)]
     return pq.read_table(path, columns=there)

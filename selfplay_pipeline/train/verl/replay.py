@@ -10,7 +10,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from verl.utils.model import compute_position_id_with_mask
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from selfplay_pipeline.convert.rows import WEIGHT
+from selfplay_pipeline.convert.rows import TRAINED, WEIGHT
 from selfplay_pipeline.train.verl.dataset import GroupDataset
 
 PARTITION = "train"
@@ -87,7 +87,7 @@ def trajectory_fields(row: dict[str, Any]) -> dict[str, Any]:
         response_ids=row["response_ids"],
         response_mask=row["response_mask"],
         response_logprobs=row["response_logprobs"],
-        reward_score=row["reward_model"]["normalized_reward"],
+        reward_score=row[TRAINED] if TRAINED in row else row["reward_model"]["normalized_reward"],
         num_turns=row["extra_info"]["num_turns"],
         metrics=AgentLoopMetrics(),
         extra_fields={},

@@ -1,0 +1,117 @@
+"""The reward that the policy is trained on, if the section `reward` of the configuration changes the game's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from selfplay_pipeline.config.identity import CONTENTS, deciding
+from selfplay_pipeline.config.schema import RewardConfig
+from selfplay_pipeline.core.content_hash import file_hash
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.base import MESSAGE, Outcome
+from selfplay_pipeline.games.registry import game_named, imported, where_raised
+from selfplay_pipeline.generate.records import EpisodeRecord
+
+FUNCTION = "reward"
+"""Name of the function in a user's file."""
+
+
+def decided_by(config: RewardConfig) -> dict[str, Any]:
+    """Returns the settings that decide the trained reward, with the content hash of the user's file."""
+    return deciding(config, "convert", "reward.") | contents_of(config)
+
+
+def contents_of(config: RewardConfig) -> dict[str, str]:
+    """Returns the content hash of the user's file by its key in records; empty without a file.
+
+    Raises:
+        UserError: The file does not exist.
+    """
+    if config.path is None:
+        return {}
+    if not Path(config.path).is_file():
+        raise UserError(f"{config.path}: there is no such file; name the file of a reward (reward.path)")
+    return {f"{CONTENTS}reward.path": file_hash(Path(config.path))}
+
+
+class TrainedReward:
+    """Formula of the trained reward: a user's function or the game's own reward, the partners' share, and costs."""
+
+    def __init__(self, config: RewardConfig) -> None:
+        """Import the user's file, if there is one.
+
+        Raises:
+            UserError: The file is missing, cannot be imported, or lacks the function.
+        """
+        self._config = config
+        self._function = _function_in(config) if config.path is not None else None
+
+    def of(self, record: EpisodeRecord) -> list[float]:
+        """Returns the trained reward of each seat.
+
+        Raises:
+            UserError: The user's function fails, or returns something else than a finite number for each seat.
+        """
+        own = self._own(record)
+        share, seats = self._config.partner_share, range(len(own))
+        rewards = []
+        for seat in seats:
+            others = [own[other] for other in seats if other != seat] or [own[seat]]
+            messages = sum(turn.seat == seat and turn.action == MESSAGE for turn in record.turns)
+            tokens = sum(sum(side.response_mask) for side in record.trajectories if side.seat == seat)
+            cost = self._config.message_cost * messages + self._config.token_cost * tokens
+            rewards.append((1 - share) * own[seat] + share * fmean(others) - cost)
+        return rewards
+
+    def _own(self, record: EpisodeRecord) -> list[float]:
+        outcome = _outcome_of(record)
+        if self._function is None:
+            return [*outcome.rewards]
+        state = game_named(record.game).state_from_json(record.state)
+        where, episode = f"{self._config.path}: {FUNCTION}", f"episode {record.episode_id}"
+        try:
+            found = self._function(state, record.turns, outcome)
+        except Exception as error:
+            raise UserError(f"{where}: {where_raised(error)}, for {episode}") from None
+        try:
+            rewards = [float(reward) for reward in found]
+        except (TypeError, ValueError):
+            raise UserError(f"{where}: returns {found!r} for {episode}; return one number for each seat") from None
+        if len(rewards) != len(record.seats):
+            raise UserError(
+                f"{where}: returns {len(rewards)} rewards for {episode}, but the game has {len(record.seats)} seats; "
+                "return one number for each seat"
+            )
+        for seat, reward in enumerate(rewards):
+            if not math.isfinite(reward):
+                raise UserError(f"{where}: returns {reward} for seat {seat} of {episode}; return finite numbers")
+        return rewards
+
+
+def _function_in(config: RewardConfig) -> Callable[..., Sequence[float]]:
+    contents_of(config)
+    function = getattr(imported(str(config.path)), FUNCTION, None)
+    if not callable(function):
+        raise UserError(f"{config.path}: defines no function `{FUNCTION}(state, turns, outcome)`; write it")
+    found: Callable[..., Sequence[float]] = function
+    return found
+
+
+def _outcome_of(record: EpisodeRecord) -> Outcome:
+    """Returns the outcome of an episode as its session gave it."""
+    kept = record.outcome
+    return Outcome(
+        status=kept.status,
+        rewards=tuple(kept.reward_of(seat) for seat in range(len(record.seats))),
+        score=kept.score,
+        best=kept.best,
+        decision=kept.proposal,
+        num_turns=kept.num_turns,
+        num_messages=kept.num_messages,
+        num_proposals=kept.num_proposals,
+        num_illegal=kept.num_illegal,
+    )
