@@ -51,7 +51,7 @@ class Careful:
     """Asks for its order; as the helper, looks up what it heard and says the price."""
 
     def act(self, view: Known, rng: np.random.Generator) -> str:
-        number = re.findall("[0-9]+", view.read[-1])[-1]
+        number = (re.findall("[0-9]+", " ".join(view.read)) or ["0"])[-1]
         return f"[look] {number}" if view.seat == HELPER and not view.said else f"[message] {number}"
 
 

@@ -60,7 +60,7 @@ class Adding:
     """Says its own number, or the sum if the partner spoke first; then repeats the partner's number."""
 
     def act(self, view: Known, rng: np.random.Generator) -> str:
-        own, *heard = (int(re.findall("[0-9]+", text)[0]) for text in view.read)
+        own, *heard = (int(found[0]) for text in view.read for found in [re.findall("[0-9]+", text)] if found)
         return f"[message] {own if not heard else heard[-1] if view.said else heard[0] + own}"
 
 

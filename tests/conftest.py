@@ -13,16 +13,18 @@ from typing import Any
 
 import pytest
 import typer.testing
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from selfplay_pipeline.core.garbage import collect_seldom
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
-settings.register_profile("untimed", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=25)  # for `make test-fast`
-settings.load_profile("untimed")
+# Each run has the same examples, and no slow machine fails a test; `--hypothesis-profile default` draws other examples.
+REPEATED = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeated", REPEATED)
+settings.register_profile("quick", REPEATED, max_examples=25)  # for `make test-fast`
+settings.load_profile("repeated")
 # typer makes all commands anew for each call, which takes longer than most of what tests let them do.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

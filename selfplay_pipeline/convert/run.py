@@ -40,7 +40,7 @@ from selfplay_pipeline.generate.records import (
     parse_episode,
     read_lines,
 )
-from selfplay_pipeline.metrics.signal import Scored, Signal, comparison_key, groups_of
+from selfplay_pipeline.metrics.signal import Scored, Signal, check_compared, comparison_key, groups_of
 
 CONVERTED = "convert.json"
 """Name of the file that stores the settings of the conversion."""
@@ -259,6 +259,8 @@ def _check_sampler(where: str, number: int, policy: PolicyRecord, index: _Index)
 def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, seed: int) -> tuple[list[int], set[int]]:
     groups, episodes = np.array(index.groups, dtype=np.int64), np.array(index.episodes, dtype=np.int64)
     if not len(groups):
+        if skipped := report.bad_lines:
+            raise UserError(f"{games}: --skip-bad left out all {len(skipped)} episodes; the first is {skipped[0]}")
         raise UserError(f"{games}: holds no finished episode; `selfplay generate` writes them")
     if not index.group_rows.total():
         statuses = ", ".join(f"{name} {count}" for name, count in sorted(index.statuses.items()))
@@ -273,19 +275,10 @@ def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, se
         at = repeated[0]
         raise UserError(f"{games}: group {groups[at]} episode {episodes[at]} occurs twice; remove one of its lines")
     names, counts = np.unique(groups, return_counts=True)
-    if counts.max() == 1:
-        raise UserError(
-            f"{games}: one episode per state, so that GRPO has no rewards to compare and all advantages are 0; "
-            "generate with --episodes-per-state 2 or more"
-        )
     compared = [
         [*group.values()] for state in index.states_in_order() for group in groups_of(row for _, row in state).values()
     ]
-    if all(len(group) == 1 for group in compared):
-        raise UserError(
-            f"{games}: no two episodes of a state are compared with each other, because each was played with another "
-            "partner or from another seat with a reward of its own; play each state at least twice with each"
-        )
+    check_compared(str(games), compared, counts.max())
     signal = Signal.of(compared)
     report.groups, report.groups_without_signal = signal.groups, signal.without
     report.single_episode_groups_dropped = sum(len(group) == 1 for group in compared)

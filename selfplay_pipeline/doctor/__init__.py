@@ -1,1 +1,1 @@
-"""`selfplay doctor`: checks that a model, a configuration and a machine fit together, before anything is loaded."""
+"""Checks before anything is trained: `doctor` looks at model, configuration and machine, `check-game` at a game."""

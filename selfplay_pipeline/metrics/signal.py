@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Sized
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import SAME_SCORE
 
 S = TypeVar("S", bound=Hashable)
@@ -50,6 +51,26 @@ def groups_of(rows: Iterable[Scored[S]]) -> dict[Key[S], dict[int, float]]:
     for row in rows:
         groups.setdefault(comparison_key(row), {})[row.episode] = row.reward
     return groups
+
+
+def check_compared(source: str, groups: Collection[Sized], episodes_per_state: int) -> None:
+    """Raises UserError unless two episodes of a state are compared with each other.
+
+    Args:
+        source: Name of the episodes for the message.
+        groups: The episodes of each group.
+        episodes_per_state: Largest number of episodes of a state, whether or not they are compared.
+    """
+    if episodes_per_state < 2:
+        raise UserError(
+            f"{source}: one episode per state, so that GRPO has no rewards to compare and all advantages are 0; "
+            "play each state at least twice (--episodes-per-state 2)"
+        )
+    if all(len(group) < 2 for group in groups):
+        raise UserError(
+            f"{source}: no two episodes of a state are compared with each other, because each was played with another "
+            "partner or from another seat with a reward of its own; play each state at least twice with each"
+        )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,15 @@ import numpy as np
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.selection import best_episodes
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.metrics.signal import Key, Scored, Signal, comparison_key, groups_of, has_signal
+from selfplay_pipeline.metrics.signal import (
+    Key,
+    Scored,
+    Signal,
+    check_compared,
+    comparison_key,
+    groups_of,
+    has_signal,
+)
 
 
 class NoSignalError(UserError):
@@ -109,7 +117,7 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None, *, alone: bo
 
     Raises:
         UserError: A file is missing, is not from `convert`, has no rows or an impossible row, mixes temperatures, or
-            has one episode per state although `alone` is false.
+            has no two episodes to compare although `alone` is false.
     """
     rows: list[Scored[tuple[int, int]]] = []
     temperatures: set[float] = set()
@@ -132,11 +140,8 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None, *, alone: bo
     rewards, numbers = groups_of(rows), defaultdict[Key[tuple[int, int]], list[int]](list)
     for number, row in enumerate(rows):
         numbers[comparison_key(row)].append(number)
-    if not alone and (episodes_per_state < 2 or all(len(scored) < 2 for scored in rewards.values())):
-        raise UserError(
-            f"{names}: one episode per game state, so that GRPO has no rewards to compare and learns nothing; "
-            "play each state at least twice (--episodes-per-state)"
-        )
+    if not alone:
+        check_compared(names, rewards.values(), episodes_per_state)
     groups = [
         Group(key, tuple(own), tuple(rewards[key].values()), tuple(rows[number].episode for number in own))
         for key, own in sorted(numbers.items())

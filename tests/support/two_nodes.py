@@ -28,6 +28,8 @@ class TwoNodes:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self.address = str(self.ask("address"))
+        while [*self.state()["free"].values()] != [[NODE["num_cpus"], NODE["num_gpus"]]] * 2:
+            time.sleep(0.2)  # a node that has just begun has told of nothing yet
 
     def ask(self, line: str) -> Any:
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -30,7 +30,7 @@ train: {{epochs: {EPOCHS}, train_batch_size: 16, micro_batch_size: 16, learning_
          keep_zero_signal: true}}
 iterate: {{num_iterations: 2, evaluate_states: 4}}
 """
-GONE_WITHIN = 60.0
+GONE_WITHIN = 300.0
 """Seconds. An idle machine takes up to 15, one that runs another suite as well takes more."""
 
 
@@ -80,14 +80,14 @@ class Driver:
         """Send a signal to the driver once something has happened, after which is looked every so many seconds."""
         self.wait_until(happened, every)
         os.kill(self.process.pid, number)
-        self.process.wait(120)
+        self.process.wait(GONE_WITHIN)
 
     def kill_when(self, words: str, happened: Callable[[], bool]) -> None:
         """Kill the process in whose command line these words are, and which is no supervisor."""
         self.wait_until(happened)
         lines = self.processes()
-        (found,) = (pid for pid, line in lines.items() if words in line and "core.processes" not in line)
-        os.kill(found, signal.SIGKILL)
+        found = {pid for pid, line in lines.items() if words in line and "core.processes" not in line}
+        os.kill(min(found), signal.SIGKILL)  # a child that it is starting has its command line for a moment
 
     def files_left(self) -> list[Path]:
         """In the temporary folder, of supervisors, and in shared memory, where each name begins with its maker's."""

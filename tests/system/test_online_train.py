@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from command import selfplay
 from shared_server import TINY
+from test_engines import next_logprobs
 from test_kill import Driver
 from test_lora import assert_low_rank
 from test_train import MARK, farthest, optimizer_updates, remaining, traces
@@ -22,8 +23,10 @@ from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.generate.records import read_episodes
 
-STATES, EPISODES, HELD_OUT, RANK = 2, 4, 8, 4
+STATES, EPISODES, HELD_OUT, RANK = 2, 8, 8, 4
+"""All episodes of a step have equal rewards, so that its weights stay, twice in a million times."""
 CONFIG = """\
 base: tiny
 model: {model}
@@ -192,6 +195,16 @@ def test_an_adapter_is_trained_and_kept(killed: Killed) -> None:
     assert (killed.folder / "adapter" / "adapter_config.json").exists()
 
 
+def smallest_lead(checkpoint: str, episodes: Path) -> float:
+    """Returns by how much, at least, the likeliest of the tokens led the next one where a player chose, in nats."""
+    leads = []
+    for side in (side for record in read_episodes(episodes) for side in record.trajectories):
+        logprobs = next_logprobs(side.prompt_ids + side.response_ids, folder=checkpoint)[len(side.prompt_ids) - 1 : -1]
+        first, second = logprobs[[bool(own) for own in side.response_mask]].topk(2).values.T
+        leads.append(float((first - second).min()))
+    return min(leads)
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_validation_gives_the_figures_of_selfplay_evaluate(whole: Run, when: str, tmp_path: Path) -> None:
     config = load_config(str(whole.folder.parent / "config.yaml"), {"engine.kind": "transformers"})
@@ -199,6 +212,8 @@ def test_validation_gives_the_figures_of_selfplay_evaluate(whole: Run, when: str
     player = str(TINY.resolve() if when == "before" else whole.folder / "checkpoint")
     job = EvaluationJob(player=player, states=states, output=tmp_path, episodes=1)
     evaluation = asyncio.run(run_evaluate(config, job))
+    if smallest_lead(player, job.file("greedy")) < 1e-4:
+        pytest.skip("two engines, which round differently, may choose different tokens")
     line = whole.lines[0 if when == "before" else -1]
     figures = evaluation.modes["greedy"].figures
     counts = {"episodes", "episodes_lost", "groups", "groups_lost", "groups_without_signal"}

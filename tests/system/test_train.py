@@ -596,12 +596,14 @@ from selfplay_pipeline.train.offline import run_train
 asyncio.run(run_train(TrainConfig.model_validate_json({config.model_dump_json()!r})))
 """
     driver = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {MARK: str(config.output)})
-    metrics = config.output / "metrics.jsonl"
+    metrics, running = config.output / "metrics.jsonl", set[str]()
     deadline = time.monotonic() + 1200
     while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
         assert driver.poll() is None and time.monotonic() < deadline, (config.output / "train.log").read_text()[-3000:]
-        time.sleep(0.05)
-    running = traces(config.output)
+        # Looked for before the second step ends, since the look may take as long as the steps that are left.
+        running = running or (traces(config.output) if metrics.exists() else running)
+        time.sleep(0.02)
+    running = running or traces(config.output)
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
     killed = time.monotonic()

@@ -169,7 +169,7 @@ async def test_without_lives_all_of_them_fail_with_the_reason():
 
 async def test_a_server_that_hangs_is_ended_started_again_and_asked_again():
     server, said = await launched(Fake(healthy=False), Fake()), []
-    async with SGLangEngine([server], hang_timeout=0.2, tell=said.append) as engine:
+    async with SGLangEngine([server], hang_timeout=1, tell=said.append) as engine:
         assert len(await ask(engine, 3)) == 3
     assert (server.ended, server.restarts, len(said)) == (1, 1, 1)
     assert "hangs: no sign of life" in said[0]

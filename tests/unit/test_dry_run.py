@@ -19,7 +19,7 @@ from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.train.online_states import write_games
 from selfplay_pipeline.warm_start import smollm2
 
-READING = {"show", "doctor", "config", "slime check"}
+READING = {"show", "doctor", "check-game", "config", "slime check"}
 """Commands that write nothing. Any other command must be among `WRITING`."""
 WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "generate": (("--player", "random", "--num-episodes", "8"), "random and random play 8 episodes"),
@@ -46,6 +46,7 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "export": (("board.jsonl",), "rows 4, episodes 2, states 1 (board 3×3), to {output}"),
     "questions": (("run",), "run: 32 episodes, analysis.json, analysis.md and plots to {output}"),
     "slime data": (("--num-states", "5"), "states 0…4 of seed 0"),
+    "new-game": (("mine",), "to {output}/mine.py, {output}/test_mine.py"),
     "model tiny": ((), "a new model learns self-play (seed 0, "),
     "model smollm2": ((), "SmolLM2-135M-Instruct.Q4_1.gguf to {output}"),
 }
@@ -121,7 +122,7 @@ def test_a_command_that_writes_says_what_it_would_do_and_leaves_all_as_it_was(na
     assert content(folder) == before
 
 
-FOREIGN = {name for name in WRITING if name not in ("questions", "convert --check")}
+FOREIGN = {name for name in WRITING if name not in ("questions", "convert --check", "new-game")}
 """Commands that refuse a folder or a file of somebody else's."""
 
 
@@ -154,4 +155,4 @@ def test_a_dry_run_of_convert_refuses_what_convert_refuses(folder):
     done = dry("convert", folder / "out")
     assert done.returncode == 2 and "games.jsonl:1: field 'turns'" in done.stderr
     again = dry("convert", folder / "out", "--skip-bad")
-    assert again.returncode == 2 and "holds no finished episode" in again.stderr
+    assert again.returncode == 2 and "--skip-bad left out all 1 episodes" in again.stderr

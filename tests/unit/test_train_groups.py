@@ -80,8 +80,8 @@ def test_all_rows_are_imitated_where_none_is_to_be_chosen(tmp_path):
 def test_rows_without_anything_to_compare_are_refused(tmp_path):
     files = {value: write(tmp_path / str(value), [[0.1, 0.9]], temperature=value) for value in (0.7, 1.0, 0.0)}
     for refused, words in (
-        ([write(tmp_path / "one", [[0.5]], episodes_per_state=1)], "one episode per game state"),
-        ([write(tmp_path / "left", [[0.5], [0.7]])], "one episode per game state"),
+        ([write(tmp_path / "one", [[0.5]], episodes_per_state=1)], "one episode per state"),
+        ([write(tmp_path / "left", [[0.5], [0.7]])], "no two episodes of a state"),
         ([files[0.7], files[1.0]], r"mixed sampling temperatures \[0.7, 1.0\]"),
         ([files[0.0]], "sampled greedily"),
     ):

@@ -1,0 +1,422 @@
+"""Plays random episodes of a game and checks what the rest of the package relies on."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.util import find_spec
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from selfplay_pipeline.convert.replay import replay
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.games.abilities import Redraw
+from selfplay_pipeline.games.base import CUT, INVALID, MESSAGE, Game, Session, Status, Step, state_rng
+from selfplay_pipeline.games.measured import Measured
+from selfplay_pipeline.games.registry import where_raised
+from selfplay_pipeline.generate.people import NOBODY
+from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, SeatRecord, TurnRecord, parse_episode
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.metrics.figures import measure
+
+TOKENIZER = "data/tiny_model"
+"""Shipped model whose tokenizer encodes the turns; it encodes any text in bytes."""
+_TURNS = (
+    "{{%- set system = messages[0].content + '\n\n' if messages[0].role == 'system' else '' %}}"
+    "{{%- for message in (messages[1:] if system else messages) %}}{check}"
+    "{{{{- '<|im_start|>' + {role} + '\n' + (system if loop.first else '') + message.content + '<|im_end|>\n' }}}}"
+    "{{%- endfor %}}{{%- if add_generation_prompt %}}{{{{- '<|im_start|>' + '{model}' + '\n' }}}}{{% endif %}}"
+)
+_ALTERNATE = (
+    "{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+)
+TEMPLATES = {
+    "its own": None,
+    "Gemma's way": _TURNS.format(
+        check="", role="('model' if message.role == 'assistant' else message.role)", model="model"
+    ),
+    "Mistral's way": _TURNS.format(check=_ALTERNATE, role="message.role", model="assistant"),
+}
+"""Chat templates: with a system message, and with its text in the first user message. The last one refuses messages
+whose roles do not alternate."""
+NOISE = ("", "hello", "[message]", "[propose]", "[accept]", "[no such tag] 1", "7 <|im_end|> {{ 1 }} é 漢")
+"""Texts of turns that most games refuse."""
+EPISODES = 4
+"""Number of episodes of each state."""
+SHOWN = 60
+
+
+class Fault(Exception):
+    """A check that a game does not pass; the message says where and what."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Result of one check.
+
+    Attributes:
+        check: What must hold.
+        passed: False if it does not hold; None if it could not be checked.
+        said: What was found, in one line.
+    """
+
+    check: str
+    passed: bool | None
+    said: str
+
+
+@dataclass
+class _Played:
+    """One episode and all that its session answered."""
+
+    number: int
+    """Number of its state."""
+    state: Any
+    texts: list[tuple[int, str, bool]] = field(default_factory=list)
+    """Seat and text of each turn, and whether the text was cut off."""
+    steps: list[Step] = field(default_factory=list)
+    session: Any = None
+
+    @property
+    def where(self) -> str:
+        return f"state {self.number}, turn {len(self.steps)}"
+
+
+@dataclass
+class GameCheck:
+    """Checks of one game under its default configuration, on random states and episodes.
+
+    Attributes:
+        game: The game.
+        num_states: Number of states.
+        seed: Seed of the states and of the players.
+    """
+
+    game: Game
+    num_states: int = 20
+    seed: int = 0
+
+    def findings(self) -> Iterator[Finding]:
+        """Yields the result of each check; without episodes, the checks of episodes are left out."""
+        checks: dict[str, Callable[[], str]] = {
+            "states survive JSON": self._states_survive_json,
+            "seeds repeat states": self._seeds_repeat,
+            "players take their turns": self._players_act,
+            "limits end every episode": self._limits_end,
+            "steps say what they must": self._steps,
+            "sessions repeat": self._sessions_repeat,
+            "rewards and scores fit": self._rewards,
+            "every goal is reached": self._goals,
+            "records are read back": self._records,
+            "nothing hidden is told": self._nothing_hidden,
+            "turns replay token by token": self._replays,
+            "drawings and figures": self._shown,
+        }
+        for check, run in checks.items():
+            try:
+                said = run()
+                yield Finding(check, None if said.startswith("not checked") else True, said)
+            except Fault as fault:
+                yield Finding(check, False, str(fault))
+            except Exception as error:
+                yield Finding(check, False, where_raised(error))
+                if check == "players take their turns":
+                    return  # there are no episodes to look at
+
+    # --- material -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _states(self) -> list[Any]:
+        return [self.game.sample_state(state_rng(self.seed, number)) for number in range(self.num_states)]
+
+    @cached_property
+    def _episodes(self) -> list[_Played]:
+        """Episodes of the scripted players in all mixtures, with noise, and of players that only talk or only err."""
+        found = []
+        for number, state in enumerate(self._states):
+            for episode in range(EPISODES):
+                rng = np.random.default_rng([self.seed, number, episode])
+                noise = (0.0, 0.0, 0.2, 1.0)[episode]
+                found.append(self._play(number, state, rng, noise=noise))
+        talk = [(seat, text) for played in found for seat, text, step in _legal(played) if step.action == MESSAGE]
+        for number, state in enumerate(self._states[:3]):
+            said = {seat: text for seat, text in talk}
+            found.append(self._play(number, state, np.random.default_rng(0), talk=said))
+        return found
+
+    @cached_property
+    def _finished(self) -> list[_Played]:
+        return [played for played in self._episodes if played.session.status is not None]
+
+    def _play(
+        self,
+        number: int,
+        state: Any,
+        rng: np.random.Generator,
+        *,
+        noise: float = 0.0,
+        talk: dict[int, str] | None = None,
+    ) -> _Played:
+        played = _Played(number, state, session=self.game.start(state))
+        names = [*self.game.players] or [""]
+        scripts = [names[rng.integers(len(names))] for _ in self.game.roles]
+        while (seats := played.session.seats) and len(played.steps) <= self.game.config.max_length:
+            seat, cut = seats[0], False
+            if talk is not None:
+                text = talk.get(seat, NOISE[2])
+            elif not scripts[0] or rng.random() < noise:
+                text, cut = NOISE[rng.integers(len(NOISE))], bool(rng.random() < 0.2)
+            else:
+                text = self.game.players[scripts[seat]].act(self.game.view(played.session, seat), rng)
+            _take(played, seat, text, cut)
+        return played
+
+    def _record(self, played: _Played) -> EpisodeRecord:
+        turns = [
+            TurnRecord.of(seat, text, step, "scripted")
+            for (seat, text, _), step in zip(played.texts, played.steps, strict=True)
+        ]
+        return EpisodeRecord.of(
+            [SeatRecord(kind="script", name="check")] * len(self.game.roles),
+            NOBODY,
+            episode_id=f"check-{played.number}",
+            group_index=played.number,
+            episode=0,
+            seed=self.seed,
+            game=self.game.name,
+            state=self.game.state_to_json(played.state),
+            turns=turns,
+            trajectories=[],
+            outcome=OutcomeRecord.of(played.session.outcome()),
+        )
+
+    # --- checks ---------------------------------------------------------------------------------------------
+
+    def _states_survive_json(self) -> str:
+        for number, state in enumerate(self._states):
+            written = self.game.state_to_json(state)
+            data = json.loads(json.dumps(written))
+            again = self.game.state_to_json(self.game.state_from_json(data))
+            if json.loads(json.dumps(again)) != data:
+                raise Fault(f"state {number}: is {_short(data)}, but {_short(again)} after it was written and read")
+            for seat, _ in enumerate(self.game.roles):
+                if _openings(self.game, state)[seat] != _openings(self.game, self.game.state_from_json(data))[seat]:
+                    raise Fault(f"state {number}: seat {seat} has another opening after the state was written and read")
+        return f"{len(self._states)} states"
+
+    def _seeds_repeat(self) -> str:
+        written = [json.dumps(self.game.state_to_json(state), sort_keys=True) for state in self._states]
+        for number, text in enumerate(written):
+            again = self.game.state_to_json(self.game.sample_state(state_rng(self.seed, number)))
+            if json.dumps(again, sort_keys=True) != text:
+                raise Fault(f"state {number}: sample_state gives another state with the same generator; use only `rng`")
+        if len({*written}) == 1:
+            raise Fault(f"all {len(written)} states are equal; sample_state must draw them with `rng`")
+        return f"{len({*written})} different states of {len(written)} seeds"
+
+    def _players_act(self) -> str:
+        return f"{len(self._episodes)} episodes of {', '.join(self.game.players) or 'noise alone'}"
+
+    def _limits_end(self) -> str:
+        limit = self.game.config.max_length
+        for played in self._episodes:
+            if played.session.status is None or len(played.steps) > limit:
+                raise Fault(f"{played.where}: the episode goes on after max_length, {limit} turns")
+            if played.session.seats:
+                raise Fault(f"{played.where}: the episode has ended, but `seats` is {played.session.seats}")
+        counts = Counter(str(played.session.status) for played in self._episodes)
+        return ", ".join(f"{status} {count}" for status, count in counts.most_common())
+
+    def _steps(self) -> str:
+        kinds = {CUT, *self.game.error_kinds}
+        for played in self._finished:
+            for number, ((seat, _, _), step) in enumerate(zip(played.texts, played.steps, strict=True), start=1):
+                where = f"state {played.number}, turn {number}"
+                if len(step.observations) != len(self.game.roles):
+                    raise Fault(f"{where}: {len(step.observations)} observations for {len(self.game.roles)} seats")
+                if step.action not in {INVALID, *self.game.actions}:
+                    raise Fault(f"{where}: action {step.action!r} is not in Game.actions")
+                if (step.action == INVALID) != (step.error is not None):
+                    raise Fault(f"{where}: action {step.action!r} with error {step.error!r}")
+                if step.error is not None and step.error_kind not in kinds:
+                    raise Fault(f"{where}: error kind {step.error_kind!r} is not in Game.error_kinds")
+                if step.error is not None and any(step.observations[:seat] + step.observations[seat + 1 :]):
+                    raise Fault(f"{where}: other seats read something of an illegal action")
+                if step.error is not None and number < len(played.texts) and played.texts[number][0] != seat:
+                    raise Fault(f"{where}: seat {seat} loses its turn by an illegal action")
+                again = number < len(played.texts) and played.texts[number][0] == seat
+                if again and not step.observations[seat]:
+                    raise Fault(f"{where}: seat {seat} acts again, but reads nothing new before")
+        illegal = sum(step.error is not None for played in self._finished for step in played.steps)
+        return f"{sum(len(played.steps) for played in self._finished)} turns, {illegal} of them illegal"
+
+    def _sessions_repeat(self) -> str:
+        for played in self._finished:
+            again = _Played(played.number, played.state, session=self.game.start(played.state))
+            for (seat, text, cut), step in zip(played.texts, played.steps, strict=True):
+                _take(again, seat, text, cut)
+                if again.steps[-1] != step:
+                    raise Fault(f"{again.where}: the same turns give {_short(again.steps[-1])} and {_short(step)}")
+            if again.session.outcome() != played.session.outcome():
+                raise Fault(f"{again.where}: the same turns give two outcomes; a session may draw nothing at random")
+        return f"{len(self._finished)} episodes, played again"
+
+    def _rewards(self) -> str:
+        found: list[float] = []
+        for played in self._finished:
+            outcome, where = played.session.outcome(), f"state {played.number}"
+            if len(outcome.rewards) != len(self.game.roles):
+                raise Fault(f"{where}: {len(outcome.rewards)} rewards for {len(self.game.roles)} seats")
+            for seat, reward in enumerate(outcome.rewards):
+                if not 0 <= reward <= 1:
+                    raise Fault(f"{where}: reward {reward} of seat {seat} is outside of 0 to 1")
+            if any(outcome.rewards) and outcome.status not in self.game.goals:
+                raise Fault(f"{where}: rewards {outcome.rewards} with status {outcome.status}, which is no goal")
+            if self.game.shared_reward and len({*outcome.rewards}) > 1:
+                raise Fault(f"{where}: rewards {outcome.rewards} differ, but Game.shared_reward is True")
+            if not outcome.best > 0:
+                raise Fault(f"{where}: the best score is {outcome.best}, but must be above 0")
+            found += outcome.rewards
+        return f"from {min(found):.3f} to {max(found):.3f}"
+
+    def _goals(self) -> str:
+        reached = {str(played.session.status) for played in self._finished}
+        unknown = reached - self.game.goals - {*map(str, Status)}
+        if unknown:
+            raise Fault(f"status {min(unknown)!r} is neither in Game.goals nor one of {', '.join(map(str, Status))}")
+        if not self.game.players:
+            return "not checked: the game has no scripted players that could reach one"
+        missing = self.game.goals - reached
+        if missing:
+            raise Fault(f"goal {min(missing)!r} is reached in none of {len(self._finished)} episodes of its players")
+        return ", ".join(sorted(self.game.goals))
+
+    def _records(self) -> str:
+        for played in self._finished:
+            try:
+                line = self._record(played).model_dump_json()
+                parse_episode(line.encode())
+            except ValueError as error:
+                raise Fault(f"state {played.number}: {str(error).splitlines()[0]}") from None
+        return f"{len(self._finished)} episodes, written and read"
+
+    def _nothing_hidden(self) -> str:
+        checked = Counter[int]()
+        for played in self._finished:
+            for seat, _ in enumerate(self.game.roles):
+                for other in islice(self._alike(played, seat), 3):
+                    checked[seat] += 1
+                    self._compare(played, seat, other)
+        if not checked:
+            return "not checked: no change of a state shows in the opening of one seat alone"
+        return ", ".join(f"seat {seat}: {count} episodes" for seat, count in sorted(checked.items()))
+
+    def _alike(self, played: _Played, seat: int) -> Iterator[Any]:
+        """Yields states that differ from an episode's state only in what another seat's opening shows."""
+        game, rng = self.game, np.random.default_rng([self.seed, played.number, seat])
+        own = _openings(game, played.state)
+        for other in self._changed(played.state, seat, rng):
+            theirs = _openings(game, other)
+            if theirs[seat] == own[seat] and theirs != own:
+                yield other
+
+    def _changed(self, state: Any, seat: int, rng: np.random.Generator) -> Iterator[Any]:
+        if isinstance(self.game, Redraw):
+            yield self.game.redraw(state, seat, rng)
+            return
+        data = self.game.state_to_json(state)
+        for donor in rng.permutation(len(self._states))[:8]:
+            given = self.game.state_to_json(self._states[donor])
+            for key, value in data.items():
+                parts = range(len(value)) if isinstance(value, list) and len(value) == len(given[key]) else ()
+                changes = [given[key], *([*value[:at], given[key][at], *value[at + 1 :]] for at in parts)]
+                for change in changes:
+                    try:
+                        yield self.game.state_from_json(json.loads(json.dumps(data | {key: change})))
+                    except UserError:
+                        continue  # no state of the game
+
+    def _compare(self, played: _Played, seat: int, other: Any) -> None:
+        """Raises Fault if a seat reads different things in two states although all said the same."""
+        session = self.game.start(other)
+        for number, ((actor, text, cut), step) in enumerate(zip(played.texts, played.steps, strict=True), start=1):
+            if actor not in session.seats:
+                return
+            found = session.step(actor, text, cut=cut)
+            if found.action != step.action:
+                return  # the rules answer otherwise, and the episodes part
+            one, two = step.observations[seat], found.observations[seat]
+            if one != two:
+                raise Fault(
+                    f"state {played.number}, turn {number}: seat {seat} reads {_short(one)}, but {_short(two)} where "
+                    "only another seat's opening differs"
+                )
+
+    def _replays(self) -> str:
+        if find_spec("transformers") is None:
+            return "not checked: transformers is not installed"
+        chat = ChatTokenizer.load(shipped(TOKENIZER))
+        for name, template in TEMPLATES.items():
+            if template is not None:
+                chat.tokenizer.chat_template = template
+                chat = ChatTokenizer(chat.tokenizer)
+            for played in self._finished[: 2 * EPISODES]:
+                try:
+                    self._replay(played, chat)
+                except (ValueError, UserError) as error:
+                    raise Fault(f"state {played.number}, chat template in {name}: {error}") from None
+        return f"with {len(TEMPLATES)} chat templates"
+
+    def _replay(self, played: _Played, chat: ChatTokenizer) -> None:
+        for side in replay(self._record(played), self.game, chat):
+            legal = [text for seat, text, _ in _legal(played) if seat == side.seat]
+            spans, said = np.flatnonzero(np.diff(side.response_mask, prepend=0, append=0)).tolist(), []
+            for begin, end in zip(spans[::2], spans[1::2], strict=True):
+                said.append(chat.decode_reply(side.response_ids[begin:end]))
+            if said != [chat.neutralise(text) for text in legal]:
+                raise ValueError(
+                    f"the tokens of seat {side.seat} decode to {_short(said)}, but it said {_short(legal)}"
+                )
+
+    def _shown(self) -> str:
+        for played in self._finished[: 2 * EPISODES]:
+            record = self._record(played)
+            self.game.draw_state(played.state)
+            self.game.draw_episode(played.state, record.turns, record.outcome.proposal)
+            measure(Measured(self.game, record, range(len(self.game.roles))))
+            json.dumps(self.game.solution(played.state))
+        self.game.references(self._states)
+        return self.game.describe()
+
+
+def check_game(kind: type[Game], num_states: int = 20, seed: int = 0) -> list[Finding]:
+    """Returns the result of each check of a game under its default configuration."""
+    return [*GameCheck(kind(), num_states, seed).findings()]
+
+
+def _take(played: _Played, seat: int, text: str, cut: bool) -> None:
+    played.texts.append((seat, text, cut))
+    played.steps.append(played.session.step(seat, text, cut=cut))
+
+
+def _legal(played: _Played) -> Iterator[tuple[int, str, Step]]:
+    for (seat, text, _), step in zip(played.texts, played.steps, strict=True):
+        if step.error is None:
+            yield seat, text, step
+
+
+def _openings(game: Game, state: Any) -> list[Any]:
+    session: Session = game.start(state)
+    return [session.opening(seat) for seat, _ in enumerate(game.roles)]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

@@ -1,0 +1,37 @@
+"""Writes the file of a new game, a small one that can be played at once, and its test."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import write_text
+from selfplay_pipeline.games.registry import NAMES
+
+
+def new_game(name: str, folder: Path, *, write: bool = True) -> list[Path]:
+    """Write `NAME.py` and `test_NAME.py` into a folder, and return their paths.
+
+    Args:
+        name: Name of the game, in lower case.
+        folder: The folder.
+        write: Whether to write the files; otherwise, they are only checked.
+
+    Raises:
+        UserError: The name is no name for a game, or a file exists already.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in NAMES:
+        why = "a game of the package has it" if name in NAMES else "it must be lower-case letters, digits and _"
+        raise UserError(f"new-game: {name!r} cannot be the name of a new game, because {why}; choose another")
+    made = {folder / f"{name}.py": "new_game.txt", folder / f"test_{name}.py": "new_game_test.txt"}
+    for path in made:
+        if path.exists():
+            raise UserError(f"{path}: exists already; choose another name, or another --output")
+    for path, template in made.items():
+        text = (files(__package__) / template).read_text(encoding="utf-8")
+        if write:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(path, text.replace("NAME", name).replace("CLASS", name.title().replace("_", "")))
+    return [*made]

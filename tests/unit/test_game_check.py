@@ -1,0 +1,140 @@
+"""`new-game` writes a game that plays; `check-game` passes good games and names each fault of others in one line."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import selfplay
+
+from selfplay_pipeline.doctor.game_check import check_game
+from selfplay_pipeline.doctor.new_game import new_game
+from selfplay_pipeline.games import registry
+
+SUMS = Path("examples/sums.py").read_text()
+CUT = "    def start(self"
+"""Place of further members."""
+SAID = 'f"[message] {self.said[-1]}"'
+FAULTS = {
+    "state loses a field": (
+        CUT,
+        f"    def state_from_json(self, data):\n        return Numbers(numbers=(data['numbers'][0], 1))\n\n{CUT}",
+        r"states survive JSON: state 0: is {'numbers': \[8, 6\]}, but {'numbers': \[8, 1\]} after",
+    ),
+    "state drawn without rng": (
+        "rng.integers(1, self",
+        "np.random.default_rng().integers(1, self",
+        "seeds repeat states: state 0: sample_state gives another state with the same generator",
+    ),
+    "player that crashes": ("own, *heard = ", "own, *heard = 1 / 0, ", "players take their turns: ZeroDivisionError: "),
+    "no limit of turns": (
+        "    def opening(self",
+        "    def _check_turn_limit(self):\n        ...\n\n    max_errors = 99\n\n    def opening(self",
+        "limits end every episode: state 0, turn 21: the episode goes on after max_length, 20 turns",
+    ),
+    "action without a name": (
+        "decision=self.decision)",
+        "action='say')",
+        "steps say what they must: state 0, turn 1: action 'say' is not in Game.actions",
+    ),
+    "error without a name": (
+        'error_kinds = ("no_number",)',
+        "error_kinds = ()",
+        "steps say what they must: .*: error kind 'no_number' is not in Game.error_kinds",
+    ),
+    "chance in a session": (
+        SAID,
+        'f"[message] {np.random.rand()} {self.said[-1]}"',
+        "sessions repeat: state 0, turn 1: the same turns give ",
+    ),
+    "reward above 1": ("right = float(", "right = 2 * float(", "rewards and scores fit: state .*: reward 2.0 of seat "),
+    "rewards that differ": (
+        "return right, right",
+        "return right, 0.0",
+        "rewards and scores fit: .*shared_reward is Tr",
+    ),
+    "status that is no goal": ("self.end(AGREED,", "self.end('won',", "every goal is reached: status 'won' is neither"),
+    "goal out of reach": (
+        "    state = Numbers",
+        '    goals = frozenset({AGREED, "won"})\n    state = Numbers',
+        "every goal is reached: goal 'won' is reached in none of 83 episodes",
+    ),
+    "decision that is no JSON": (
+        "self.end(AGREED, self.said[-1])",
+        "self.end(AGREED, np.int64(self.said[-1]))",
+        "records are read back: ",
+    ),
+    "private view that leaks": (
+        SAID,
+        'f"[message] {self.said[-1]} {self.state.numbers[seat]}"',
+        "nothing hidden is told: state 0, turn 2: seat 0 reads '.message. 2 6', but '.message. 2 9' where only another",
+    ),
+    "solution that is no JSON": (
+        CUT,
+        f"    def solution(self, state):\n        return {{1}}\n\n{CUT}",
+        "drawings and figures: TypeError: Object of type set is not JSON serializable",
+    ),
+}
+"""Change of a line of the example, and what the one failing check says, by fault."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_named_yet(monkeypatch):
+    monkeypatch.setattr(registry, "_found", {})
+
+
+@pytest.mark.parametrize(
+    "name", ["matching", "bargaining", *(f"examples/{name}.py" for name in ("sums", "haggle", "relay", "lookup"))]
+)
+def test_the_games_of_the_package_and_the_examples_pass(name):
+    findings = check_game(registry.find(name), num_states=8)
+    assert len(findings) == 12
+    assert [finding for finding in findings if not finding.passed] == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_in_one_line(fault, tmp_path):
+    before, after, says = FAULTS[fault]
+    assert before in SUMS
+    path = tmp_path / "own.py"
+    name = f"sums{[*FAULTS].index(fault)}"  # states are kept by the name of their game
+    path.write_text(SUMS.replace(before, after, 1).replace('"sums"', f'"{name}"'))
+    failed = [finding for finding in check_game(registry.find(str(path))) if finding.passed is False]
+    lines = [f"{finding.check}: {finding.said}" for finding in failed]
+    assert any(re.match(says, line) for line in lines), lines
+    assert not any("\n" in line for line in lines)
+
+
+def test_the_command_prints_a_line_a_check_and_fails_with_exit_code_2(tmp_path):
+    (tmp_path / "own.py").write_text(SUMS.replace("right = float(", "right = 2 * float("))
+    done = selfplay("check-game", str(tmp_path / "own.py"), "--states", "4")
+    assert done.returncode == 2 and done.stdout.count("\n") == 12
+    assert sum(line.startswith("FAILED") for line in done.stdout.splitlines()) >= 1
+    assert done.stderr.startswith("selfplay: check-game: ") and done.stderr.count("\n") == 1
+
+
+def test_a_new_game_passes_its_own_test_outside_of_the_checkout(tmp_path):
+    done = selfplay("new-game", "my_game", "--output", str(tmp_path / "mine"))
+    assert done.returncode == 0 and f"next: selfplay check-game {tmp_path / 'mine' / 'my_game.py'}" in done.stderr
+    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "mine")]
+    tested = subprocess.run(test, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert tested.returncode == 0, tested.stdout
+
+
+def test_a_new_game_is_the_smallest_example_under_another_name(tmp_path):
+    game, _ = new_game("sums", tmp_path)
+    assert game.read_text() == SUMS
+
+
+@pytest.mark.parametrize("name", ["matching", "Mine", "1st", "a-b"])
+def test_what_is_no_name_of_a_new_game_is_refused_in_one_line(name, tmp_path):
+    done = selfplay("new-game", name, "--output", str(tmp_path))
+    assert done.returncode == 2 and "cannot be the name of a new game" in done.stderr and not [*tmp_path.iterdir()]
+
+
+def test_no_file_is_overwritten(tmp_path):
+    (tmp_path / "test_mine.py").write_text("mine")
+    done = selfplay("new-game", "mine", "--output", str(tmp_path))
+    assert done.returncode == 2 and "test_mine.py: exists already" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["test_mine.py"]
