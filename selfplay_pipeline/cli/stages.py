@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +30,9 @@ from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
+
+if TYPE_CHECKING:
+    from selfplay_pipeline.games.base import GameSettings
 
 app = typer.Typer()
 GETS = "Gets checkpoint/, trainer_state/, metrics.jsonl"
@@ -73,17 +76,22 @@ def generate(
     show_summary(summary, output)
     fail_if_lost(summary.failures)
     if "policy" in seats and not summary.result().agreement_rate:
-        _suggest_warm_start(output, context)
+        _suggest_warm_start(output, context, settings.game)
         return
     command = "convert" if "policy" in seats else "show"
     suggest(command, output, shared_with(context, command))
 
 
-def _suggest_warm_start(output: Path, context: typer.Context) -> None:
+def _suggest_warm_start(output: Path, context: typer.Context, settings: GameSettings) -> None:
     """Print the commands of a warm start, for a model that reached no agreement and thus has no training signal."""
+    from selfplay_pipeline.games.registry import make_game
+
     taught, game = output.with_name("teacher.jsonl"), chosen_game(context)
-    words = ["--player", "teacher", "--num-episodes", "2000", "--episodes-per-state", "1", "--output", str(taught)]
-    command = shlex.join(["generate", *words, *(["--config", game["config"]] if game else [])])
+    players = make_game(settings).players
+    player = next(iter(players), "teacher") if "teacher" not in players else "teacher"
+    words = ["--player", player, "--num-episodes", "2000", "--episodes-per-state", "1", "--output", str(taught)]
+    named = [word for name, value in game.items() for word in (f"--{name}", value)]
+    command = shlex.join(["generate", *words, *named])
     terminal.say(
         "no episode ended in agreement, so that there is nothing to compare: the model needs a warm start, on episodes "
         f"such as `{program()} {command}` plays"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,17 @@ def test_the_suggested_command_names_the_game_again(tmp_path):
     forget()
     done = selfplay(*words)
     assert done.returncode == 0 and "[message]" in done.stdout
+
+
+@pytest.mark.long
+def test_the_suggested_warm_start_names_the_game_and_a_player_that_it_has(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    policy = ("--engine", "transformers", "--num-episodes", "8", "--max-new-tokens", "1", "--game", str(GAME))
+    done = selfplay("generate", *policy, "--output", str(tmp_path / "games.jsonl"))
+    assert done.returncode == 0, done.stderr
+    (line,) = re.findall(r"such as `selfplay (generate .*?)` plays", " ".join(done.stderr.split()))
+    assert selfplay(*shlex.split(line), "--num-episodes", "8").returncode == 0
+    assert next_words(done) == ["imitate", str(tmp_path / "teacher.jsonl"), "--game", str(GAME)]
 
 
 # --- what a run keeps ---------------------------------------------------------------------------------------
