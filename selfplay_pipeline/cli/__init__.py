@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline.cli import doctor, look, loops, measure, models, slime, stages
+from selfplay_pipeline.cli import doctor, look, loops, measure, models, people, slime, stages
 from selfplay_pipeline.cli.failures import Commands
 from selfplay_pipeline.core import stopping, terminal
 from selfplay_pipeline.core.command_line import program
@@ -25,15 +25,15 @@ app = typer.Typer(
     "of parquet), [train] (GRPO with verl) and [evaluate]. [train-online] plays while it trains, on states that\n"
     "[games] writes. [imitate] trains on recorded episodes, whoever played them; [humans] writes those of people.\n"
     "[crossplay] lets checkpoints and scripted players play each other. [silence] and [listen] measure how much of a\n"
-    "reward comes from talk. [report], [show] and [questions] show runs and episodes. [new-game] and [check-game]\n"
-    "write and test a game of your own.\n\n"
+    "reward comes from talk. [play] gives you a seat. [report], [show] and [questions] show runs and episodes.\n"
+    "[new-game] and [check-game] write and test a game of your own.\n\n"
     "Every command that plays or trains takes --config; `selfplay config` prints all keys with their defaults.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for group in (doctor, stages, loops, measure, look):
+for group in (doctor, stages, people, loops, measure, look):
     app.add_typer(group.app)
 app.add_typer(models.app, name="model")
 app.add_typer(slime.app, name="slime")

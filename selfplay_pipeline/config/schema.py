@@ -66,7 +66,11 @@ class GenerateConfig(Section):
         UsedBy(
             "generate",
             "iterate",
-            instead={"train-online": "online.steps", **dict.fromkeys(MEASURING, "evaluate.num_states")},
+            instead={
+                "train-online": "online.steps",
+                "play": "--num-episodes",
+                **dict.fromkeys(MEASURING, "evaluate.num_states"),
+            },
         ),
     ] = 100
     """Number of episodes to play, rounded up to whole groups; each episode gives one row per seat of the policy."""
@@ -77,14 +81,21 @@ class GenerateConfig(Section):
             "generate",
             "iterate",
             "train-online",
-            instead={"evaluate": "--episodes", "crossplay": "--episodes", "listen": "one episode a state"},
+            instead={
+                "evaluate": "--episodes",
+                "crossplay": "--episodes",
+                "listen": "one episode a state",
+                "play": "one episode a state",
+            },
         ),
     ] = 8
     """Number of episodes per game state (GRPO's group size G); they form one group."""
     temperature: Annotated[
         float,
         Field(ge=0),
-        UsedBy("generate", "iterate", "train-online", "evaluate", "crossplay", instead={"listen": "greedy play"}),
+        UsedBy(
+            "generate", "play", "iterate", "train-online", "evaluate", "crossplay", instead={"listen": "greedy play"}
+        ),
     ] = 0.7
     """Sampling temperature; 0 plays greedily, and greedy episodes cannot be trained on."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 256
@@ -96,13 +107,27 @@ class GenerateConfig(Section):
     partner does not read them.
     """
     max_concurrency: Annotated[
-        int, Field(ge=1), UsedBy(*PLAYING, instead={"train-online": "all episodes of a step"}), FREE, OF_MACHINE
+        int,
+        Field(ge=1),
+        UsedBy(
+            "generate",
+            "iterate",
+            *MEASURING,
+            instead={"train-online": "all episodes of a step", "play": "one episode at a time"},
+        ),
+        FREE,
+        OF_MACHINE,
     ] = 256
     """Number of episodes that are played at the same time, by default 256 for each copy of the model.
 
     The server queues requests that it cannot process yet.
     """
-    max_failures: Annotated[int, Field(ge=0), FREE] = 16
+    max_failures: Annotated[
+        int,
+        Field(ge=0),
+        UsedBy("generate", "iterate", *MEASURING, "train-online", instead={"play": "the first loss ends the command"}),
+        FREE,
+    ] = 16
     """Number of episodes that may be lost to the server or the partner, after a second try at the end of the run.
 
     If more are lost, the command stops, and `iterate` does not train on the rest. The same command, given again, plays
@@ -294,7 +319,7 @@ class Config(Section):
     seed: Annotated[
         int,
         Field(ge=0),
-        UsedBy("generate", "convert", "train", "imitate", "iterate", "games", "train-online", "silence"),
+        UsedBy("generate", "play", "convert", "train", "imitate", "iterate", "games", "train-online", "silence"),
     ] = 0
     """Seed of states, scripted players, the split of the data and the trainer; a policy's sampled turns are not seeded.
 

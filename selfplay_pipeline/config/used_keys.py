@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 MEASURING = ("evaluate", "crossplay", "listen")
 """Commands that measure how well players play."""
-PLAYING = ("generate", "iterate", *MEASURING)
+PLAYING = ("generate", "play", "iterate", *MEASURING)
 """Commands that play with servers of their own."""
 TRAINING = ("train", "imitate", "iterate", "train-online")
 """Commands that train."""
 WORK: dict[str, tuple[str, ...]] = {
     "generate": ("engine", "generate"),
+    "play": ("engine", "generate"),
     "convert": ("convert", "reward"),
     "train": ("train",),
     "imitate": ("convert", "imitate", "train"),

@@ -90,7 +90,7 @@ def _steps(record: EpisodeRecord, session: Session) -> Iterator[tuple[int, TurnR
         if step.action != turn.action:
             raise ValueError(f"{where}: recorded as {turn.action}, but the replay gives {step.action}; {OTHERWISE}")
         yield number, turn, step
-    if record.outcome.status not in (session.status, Status.CONTEXT_LENGTH):
+    if record.outcome.status not in (session.status, Status.CONTEXT_LENGTH, Status.ABANDONED):
         raise ValueError(
             f"field 'outcome.status': recorded as {record.outcome.status}, but the replay gives "
             f"{session.status}; {OTHERWISE}"

@@ -37,7 +37,7 @@ STAGES = {"generate", "convert", "train"}
 
 FILES_BEGIN = {
     "report": b"<!doctype html>",
-    "humans": b'{"schema_version":2,"episode_id":"human-',
+    "humans": b'{"schema_version":2,"episode_id":"person-',
     "slime data": b'{"prompt": [{"role": ',
     "silence": b'{\n  "entries": [',
 }

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.sections import Section
 from selfplay_pipeline.core.small_files import parse_json
-from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, as_text
+from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table, as_text
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.silence import SILENCE as SILENCE_LINE
 from selfplay_pipeline.games.silence import Line, Lines, known_lines
@@ -42,6 +42,8 @@ class Status(StrEnum):
     """The next turn might have exceeded the model's context length; nothing was truncated."""
     ENGINE_FAILURE = "engine_failure"
     """The engine returned no completion after all retries. Such an episode gives no training rows."""
+    ABANDONED = "abandoned"
+    """A person left the episode before its end."""
 
 
 AGREED = "agreed"
@@ -118,6 +120,19 @@ class Opening:
 
     system: str
     observation: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Action that a seat may take now, for the help of a person.
+
+    Attributes:
+        action: One of the game's `actions`.
+        form: Text of such a turn, which a person edits: the beginning of a message, or a legal proposal.
+    """
+
+    action: str
+    form: str = ""
 
 
 @dataclass(frozen=True)
@@ -405,6 +420,17 @@ class Game(ABC):
         By default it is `TurnSession.known`, and the player's opening in a session of another kind.
         """
         return session.known(seat) if hasattr(session, "known") else session.opening(seat)
+
+    def choices(self, session: Any, seat: int) -> Sequence[Choice]:
+        """Returns the actions that a seat may take now; by default all actions of the game, without a form."""
+        return [Choice(action) for action in sorted(self.actions)]
+
+    def draw_view(self, state: State, seat: int) -> Sequence[Table]:
+        """Returns tables of what a seat sees at the beginning, made of its own view alone; by default none.
+
+        Without tables, a person reads the opening.
+        """
+        return []
 
     def check_outcome(self, state: State, outcome: Any) -> None:
         """Checks that an outcome is possible for an episode of the state that reached its goal.

@@ -38,6 +38,7 @@ from pydantic import Field, model_validator
 from selfplay_pipeline.games.base import (
     AGREED,
     MESSAGE,
+    Choice,
     Game,
     GameSettings,
     Opening,
@@ -178,6 +179,10 @@ class TaggedSession(TurnSession, Generic[Proposal]):
     def example(self) -> dict[str, Any]:
         """Returns the variables of the template `error` that show a legal proposal."""
 
+    @abstractmethod
+    def form(self) -> str:
+        """Returns a legal proposal as the text of the acting player's turn."""
+
     @property
     def seat(self) -> int:
         """Seat whose turn it is."""
@@ -190,6 +195,15 @@ class TaggedSession(TurnSession, Generic[Proposal]):
             return None
         said = sum(text.startswith(f"[{MESSAGE}]") for _seat, text in self.history)
         return ActionKind.MESSAGE if said < self.config.messages else ActionKind.PROPOSE
+
+    def choices(self) -> list[Choice]:
+        """Returns the actions that the acting player may take."""
+        if self.pending is not None:
+            kinds = [ActionKind.ACCEPT, ActionKind.REJECT]
+        else:
+            kinds = [ActionKind.MESSAGE, ActionKind.PROPOSE] if self.due is None else [self.due]
+        forms = {ActionKind.MESSAGE: "[message] ", ActionKind.PROPOSE: self.form()}
+        return [Choice(kind.value, forms.get(kind, f"[{kind}]")) for kind in kinds]
 
     def opening(self, seat: int) -> Opening:
         shown = self.shown(seat) | {
@@ -280,6 +294,9 @@ class TaggedGame(Game):
     @property
     def silence_is_bound(self) -> bool:
         return bool(self.config.protocol == "fixed")
+
+    def choices(self, session: TaggedSession[Any], seat: int) -> Sequence[Choice]:
+        return session.choices()
 
     def check_outcome(self, state: State, outcome: Any) -> None:
         """Checks an outcome, and that the protocol allows its numbers of messages and proposals; see `Game`."""

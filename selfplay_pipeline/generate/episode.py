@@ -27,6 +27,10 @@ class ContextFull(Exception):
     """The seat's next turn might not fit into the model's context."""
 
 
+class PersonLeft(Exception):
+    """The person in the seat leaves the episode."""
+
+
 class SeatedPlayer(Protocol):
     """A player in one seat of one episode: a policy, a scripted player, or a chat model behind an API."""
 
@@ -49,6 +53,7 @@ class SeatedPlayer(Protocol):
         Raises:
             ContextFull: The turn might not fit into the model's context.
             EngineError: No answer came after all retries.
+            PersonLeft: The person in the seat leaves the episode.
         """
         ...
 
@@ -79,6 +84,9 @@ class Episode:
                 reply = await self.seats[seat].act()
             except ContextFull:
                 self.session.abort(Status.CONTEXT_LENGTH)
+                return
+            except PersonLeft:
+                self.session.abort(Status.ABANDONED)
                 return
             except EngineError as error:
                 self.session.abort(Status.ENGINE_FAILURE)

@@ -10,9 +10,16 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.games.abilities import HumanEpisode, HumanEpisodes
 from selfplay_pipeline.games.base import SAME_SCORE, Game
-from selfplay_pipeline.generate.records import HUMAN, EpisodeRecord, OutcomeRecord, PolicyRecord, SeatRecord, TurnRecord
+from selfplay_pipeline.generate.records import (
+    PERSON,
+    EpisodeRecord,
+    OutcomeRecord,
+    PolicyRecord,
+    SeatRecord,
+    TurnRecord,
+)
 
-NOBODY = PolicyRecord(checkpoint=HUMAN, weights="", iteration=0, engine=HUMAN, temperature=1.0, max_new_tokens=1)
+NOBODY = PolicyRecord(checkpoint=PERSON, weights="", iteration=0, engine=PERSON, temperature=1.0, max_new_tokens=1)
 """Placeholder for the policy in records of human episodes, in which no policy holds a seat."""
 
 
@@ -72,11 +79,11 @@ def replayed(game: Game, number: int, episode: HumanEpisode) -> EpisodeRecord:
     """Returns the record of a human episode after replaying its legal actions."""
     session, turns = game.start(episode.state), list[TurnRecord]()
     for said in episode.legal:
-        turns.append(TurnRecord.of(said.seat, said.text, session.step(said.seat, said.text), HUMAN))
+        turns.append(TurnRecord.of(said.seat, said.text, session.step(said.seat, said.text), PERSON))
     return EpisodeRecord.of(
-        [SeatRecord(kind="person", name=HUMAN)] * len(game.roles),
+        [SeatRecord(kind="person", name=PERSON)] * len(game.roles),
         NOBODY,
-        episode_id=f"{HUMAN}-{number}",
+        episode_id=f"{PERSON}-{number}",
         group_index=number,
         episode=0,
         seed=0,

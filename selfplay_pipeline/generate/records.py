@@ -34,8 +34,8 @@ MAX_LINE = 1 << 26
 """Limit in bytes of one episode as JSON. An episode of two times 100,000 tokens takes about 6 MB."""
 CHAT = "chat"
 """Name of the player that is a chat model behind an API."""
-HUMAN = "human"
-"""Name of a human player, and the value of its records' fields for engine and model."""
+PERSON = "person"
+"""Name of a person as a player, and the value of its records' fields for engine and model."""
 
 Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
 
@@ -71,7 +71,7 @@ class TurnRecord(_Record):
     finish_reason: str
     """Finish reason of the engine or chat model: `stop`, or `length` if the turn was cut.
 
-    It is `scripted` or `human` for a scripted player or a person.
+    It is `scripted` or `person` for a scripted player or a person.
     """
     heard: dict[Count, str] | None = Field(default=None, exclude_if=_is_none)
     """Replacements of this message that seats heard, by seat; "" is a message without content.
@@ -253,7 +253,7 @@ class SeatRecord(_Record):
         if name in weights:
             other = policy.model_copy(update={"checkpoint": name, "weights": weights[name]})
             return cls(kind="checkpoint", name=name, policy=other)
-        kinds: dict[str, Kind] = {CHAT: "chat", HUMAN: "person"}
+        kinds: dict[str, Kind] = {CHAT: "chat", PERSON: "person"}
         return cls(kind=kinds.get(name, "script"), name=name)
 
     @property

@@ -163,7 +163,7 @@ async def _run_missing(
                 for _ in range(min(job.max_concurrency, job.num_episodes)):
                     tasks.create_task(worker(missing))
 
-        await play_all(_missing(job, done))
+        await play_all(missing_episodes(job, done))
         if lost:
             again = list(lost)
             lost.clear()
@@ -251,7 +251,8 @@ EpisodeFactory: TypeAlias = Callable[[Game, State, Sequence[Player], str, tuple[
 """Function that makes an episode with its players; its arguments are the fields of `SeatedEpisode`."""
 
 
-def _missing(job: GenerateJob, done: Container[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def missing_episodes(job: GenerateJob, done: Container[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yields state and number of each episode that is not done, in order."""
     for group in range(job.first_state, job.first_state + job.num_groups):
         for episode in range(job.episodes_per_state):
             if (group, episode) not in done:

@@ -14,7 +14,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.chat_player import ChatPartner
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.preflight import check_play
-from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord, SeatRecord
+from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, PolicyRecord, SeatRecord
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
@@ -40,8 +40,8 @@ def seats_named(config: Config, names: Sequence[str], policy: PolicyRecord) -> l
 
 
 def is_checkpoint(config: Config, name: str) -> bool:
-    """Whether a name is a checkpoint: not `policy`, `chat`, or a scripted player of the configured game."""
-    return name not in (POLICY, CHAT, *make_game(config.game).players)
+    """Whether a name is a checkpoint: not `policy`, `chat`, `person`, or a scripted player of the configured game."""
+    return name not in (POLICY, CHAT, PERSON, *make_game(config.game).players)
 
 
 def checkpoints_among(config: Config, names: Iterable[str]) -> list[str]:
@@ -66,6 +66,8 @@ def check_players(config: Config, names: Iterable[str]) -> None:
     own = make_game(config.game).players
     listed = f"scripted players of the game {config.game.name}: {', '.join(sorted(own))}"
     for name in names:
+        if name == PERSON:
+            raise UserError("person: a person plays with `selfplay play` only; name another player here")
         if not is_checkpoint(config, name):
             continue
         if "/" not in name and not Path(name).exists():

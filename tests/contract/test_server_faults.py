@@ -16,7 +16,7 @@ from selfplay_pipeline.generate.records import read_episodes
 GAMES, EPISODES = 96, 8
 CONFIG = """\
 base: tiny
-game: {{size: 3, max_score: 9, scale_max: 1, max_length: 20, prompts: compact}}
+game: {{size: 3, max_score: 9, scale_max: 1, max_length: 20, max_errors: {errors}, prompts: compact}}
 generate: {{num_episodes: {games}, episodes_per_state: {episodes}, temperature: 1.0, max_new_tokens: 48,
 max_concurrency: 4}}
 engine: {engine}
@@ -27,9 +27,9 @@ IDS = sorted(f"s0-g{group:06d}-p{episode}" for group in range(GAMES // EPISODES)
 class Run:
     """`selfplay generate` in a folder."""
 
-    def __init__(self, folder: Path, engine: str) -> None:
+    def __init__(self, folder: Path, engine: str, errors: int = 1) -> None:
         self.folder, self.games = folder, folder / "games.jsonl"
-        (folder / "config.yaml").write_text(CONFIG.format(games=GAMES, episodes=EPISODES, engine=engine))
+        (folder / "config.yaml").write_text(CONFIG.format(games=GAMES, episodes=EPISODES, engine=engine, errors=errors))
 
     def begin(self, *options: str, cwd: Path | None = None) -> Driver:
         command = ("generate", "--config", str(self.folder / "config.yaml"), "--output", str(self.games), *options)

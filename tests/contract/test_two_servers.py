@@ -58,15 +58,18 @@ def test_copies_of_the_model_draw_apart(copies):
 
 
 def test_a_server_of_several_copies_that_has_nothing_to_do_sleeps(copies):
-    """All of its processes; SGLang's own would take a whole core."""
+    """All of its processes, at the latest after what it did before; SGLang's own would take a whole core forever."""
     processes = psutil.Process(copies.child.pid).children(recursive=True)
 
     def seconds() -> float:
         return sum(sum(process.cpu_times()[:2]) for process in processes)
 
-    before = seconds()
-    time.sleep(2)
-    assert seconds() - before < 1
+    def is_idle() -> bool:
+        before = seconds()
+        time.sleep(2)
+        return seconds() - before < 1
+
+    assert any(is_idle() for _ in range(30))
 
 
 def test_an_episode_stays_at_one_copy_of_the_model_and_finds_its_prefix_there(copies):
@@ -144,9 +147,10 @@ def test_a_loop_goes_on_with_the_other_server_where_one_is_dead_at_a_reload(
 
 
 def test_all_episodes_of_two_servers_are_there_when_one_is_killed(tmp_path, sglang_server, copies):
-    run = Run(tmp_path, "{hang_timeout: 5}")
+    """So hot, turns are often illegal, so that episodes are long and of all lengths, and many always in their midst."""
+    run, hot = Run(tmp_path, "{hang_timeout: 5}", errors=5), ("--temperature", "2", "--max-new-tokens", "20")
     with RecordingProxy(sglang_server.url) as proxy:
-        driver = run.begin("--server-url", proxy.url, "--server-url", copies.url, "--max-concurrency", "48")
+        driver = run.begin("--server-url", proxy.url, "--server-url", copies.url, "--max-concurrency", "48", *hot)
         run.wait_until(lambda: run.played() >= 20, driver)
         (server,) = psutil.Process(copies.child.pid).children()
         server.kill()

@@ -23,6 +23,7 @@ READING = {"show", "doctor", "check-game", "config", "slime check"}
 """Commands that write nothing. Any other command must be among `WRITING`."""
 WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "generate": (("--player", "random", "--num-episodes", "8"), "random and random play 8 episodes"),
+    "play": ((), "person and policy play episodes until you stop, from state 0 on, to {output}"),
     "humans": ((), "134 episodes of people, "),
     "convert": (("games.jsonl",), "games.jsonl: 16 episodes, 4 groups to {output}/train.parquet (credit: episode)"),
     "convert --check": (("--check", "rows/train.parquet"), "rows/train.parquet is verified with the tokenizer of "),
@@ -134,7 +135,7 @@ def test_a_dry_run_is_refused_where_the_run_would_be(name, folder):
     else:
         maker = {"gpu": 1, "packages": {}} if name != "iterate" else {"model_type": "qwen2"}
         write_json(output / ("config.json" if name == "iterate" else "manifest.json"), maker)
-    at = output / "games.jsonl" if name == "generate" else output
+    at = output / "games.jsonl" if name in ("generate", "play") else output
     before = content(folder)
     done = dry(name, at)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr

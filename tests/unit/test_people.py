@@ -10,8 +10,7 @@ from factories import byte_chat, make_episodes, write_episodes
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.games.matching import humans
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate.people import HUMAN
-from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
+from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, read_episodes
 
 EPISODES = list(humans.human_episodes())
 
@@ -35,7 +34,7 @@ def test_all_134_are_agreed_upon_by_our_rules_with_the_recorded_rewards(records:
     for record, episode in zip(records, EPISODES, strict=True):
         assert record.outcome.status == "agreed"
         assert record.outcome.normalized_reward == pytest.approx(episode.reward, abs=1e-12)
-        assert record.players == [HUMAN, HUMAN] and not record.trajectories
+        assert record.players == [PERSON, PERSON] and not record.trajectories
         assert all(turn.error is None for turn in record.turns)
         assert {turn.seat for turn in record.turns} == {0, 1}, "both seats can be imitated"
 

@@ -149,7 +149,7 @@ def selfish(seat: int, group: int, episode: int) -> EpisodeRecord:
     )
     seated.episode.play_out()
     record = seated.record(POLICY)
-    held = [SeatRecord(kind="person", name="human"), trained(A).record]
+    held = [SeatRecord(kind="person", name="person"), trained(A).record]
     streams = [stream for stream in replay(record, SELFISH, byte_chat()) if stream.seat == seat]
     seats = {"players": None, "policy": None, "all_seats": held if seat else held[::-1], "trajectories": streams}
     return parse_episode(record.model_copy(update=seats).model_dump_json().encode())
@@ -165,7 +165,7 @@ def test_every_reader_takes_the_rewards_of_the_trained_seat_whatever_its_player_
     assert summary_of(records).mean_reward == pytest.approx(np.mean(own))
     assert [place.reward for place in scan(file).places] == own
     assert [asked.reward for record in records for asked in records_of(record, 0)] == own
-    assert read_episode(records[0]).players == (["human", A] if seat else [A, "human"])
+    assert read_episode(records[0]).players == (["person", A] if seat else [A, "person"])
     run_convert(path, tmp_path)
     rows = pq.read_table(tmp_path / "train.parquet").to_pylist()
     assert [row["reward_model"]["normalized_reward"] for row in rows] == own
@@ -280,7 +280,7 @@ SEAT = {"kind": "checkpoint", "name": B, "trained": False, "policy": POLICY.mode
         ({"seats": [SEAT | {"kind": "opponent"}, SEAT]}, "seats.0.kind"),
         ({"seats": [SEAT, SEAT | {"policy": None}]}, "seats.1.*a seat of kind 'checkpoint' has one"),
         ({"seats": [SEAT | {"kind": "script"}, SEAT]}, "seats.0.*a seat of kind 'script' has none"),
-        ({"seats": [{"kind": "person", "name": "human", "trained": True}, SEAT]}, "a person cannot be trained"),
+        ({"seats": [{"kind": "person", "name": "person", "trained": True}, SEAT]}, "a person cannot be trained"),
         ({"seats": [SEAT]}, "field 'seats': has 1"),
         ({"seats": [SEAT, SEAT]}, "field 'trajectories': one is of seat 0, .*not trained"),
     ],

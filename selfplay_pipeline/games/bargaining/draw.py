@@ -20,6 +20,11 @@ def draw_state(state: BargainingState) -> StateDrawing:
     )
 
 
+def draw_view(state: BargainingState, seat: int) -> Table:
+    """Returns a table of the items with their values to one player."""
+    return _table(state, "your values", ["value of each"], [state.values[seat]], seat)
+
+
 def draw_episode(state: BargainingState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
     """Returns tables of the agreed split (or else the last proposed one) and of the nearest best split."""
     proposals = [turn.proposal for turn in turns if turn.proposal]

@@ -16,7 +16,7 @@ from selfplay_pipeline.games.bargaining.speaking import Speaking, SpeakingTeache
 from selfplay_pipeline.games.bargaining.teacher import LESSONS, Teacher
 from selfplay_pipeline.games.bargaining.text import ErrorKind
 from selfplay_pipeline.games.base import Asking, ScriptedPlayer, Turn
-from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
+from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.silence import LineName, Rewards, in_words
 from selfplay_pipeline.games.tagged_session import TaggedGame
@@ -69,6 +69,9 @@ class BargainingGame(TaggedGame):
 
     def start(self, state: BargainingState) -> BargainingSession:
         return BargainingSession(self, state)
+
+    def draw_view(self, state: BargainingState, seat: int) -> Sequence[Table]:
+        return [draw.draw_view(state, seat)]
 
     def view(self, session: BargainingSession, seat: int) -> PlayerView:
         return player_view(session, seat)

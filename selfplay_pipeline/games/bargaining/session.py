@@ -51,3 +51,6 @@ class BargainingSession(TaggedSession[Split]):
     def _half(self) -> tuple[int, int, int]:
         book, hat, ball = (count // 2 for count in self.state.counts)
         return book, hat, ball
+
+    def form(self) -> str:
+        return format_proposal(self._half())

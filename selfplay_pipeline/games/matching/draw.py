@@ -24,6 +24,14 @@ def draw_state(state: MatchingState) -> StateDrawing:
     )
 
 
+def draw_view(state: MatchingState, seat: int) -> Table:
+    """Returns a table of the scores that one player sees; all other cells are `·`."""
+    cells = [[UNKNOWN if score is None else str(score) for score in row] for row in state.view(seat)]
+    short = short_titles(state.papers)
+    full = dict(zip(short, state.papers, strict=True))
+    return Table(title="your scores", seat=seat, columns=short, rows=list(state.reviewers), cells=cells, full=full)
+
+
 def draw_episode(state: MatchingState, turns: Sequence[Any], decision: Any, config: MatchingConfig) -> EpisodeDrawing:
     """Returns tables of the last proposal, of the nearest optimum, and of the losses of reward.
 

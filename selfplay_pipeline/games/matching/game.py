@@ -11,7 +11,7 @@ import numpy as np
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.abilities import Altered, HumanEpisode
 from selfplay_pipeline.games.base import Asking, KnownLine, ScriptedPlayer, Turn
-from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
+from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching import draw, humans, measures, states
 from selfplay_pipeline.games.matching.actions import ErrorKind
@@ -105,6 +105,9 @@ class MatchingGame(TaggedGame):
 
     def start(self, state: MatchingState) -> MatchingSession:
         return MatchingSession(self, state)
+
+    def draw_view(self, state: MatchingState, seat: int) -> Sequence[Table]:
+        return [draw.draw_view(state, seat)]
 
     def view(self, session: MatchingSession, seat: int) -> PlayerView:
         return player_view(session, seat)

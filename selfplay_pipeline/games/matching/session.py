@@ -38,3 +38,7 @@ class MatchingSession(TaggedSession[Matching]):
 
     def example(self) -> dict[str, Any]:
         return self.about(tuple((index, index) for index in range(self.state.size)))
+
+    def form(self) -> str:
+        diagonal = tuple((index, index) for index in range(self.state.size))
+        return format_proposal(diagonal, self.state.papers, self.state.reviewers)

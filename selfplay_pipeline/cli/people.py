@@ -1,0 +1,74 @@
+"""Command with which people play: play."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from selfplay_pipeline.cli.options import load, taking
+from selfplay_pipeline.cli.shared import OTHERS, DryRun, output_file, planned, suggest
+from selfplay_pipeline.core.command_line import LARGEST
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.core.stopping import run
+from selfplay_pipeline.core.terminal.progress import say_announced
+
+app = typer.Typer()
+KEYS = (
+    "model", "seed", "game.max_length", "game.mute", "engine.kind", "device", "engine.server_url",
+    "generate.temperature", "generate.max_new_tokens", "generate.thinking",
+)  # fmt: skip
+"""Configuration keys of the command."""
+
+
+@app.command(cls=taking(*KEYS))
+def play(
+    context: typer.Context,
+    player: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Who holds the seats, one name for each: person (somebody at this terminal), policy, {OTHERS} "
+            "[default: person in seat 0, policy in all others]."
+        ),
+    ] = None,
+    first_state: Annotated[int, typer.Option(min=0, max=LARGEST, help="Number of the first game state.")] = 0,
+    num_episodes: Annotated[
+        int, typer.Option(min=0, max=LARGEST, help="Episodes to play now; 0 asks after each one.")
+    ] = 0,
+    output: Annotated[
+        Path | None,
+        output_file("JSONL file; one episode a line [default: data/played/PLAYERS/selfplay_games.jsonl]."),
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Hold a seat yourself, in this terminal: you see that seat's view, talk, and see the result beside the optimum.
+
+    Type a turn and press Enter: the game checks it and shows how it reads it; Enter again sends it, and until then it
+    can be edited. Tab fills in a form of each turn that is possible now, ? shows the rules and your view, Ctrl-D leaves
+    the episode. Two people may share the terminal, which is cleared between their turns.
+
+    Each state is played once. An episode that is left is stored too, with the status `abandoned`. The same command
+    continues with the next state. `show`, `report` and `imitate` take the file.
+    """
+    settings = load(context)
+    from selfplay_pipeline.cli.show.play import TerminalScreen, check_terminal
+    from selfplay_pipeline.games.registry import make_game
+    from selfplay_pipeline.generate.play import check_play_together, default_output, play_episodes
+    from selfplay_pipeline.generate.records import PERSON, POLICY
+
+    roles = make_game(settings.game).roles
+    seats = [*map(shipped, player or [PERSON, *[POLICY] * (len(roles) - 1)])]
+    if len(seats) != len(roles):
+        raise UserError(f"--player: given {len(seats)} times, but the game has {len(roles)} seats; name each once")
+    output = output or default_output(seats)
+    if dry_run:
+        check_play_together(settings, output, first_state, seats)
+        many = f"{num_episodes} episodes" if num_episodes else "episodes until you stop"
+        planned(f"{' and '.join(seats)} play {many}, from state {first_state} on, to {output}")
+    check_terminal()
+    say_announced()
+    stored = run(play_episodes(settings, output, seats, TerminalScreen(), first_state=first_state, limit=num_episodes))
+    if stored:
+        suggest("show", output)
