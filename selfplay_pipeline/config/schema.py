@@ -285,8 +285,15 @@ class IterateConfig(Section):
 class OnlineOptions(Section):
     """Amount of play and training in online training. Sampling is in the section `generate`, the loss in `train`."""
 
+    mode: Literal["sync", "colocate_async"] = "sync"
+    """Time at which episodes are played: `sync` plays all of a step's episodes with its weights, and then trains.
+
+    `colocate_async` plays the next step's states as well, and trains as soon as one step's states are finished. The
+    other episodes are broken off, and go on after the update with the new weights, so no step waits for its longest
+    episode. Their tokens and log-probs are kept.
+    """
     steps: Annotated[int, Field(ge=1)] = 50
-    """Number of training steps; each plays new episodes with the newest weights and makes one update."""
+    """Number of training steps; each makes one update."""
     states_per_step: Annotated[int, Field(ge=1)] = 8
     """Number of states per step, each with `generate.episodes_per_state` episodes; an episode gives one row per player.
     """

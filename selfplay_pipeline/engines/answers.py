@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -164,3 +165,19 @@ def completion_of(
         prompt_tokens=meta.prompt_tokens,
         cached_tokens=meta.cached_tokens,
     )
+
+
+def partial_of(
+    answer: dict[str, Any], params: SamplingParams, prompt_tokens: int, url: str, vocabulary: int | None = None
+) -> Completion:
+    """Returns the completion in an answer as `completion_of` does, but keeps the tokens of an aborted answer.
+
+    SGLang leaves the prompt's length out of the answer if the request was waiting when it was aborted. Such an answer
+    gives no tokens.
+    """
+    done = completion_of(answer, params, prompt_tokens, url, vocabulary)
+    sampled = answer.get("output_ids") and "prompt_tokens" in answer["meta_info"]
+    if done.finish_reason is not FinishReason.ABORT or not sampled:
+        return done
+    ended = answer | {"meta_info": answer["meta_info"] | {"finish_reason": {"type": "length"}}}
+    return replace(completion_of(ended, params, prompt_tokens, url, vocabulary), finish_reason=FinishReason.ABORT)

@@ -19,6 +19,7 @@ LONGEST_ANSWER = 16 << 20
 IDLE_SECONDS = 3
 """Seconds after which an idle connection is not reused; SGLang closes it after 5 s, and a request on it would fail."""
 NO_JSON = (
+    "/abort_request",
     "/pause_generation",
     "/continue_generation",
     "/flush_cache",

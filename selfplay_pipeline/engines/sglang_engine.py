@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines.answers import completion_of
+from selfplay_pipeline.engines.answers import completion_of, partial_of
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.client import Client, Server, retrying
 from selfplay_pipeline.engines.http import LONGEST_ANSWER, RetriableError
@@ -70,6 +70,22 @@ class SGLangEngine:
             return done
 
         return await self._answer(request_of(prompt_ids, params), session, completion)
+
+    async def generate_until_aborted(
+        self, prompt_ids: Sequence[int], params: SamplingParams, *, session: str = ""
+    ) -> Completion:
+        """Sample one completion as `generate` does; after `abort` it has the tokens sampled so far, or none."""
+
+        async def completion(client: Client, answer: dict[str, Any]) -> Completion:
+            done = partial_of(answer, params, len(prompt_ids), f"{client.url}/generate", self.vocabulary)
+            await client.check(answer)
+            return done
+
+        return await self._answer(request_of(prompt_ids, params), session, completion)
+
+    async def abort(self) -> None:
+        """Abort all requests; returns before they have ended."""
+        await asyncio.gather(*(client.call("/abort_request", {"abort_all": True}) for client in self.clients))
 
     async def ask(
         self,

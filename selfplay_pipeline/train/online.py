@@ -44,6 +44,7 @@ from selfplay_pipeline.train.online_overrides import (
     held_out_path,
     online_overrides,
     verl_log,
+    versions_path,
 )
 from selfplay_pipeline.train.online_states import MONITOR_SPLIT, SCHEMA, Perspectives
 from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
@@ -112,7 +113,7 @@ async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
         keep_lines(metrics_path(config), planned)  # removes an incomplete last line, left by a killed process
         _absorb(config, read_lines(verl_log(config)))
         done = go_back_to_last_logged_save(state, metrics_path(config))
-        for path in (metrics_path(config), *config.output.glob("server_*_weights.jsonl")):
+        for path in (metrics_path(config), versions_path(config), *config.output.glob("server_*_weights.jsonl")):
             keep_lines(path, done)
         if done < planned or not exported(state, checkpoint):
             task = Task(

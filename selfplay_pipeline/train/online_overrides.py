@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from selfplay_pipeline.config.online import OnlineConfig, tokens_per_pass
 from selfplay_pipeline.core.gpus import Device
@@ -25,6 +25,19 @@ CONFIG_NAME = "matching_selfplay_online_grpo"
 CPU_ROLLOUT = "sglang_cpu"
 
 
+class InVerl(NamedTuple):
+    """Names in `verl/` for a value of `online.mode`."""
+
+    trainer: str
+    buffer: str
+
+
+TRAINERS = {
+    "sync": InVerl("online", "CountingBuffer"),
+    "colocate_async": InVerl("online_colocate_async", "AsyncBuffer"),
+}
+
+
 def config_folder() -> Path:
     """Returns the folder with verl's configuration file and the list of agent loops."""
     return Path(__file__).with_name("verl")
@@ -33,6 +46,11 @@ def config_folder() -> Path:
 def held_out_path(config: OnlineConfig) -> Path:
     """Returns the temporary file of validations' figures, one line each, which are later added to metrics.jsonl."""
     return state_dir(config) / "held_out.jsonl"
+
+
+def versions_path(config: OnlineConfig) -> Path:
+    """Returns the file with the weight versions of the rows of each step."""
+    return config.output.resolve() / "weight_versions.jsonl"
 
 
 def verl_log(config: OnlineConfig) -> Path:
@@ -81,7 +99,10 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         f"{rollout}.tensor_model_parallel_size": config.tensor_parallel,
         f"{rollout}.dtype": resolve_dtype(config, device),
         f"{rollout}.agent.agent_loop_config_path": str(config_folder() / "agent_loops.yaml"),
+        "trainer.v1.trainer_mode": TRAINERS[online.mode].trainer,
+        "trainer.v1.sampler.custom_sampler.name": TRAINERS[online.mode].buffer,
         "trainer.v1.sampler.sampler_kwargs.max_failures": config.generate.max_failures,
+        "trainer.v1.sampler.sampler_kwargs.versions_path": str(versions_path(config)),
         "trainer.v1.sampler.sampler_kwargs.held_out_path": str(held_out_path(config)),
         "trainer.total_training_steps": online.steps,
         "trainer.total_epochs": -(-online.steps // (games.rows // online.states_per_step)),
@@ -93,6 +114,8 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "trainer.max_actor_ckpt_to_keep": 2,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     }
+    if online.mode != "sync":
+        settings["data.gen_batch_size"] = 1  # so that any number of states can be started
     if device == "cuda":
         waits = "actor_rollout_ref.actor.fsdp_config"  # one GPU offloads to host memory while the server plays
         settings |= {f"{waits}.{part}_offload": config.workers == 1 for part in ("param", "optimizer")}

@@ -101,7 +101,8 @@ def handed_to_verl_online(
             reward_of=rewards.__getitem__, normalized_reward=np.mean([*rewards.values()]), num_turns=4
         )
         sides = [SimpleNamespace(**row, seat=row["extra_info"]["seat"]) for row in rows]
-        outputs = outputs_of(SimpleNamespace(trajectories=sides, outcome=outcome), {}, versions=[0], seconds=0.0)
+        record = SimpleNamespace(trajectories=sides, outcome=outcome, group_index=group)
+        outputs = outputs_of(record, {}, versions=[[0]] * len(rewards), seconds=0.0)
         about = {"uid": f"uid-{group}", "session_id": episode, "global_steps": 1}
         about |= {"extra_info": {"rules": rules.model_dump_json()}}
         asyncio.run(worker._agent_loop_postprocess(outputs, False, **about))

@@ -78,30 +78,34 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         if seated.episode.lost_to is not None:
             raise EngineError(f"episode {place[2]} of {row['state_id']} was lost") from seated.episode.lost_to
         record = seated.record(policy)
-        versions = [version for engine in engines for version in engine.versions]
         return outputs_of(
             record,
             figures_of(record, game),
-            versions=versions,
+            versions=[engine.versions for engine in engines],
             seconds=time.monotonic() - began,
             only=int(row["seat"]) if info["perspectives"] == "one" else None,
         )
 
 
 def outputs_of(
-    record: EpisodeRecord, figures: dict[str, float], *, versions: list[int], seconds: float, only: int | None = None
+    record: EpisodeRecord,
+    figures: dict[str, float],
+    *,
+    versions: list[list[int]],
+    seconds: float,
+    only: int | None = None,
 ) -> list[AgentLoopOutput]:
     """Returns an episode as verl's outputs, one for each player that took a turn.
 
     Args:
         record: The episode.
         figures: Figures that validation averages.
-        versions: Weight versions that answered requests.
+        versions: By seat, the weight versions that answered its requests.
         seconds: Duration of the episode.
         only: The one seat whose trajectory is wanted; None for all.
     """
     spoke = [side for side in record.trajectories if side.response_ids and only in (None, side.seat)]
-    return [_output(record, side, figures, versions, seconds) for side in spoke]
+    return [_output(record, side, figures, versions[side.seat], seconds) for side in spoke]
 
 
 def _output(
@@ -121,6 +125,7 @@ def _output(
             "reward_extra_info": dict(figures),
             "min_global_steps": min(versions, default=0),
             "max_global_steps": max(versions, default=0),
+            "state": record.group_index,
             "seat": side.seat,
             "reward": record.outcome.normalized_reward,
         },

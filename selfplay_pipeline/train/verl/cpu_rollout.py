@@ -7,6 +7,7 @@ transferred as a safetensors folder.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import tempfile
@@ -53,6 +54,11 @@ class CPUServer:
             )
         )
         self._steps = 0
+        self._under_way = 0
+        self._open = asyncio.Event()
+        self._open.set()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Event loop in which the episodes are played; None before the first request."""
 
     async def start(self) -> str:
         """Start the server and wait until it answers; returns its URL."""
@@ -75,15 +81,21 @@ class CPUServer:
         image_data: Any = None,
         video_data: Any = None,
     ) -> TokenOutput:
-        """Returns one completion, with the training step of the weights that gave it."""
+        """Returns a completion, or its tokens until it was aborted, and the training step of the weights."""
         check_sampling(sampling_params)
-        params = SamplingParams.of(sampling_params)
-        completion = await self._engine.generate(prompt_ids, params, session=request_id)
+        params, self.loop = SamplingParams.of(sampling_params), asyncio.get_running_loop()
+        await self._open.wait()
+        self._under_way += 1
+        try:
+            completion = await self._engine.generate_until_aborted(prompt_ids, params, session=request_id)
+        finally:
+            self._under_way -= 1
         return TokenOutput(
             token_ids=completion.token_ids,
             log_probs=completion.logprobs,
             stop_reason=completion.finish_reason.value,
             extra_fields={
+                "global_steps": self._steps,
                 "min_global_steps": self._steps,
                 "max_global_steps": self._steps,
                 "num_cached_tokens": completion.cached_tokens,
@@ -93,6 +105,19 @@ class CPUServer:
     async def set_global_steps(self, steps: int) -> None:
         """Set the training step of the current weights, for later completions."""
         self._steps = steps
+
+    async def abort_all_requests(self) -> None:
+        """Break all requests off; later ones wait until `resume_generation`.
+
+        They wait here and not in the server, because a server that is paused answers no health check.
+        """
+        self._open.clear()
+        while self._under_way:
+            await self._engine.abort()
+            await asyncio.sleep(0.1)
+
+    async def resume_generation(self) -> None:
+        self._open.set()
 
 
 class CPUReplica(RolloutReplica):  # type: ignore[misc]
@@ -117,7 +142,22 @@ class CPUReplica(RolloutReplica):  # type: ignore[misc]
         self._server_address = await server.start.remote()
         self.servers, self._server_handle = [server], server
 
-    # A CPU server keeps its memory, and no request is running when verl calls these in its synchronous mode.
+    async def abort_all_requests(self, reject_request: bool = False) -> None:
+        await self._order("abort_all_requests")
+
+    async def resume_generation(self) -> None:
+        await self._order("resume_generation")
+
+    async def _order(self, method: str) -> None:
+        """Call a method of the server where its episodes are played: in its actor, or in a thread of this process."""
+        if self.servers:
+            await asyncio.gather(*(getattr(server, method).remote() for server in self.servers))
+            return
+        here = _here[self.replica_rank]
+        if here.loop is not None:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(getattr(here, method)(), here.loop))
+
+    # A CPU server keeps its memory, and has no request under way when verl calls these.
     async def sleep(self) -> None: ...
     async def wake_up(self) -> None: ...
     async def clear_kv_cache(self) -> None: ...
@@ -125,8 +165,6 @@ class CPUReplica(RolloutReplica):  # type: ignore[misc]
     async def resume_kv_cache(self) -> None: ...
     async def start_profile(self, **kwargs: Any) -> None: ...
     async def stop_profile(self) -> None: ...
-    async def abort_all_requests(self, reject_request: bool = False) -> None: ...
-    async def resume_generation(self) -> None: ...
 
 
 class CPUAdapter(BaseRollout):  # type: ignore[misc]

@@ -9,7 +9,7 @@ from typing import Any
 
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from selfplay_pipeline.metrics.signal import Key, Scored, Signal, comparison_key, groups_of, has_signal
 
@@ -25,6 +25,8 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, poll_interval=0.1, **kwargs)
+        self.lost_in_replaced_groups = 0
+        """Number of lost episodes of the groups that verl replaced since the last batch."""
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
         """Returns verl's batch, and figures of its episodes as `selfplay/…`; held-out figures go to `held_out_path`.
@@ -43,6 +45,7 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
         figures = episode_figures_of(batch.keys, scores, list(data["extra_fields"]))
         whole = episodes * batch_size
         lost = whole - int(figures["episodes"]) - silent_episodes(batch.keys, episodes, self.failure_keys[partition_id])
+        lost, self.lost_in_replaced_groups = lost + self.lost_in_replaced_groups, 0
         if lost > options["max_failures"]:
             raise RuntimeError(f"{lost} of {whole} episodes of step {global_steps} were lost; errors stand above")
         states = {row.state for row in rows_of(batch.keys, scores)}
@@ -51,6 +54,7 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
             rows = rows_to_train(batch.keys, scores)
             if not rows:
                 raise RuntimeError(f"no group of step {global_steps} has two episodes left; errors stand above")
+            keys = batch.keys
             left_out = sorted(set(batch.keys) - {batch.keys[row] for row in rows})
             if left_out:
                 tq.kv_clear(keys=left_out, partition_id=partition_id)
@@ -60,11 +64,49 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
                 tags=[batch.tags[row] for row in rows],
             )
             figures["rows"] = float(len(rows))
+            if options.get("versions_path"):
+                extra = dict(zip(keys, data["extra_fields"], strict=True))
+                line = {"step": global_steps, "rows": [version_of(key, extra[key]) for key in batch.keys]}
+                with Path(options["versions_path"]).open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
             return batch, metrics | {f"selfplay/{name}": value for name, value in figures.items()}
         if options.get("held_out_path"):
             with Path(options["held_out_path"]).open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": global_steps, "figures": figures}) + "\n")
         return batch, metrics
+
+
+class AsyncBuffer(CountingBuffer, ReplayBufferAsync):
+    """The same for verl's asynchronous trainers, which replace a group that lost an episode by another state."""
+
+    def _evict_terminal_groups(self, global_steps: int, partition_id: str, eviction_reasons: Any) -> Any:
+        """Remove the groups that are to be replaced, and count their lost episodes.
+
+        Raises:
+            RuntimeError: More than `max_failures` episodes were lost since the last batch; verl would go on forever.
+        """
+        _, _, failed, _ = eviction_reasons
+        if failed:
+            keys = [key for key in self.partitions[partition_id] if key.split("_")[0] in failed]
+            played = {(row.state, row.episode) for row in rows_of(keys, [0.0] * len(keys))}
+            self.lost_in_replaced_groups += self.sampler_kwargs["episodes_per_state"] * len(failed) - len(played)
+            if self.lost_in_replaced_groups > self.sampler_kwargs["max_failures"]:
+                raise RuntimeError(
+                    f"{self.lost_in_replaced_groups} episodes were lost before step {global_steps}; errors stand above"
+                )
+        return super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)
+
+
+def version_of(key: str, extra: dict[str, Any]) -> dict[str, Any]:
+    """Returns the row with this key, and the steps of the oldest and of the newest weights that sampled it."""
+    (row,) = rows_of([key], [0.0])
+    return {
+        "state": extra["state"],
+        "episode": row.episode,
+        "seat": extra["seat"],
+        "oldest": extra["min_global_steps"],
+        "newest": extra["max_global_steps"],
+    }
 
 
 def rows_to_train(keys: list[str], scores: list[float]) -> list[int]:

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -48,7 +49,7 @@ from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
-from verl.workers.rollout.llm_server import LLMServerManager
+from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerManager
 
 from selfplay_pipeline.core.loopback import ADDRESS, SWITCH, held_port, keep_torch_local
 from selfplay_pipeline.core.patches import patch
@@ -469,8 +470,22 @@ class OneServer(LLMServerManager):  # type: ignore[misc]
     async def _init_global_load_balancer(self) -> None:
         """Start no load balancer, since there is at most one server."""
 
-    def get_client(self, *arguments: Any, **options: Any) -> Any:
-        return self.server_handles[0]
+    def get_client(self, client_cls: type | None = None, **options: Any) -> Any:
+        return self.server_handles[0] if client_cls is None else OneClient(self.config, self.server_handles[0])
+
+
+class OneClient(FullyAsyncLLMServerClient):  # type: ignore[misc]
+    """verl's client that continues completions that were broken off, for the one server, which is in this process."""
+
+    def __init__(self, config: Any, server: Any) -> None:
+        super().__init__(config)
+        self._server = SimpleNamespace(generate=SimpleNamespace(remote=server.generate))
+
+    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
+        return "", self._server
+
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        """Do nothing, since no load is balanced."""
 
 
 class OneReceiver(CheckpointEngineManager):  # type: ignore[misc]
