@@ -399,3 +399,9 @@ def test_a_folder_without_an_episode_that_ended_is_refused(tmp_path):
 
 def test_the_counting_teacher_asks_each_number_of_questions_as_often_and_then_stops():
     assert [CountingTeacher(most=3).chance(asked) for asked in range(5)] == [3 / 4, 2 / 3, 1 / 2, 0, 0]
+
+
+def test_a_correlation_and_its_interval_end_at_one():
+    step, values, state = simulate(0, states=30)
+    found = correlation(values, values + np.random.default_rng(1).normal(0, 0.01, len(values)), step, state)
+    assert 0.9 < found.low <= found.high <= 1

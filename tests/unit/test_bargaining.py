@@ -649,3 +649,13 @@ def test_what_is_no_games_section_is_refused_where_it_is_wrong(game, place):
     with pytest.raises(ValidationError) as error:
         Run.model_validate({"game": game})
     assert error.value.errors()[0]["loc"] == ("game", *place)
+
+
+@pytest.mark.parametrize("strange", ["1", 1.0, True])
+def test_counts_and_values_of_a_state_are_whole_numbers_and_nothing_that_looks_like_one(strange):
+    for data in (
+        {"counts": (strange, 2, 3), "values": STATE.values},
+        {"counts": STATE.counts, "values": ((strange, 0, 3), (1, 3, 1))},
+    ):
+        with pytest.raises(ValidationError, match="valid integer"):
+            BargainingState.model_validate(data)

@@ -2,6 +2,7 @@
 
 import ast
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 from factories import Habits, make_episode, make_episodes, write_episodes
@@ -147,3 +148,9 @@ def test_what_could_not_be_measured_has_no_figure_instead_of_a_zero(records):
     for record in records:
         summary.add(record.model_copy(update={"trajectories": []}))
     assert "token_entropy" not in summary.figures and summary.result().token_entropy is None
+
+
+def test_the_standard_error_is_that_of_the_means_of_the_groups():
+    summary, groups = Summary(), {0: [0.0, 0.5], 1: [1.0, 1.0], 2: [0.2]}
+    summary.rewards.update(groups)
+    assert summary.reward_error == pytest.approx(stdev(map(fmean, groups.values())) / 3**0.5)

@@ -17,7 +17,13 @@ from selfplay_pipeline.games.base import HELD_OUT, INVALID, TRAIN, Status, state
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.proposals import format_proposal
-from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching, own_view_matching
+from selfplay_pipeline.games.matching.rules import (
+    MatchingConfig,
+    MatchingState,
+    best_matching,
+    check_matching,
+    own_view_matching,
+)
 from selfplay_pipeline.games.matching.states import sample_state
 
 HUMAN_GAMES = [
@@ -316,3 +322,10 @@ def test_every_board_gives_a_state_or_is_refused_after_a_bounded_number_of_draws
     except UserError as error:
         refused = str(error)
     assert not refused or ("game.hard_factor" in refused and "\n" not in refused)
+
+
+@pytest.mark.parametrize("pairs", [[(0, 0)], [(0, 0), (0, 1)], [(0, 1), (1, 1)], [(0, 0), (1, 2)], [(0,), (1,)], 3])
+def test_pairs_that_leave_out_or_repeat_somebody_are_no_matching(pairs):
+    check_matching([(0, 1), (1, 0)], 2)
+    with pytest.raises(ValueError, match="is no matching of 2 and 2"):
+        check_matching(pairs, 2)

@@ -340,3 +340,13 @@ def test_a_disk_without_locks_is_named_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.raises(UserError, match=r"\.lock: cannot be locked \(No locks available\); use a folder on a disk"):
         locked(tmp_path / ".lock", "folder").__enter__()
+
+
+@pytest.mark.parametrize("write", [replacing, replacing_folder])
+def test_a_folder_in_place_of_a_file_is_refused_and_kept_and_a_file_in_place_of_a_folder(write, tmp_path):
+    path = tmp_path / "there"
+    path.mkdir() if write is replacing else path.write_text("mine")
+    what = "it is a folder; give a file" if write is replacing else "it is a file; give a folder"
+    with pytest.raises(UserError, match=rf"{path}: cannot be written: {what}"), write(path):
+        pass
+    assert [*tmp_path.iterdir()] == [path]
