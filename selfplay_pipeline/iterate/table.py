@@ -12,6 +12,7 @@ from selfplay_pipeline.core.command_line import program
 from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
+from selfplay_pipeline.games.registry import own_games
 from selfplay_pipeline.iterate.conclusion import conclusion
 from selfplay_pipeline.iterate.folder import RunDirectory, Stage, short
 from selfplay_pipeline.iterate.history import history_of, wordless_in_words
@@ -106,7 +107,8 @@ def show_run(run: RunDirectory) -> None:
         best = read_model(run.path / "best.json", Best, "selfplay iterate")
         where = short(run.checkpoint(best.iteration) if run.state.trained(best.iteration) else best.checkpoint)
         show.print(one_line(f"best on held-out states: iteration {best.iteration}, {where}"), soft_wrap=True)
-    command = f"{program()} report {shlex.quote(short(str(run.path)))}"
+    own = [word for name in own_games() for word in ("--game", name)]
+    command = f"{program()} {shlex.join(['report', short(str(run.path)), *own])}"
     show.print(one_line(f"to look at curves and episodes: {command}"), soft_wrap=True)
     for sentence in conclusion(history_of(run.state)):
         show.print(sentence, soft_wrap=True)

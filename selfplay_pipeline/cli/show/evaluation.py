@@ -53,7 +53,8 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
     about += f"{unknown}: {HOW_TO_KNOW}\n" if unknown and isinstance(game, WordlessPlay) else ""
     about += f"({OTHER_STATES})\n" if any(one is not None and not one.redrawn for one in words) else ""
     written = one_line(f"written to {folder / 'evaluation.json'}")
-    console.print(f"{references_in_words(evaluation.references)}\n{about}{written}", soft_wrap=True)
+    lines_known = f"{references_in_words(evaluation.references)}\n" if evaluation.references else ""
+    console.print(f"{lines_known}{about}{written}", soft_wrap=True)
 
 
 def references_in_words(references: Mapping[str, Interval]) -> str:
