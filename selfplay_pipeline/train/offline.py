@@ -8,7 +8,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Any
+
+import psutil
 
 from selfplay_pipeline.config.identity import check_same, deciding, portable
 from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
@@ -52,6 +55,8 @@ from selfplay_pipeline.train.verl_overrides import (
 )
 
 WANDB_LOGIN = "run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline to write to files alone"
+WANDB_PATIENCE = 10.0
+"""Seconds to wait for the end of the service of Weights & Biases before it is killed."""
 """Advice in messages about a missing login to Weights & Biases."""
 
 
@@ -429,8 +434,25 @@ def _check_wandb() -> None:
     except wandb.errors.Error as error:
         reason = first_line(error).rstrip(".")
     finally:
-        wandb.teardown()  # else verl's process would use this process's service
+        _end_wandb_service()
     raise UserError(f"--logger wandb: {reason}; {WANDB_LOGIN}")
+
+
+def _end_wandb_service() -> None:
+    """End the service of Weights & Biases, which verl's process would use otherwise.
+
+    `wandb.teardown` waits for its process, which sometimes never ends by itself.
+    """
+    import wandb
+
+    ending = Thread(target=wandb.teardown, daemon=True)
+    ending.start()
+    ending.join(WANDB_PATIENCE)
+    if ending.is_alive():
+        for child in psutil.Process().children():
+            if child.name().startswith("wandb"):
+                child.kill()
+        ending.join(WANDB_PATIENCE)
 
 
 def _check_initial_state(config: TrainConfig, state: Path) -> None:
