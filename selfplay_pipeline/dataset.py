@@ -13,16 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from selfplay_pipeline.convert.imitation import EPISODES
-from selfplay_pipeline.convert.replay import conversations
+from selfplay_pipeline.convert.replay import conversations, recorded_episodes
 from selfplay_pipeline.convert.rows import MESSAGES
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import filling
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.reporting import progress
-from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.evaluate.states import StateSet, key_of, references
 from selfplay_pipeline.games.base import Game, State
-from selfplay_pipeline.generate.records import EpisodeRecord, check_heard_as_said, parse_episode, read_lines
+from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 SEATS, CARD = "seats.parquet", "README.md"
@@ -150,29 +149,17 @@ def read(files: Sequence[Path], game: Game) -> Iterator[tuple[bytes, EpisodeReco
     Raises:
         UserError: A line is invalid, or an episode is of another game or configuration; or there are no episodes.
     """
-    size, done, found = 0, 0, False
-    for file in files:
-        check_regular(file, "`selfplay generate` writes this file")
-        size += file.stat().st_size
+    found = False
     with progress("reading episodes", brief=True) as shown:
-        for file in files:
-            for number, line in read_lines(file):
-                done += len(line)
-                shown(done, size, lambda: "bytes")
-                if not line.strip():
-                    continue
-                found = True
-                try:
-                    record = parse_episode(line)
-                    check_heard_as_said(record)
-                    if record.game != game.name:
-                        raise ValueError(f"field 'game': an episode of {record.game}, but the game is {game.name}")
-                    seats = conversations(record, game)
-                except ValueError as error:
-                    raise UserError(f"{file}:{number}: {error}") from None
-                for trajectory in record.trajectories:
-                    seats[trajectory.seat] = trajectory.messages
-                yield line, record, [[message.model_dump() for message in messages] for messages in seats]
+        for _, where, line, record in recorded_episodes(files, game, shown):
+            found = True
+            try:
+                seats = conversations(record, game)
+            except ValueError as error:
+                raise UserError(f"{where}: {error}") from None
+            for trajectory in record.trajectories:
+                seats[trajectory.seat] = trajectory.messages
+            yield line, record, [[message.model_dump() for message in messages] for messages in seats]
     if not found:
         raise UserError(f"{', '.join(map(str, files))}: no episodes; `selfplay generate` writes them")
 

@@ -14,23 +14,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from selfplay_pipeline.config.schema import ImitateConfig
-from selfplay_pipeline.convert.replay import replay
+from selfplay_pipeline.convert.replay import Recorded, recorded_episodes, replay
 from selfplay_pipeline.convert.rows import SCHEMA, WEIGHT, described, episode_to_rows
 from selfplay_pipeline.convert.run import STREAM_CODES
 from selfplay_pipeline.convert.selection import best_of_groups, held_out
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import replacing
-from selfplay_pipeline.core.reporting import Update, progress
+from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.records import (
     POLICY,
-    EpisodeRecord,
     PolicyRecord,
     SeatRecord,
-    check_heard_as_said,
-    named_at,
-    parse_episode,
-    read_lines,
 )
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.metrics.signal import Scored
@@ -150,7 +145,8 @@ def make_rows(
         )
     done = Imitated()
     with progress("replaying episodes", brief=True) as shown:
-        rows = [*_rows(_episodes(sources, game, shown), game, chat, choice, context_length, done)]
+        found = recorded_episodes([source.path for source in sources], game, shown)
+        rows = [*_rows(sources, found, game, chat, choice, context_length, done)]
     best = best_of_groups([_scored(row, not game.shared_reward) for row in rows], best_of_group)
     done.left_out["not among the best of its state"] += best.count(False)
     done.left_out = +done.left_out
@@ -183,7 +179,8 @@ def make_rows(
 
 
 def _rows(
-    found: Iterable[tuple[Source, str, EpisodeRecord]],
+    sources: Sequence[Source],
+    found: Iterable[Recorded],
     game: Game,
     chat: ChatTokenizer,
     choice: ImitateConfig,
@@ -194,7 +191,7 @@ def _rows(
     states: dict[str, int] = {}
     episodes: Counter[int] = Counter()
     seats = sorted(set(choice.seats)) or [*range(len(game.roles))]
-    for source, where, record in found:
+    for file, where, _, record in found:
         done.episodes += 1
         chosen = [seat for seat in seats if record.outcome.reward_of(seat) >= choice.min_reward]
         done.left_out[f"reward below {choice.min_reward:g}"] += len(seats) - len(chosen)
@@ -221,31 +218,8 @@ def _rows(
                 yield (
                     row
                     | {name: np.array(row[name], code) for name, code in STREAM_CODES.items()}
-                    | {WEIGHT: source.weight}
+                    | {WEIGHT: sources[file].weight}
                 )
-
-
-def _episodes(sources: Sequence[Source], game: Game, shown: Update) -> Iterator[tuple[Source, str, EpisodeRecord]]:
-    """Yields the episodes of all files with their source and `FILE:LINE`."""
-    size, done = sum(source.path.stat().st_size for source in sources if source.path.is_file()), 0
-    for source in sources:
-        for number, line in read_lines(source.path):
-            done += len(line)
-            shown(done, size, lambda: "bytes")
-            if not line.strip():
-                continue
-            where = f"{source.path}:{number}"
-            try:
-                record = parse_episode(line)
-                check_heard_as_said(record)
-            except ValueError as error:
-                raise UserError(f"{where}: {error}{named_at(source.path, error)}") from None
-            if record.game != game.name:
-                raise UserError(
-                    f"{where}: field 'game': an episode of {record.game}, but the configured game is {game.name}; give "
-                    "the configuration (--config) that it was played with"
-                )
-            yield source, where, record
 
 
 def _mean_weight(rows: Sequence[dict[str, Any]]) -> float:

@@ -2,16 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.reporting import Update
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import CUT, Game, Session, Status, Step
 from selfplay_pipeline.generate.control import without_control
-from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord, Trajectory, TurnRecord
+from selfplay_pipeline.generate.records import (
+    ChatMessage,
+    EpisodeRecord,
+    Trajectory,
+    TurnRecord,
+    check_heard_as_said,
+    named_at,
+    parse_episode,
+    read_lines,
+)
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
 OTHERWISE = "give the configuration (--config) that it was played with"
+
+
+class Recorded(NamedTuple):
+    """An episode as it was read.
+
+    Attributes:
+        file: Position of its file among the files.
+        where: `FILE:LINE`.
+        line: The line in the file.
+    """
+
+    file: int
+    where: str
+    line: bytes
+    record: EpisodeRecord
+
+
+def recorded_episodes(files: Sequence[Path], game: Game, shown: Update) -> Iterator[Recorded]:
+    """Yields the episodes of all files in order, whoever played them.
+
+    Args:
+        files: Files of episodes.
+        game: The game of all episodes.
+        shown: Progress in bytes.
+
+    Raises:
+        UserError: A line is invalid, or an episode is of another game or has swapped messages.
+    """
+    size, done = sum(path.stat().st_size for path in files if path.is_file()), 0
+    for file, path in enumerate(files):
+        for number, line in read_lines(path):
+            done += len(line)
+            shown(done, size, lambda: "bytes")
+            if not line.strip():
+                continue
+            where = f"{path}:{number}"
+            try:
+                record = parse_episode(line)
+                check_heard_as_said(record)
+            except ValueError as error:
+                raise UserError(f"{where}: {error}{named_at(path, error)}") from None
+            if record.game != game.name:
+                raise UserError(
+                    f"{where}: field 'game': an episode of {record.game}, but the configured game is {game.name}; "
+                    f"{OTHERWISE}"
+                )
+            yield Recorded(file, where, line, record)
 
 
 def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Trajectory]:

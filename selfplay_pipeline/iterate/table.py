@@ -107,7 +107,7 @@ def show_run(run: RunDirectory) -> None:
         best = read_model(run.path / "best.json", Best, "selfplay iterate")
         where = short(run.checkpoint(best.iteration) if run.state.trained(best.iteration) else best.checkpoint)
         show.print(one_line(f"best on held-out states: iteration {best.iteration}, {where}"), soft_wrap=True)
-    own = [word for name in own_games() for word in ("--game", name)]
+    own = [word for name in own_games()[:1] for word in ("--game", name)]
     command = f"{program()} {shlex.join(['report', short(str(run.path)), *own])}"
     show.print(one_line(f"to look at curves and episodes: {command}"), soft_wrap=True)
     for sentence in conclusion(history_of(run.state)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -445,7 +445,11 @@ def _end_wandb_service() -> None:
     """
     import wandb
 
-    ending = Thread(target=wandb.teardown, daemon=True)
+    def end() -> None:
+        with suppress(SystemExit):  # with the exit code of the service, if it was killed
+            wandb.teardown()
+
+    ending = Thread(target=end, daemon=True)
     ending.start()
     ending.join(WANDB_PATIENCE)
     if ending.is_alive():

@@ -4,11 +4,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from command import Done, selfplay
 
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.train import offline
 
 PLAY = ["generate", "iterate", "evaluate"]
 
@@ -147,3 +149,17 @@ def test_a_key_or_offline_writing_is_enough(alone, monkeypatch, source):
     done = selfplay(*TRAINING["train"], "--logger", "wandb")
     assert done.returncode == 2 and later in done.stderr, done.stderr
     assert "WANDB_SERVICE" not in os.environ, "verl's process would take it for its own"
+
+
+@pytest.mark.long
+def test_a_service_of_wandb_that_never_ends_is_ended(alone, monkeypatch):
+    import wandb
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr(offline, "WANDB_PATIENCE", 1.0)
+    others = set(psutil.Process().children())
+    wandb.setup()
+    (service,) = set(psutil.Process().children()) - others
+    service.suspend()
+    offline._end_wandb_service()
+    assert not service.is_running() and "WANDB_SERVICE" not in os.environ
