@@ -5,9 +5,9 @@ The second theorem of `games/tagged_session.py` bounds the reward of such an epi
 Each seat hears with a `Hearer`, which stands between the episode and the seat's player. The hearer's own turns, and the
 proposals and answers of the others, stay as played. In place of each message of another seat, the hearer hears
 
-- `swapped`: the message of the same player in a counterfactual episode. Its state has the hearer's view, and all else is
-  resampled (`games/abilities.py: Redraw`); a game without that ability takes another state. The hearer's own turns and
-  all proposals and answers are repeated there, so the counterfactual speaker answers them.
+- `swapped`: the message of the same player in a counterfactual episode. Its state has the hearer's view, and all else
+  is resampled (`games/abilities.py: Redraw`); a game without that ability takes another state. The hearer's own turns
+  and all proposals and answers are repeated there, so the counterfactual speaker answers them.
 - `named`: the original message, but with the facts of the resampled state about the named things
   (`games/abilities.py: KeepNamed`).
 
