@@ -240,6 +240,8 @@ class TrainConfig(PolicyTraining):
 
     The first of W such steps has 1/W of that value.
     """
+    sampled_by: Annotated[str | None, FREE] = None
+    """The model that must have sampled the rows; `model` by default."""
     any_model: Annotated[bool, FREE] = False
     """Whether to train a model that did not sample the rows.
 

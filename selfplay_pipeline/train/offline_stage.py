@@ -22,6 +22,7 @@ def training_of(
     output: Path,
     *,
     checkpoint: str | None = None,
+    sampled_by: str | None = None,
     seed: int | None = None,
     initial_trainer_state: Path | None = None,
     base_model: str | None = None,
@@ -37,6 +38,7 @@ def training_of(
         data: The parquet file to train on.
         output: The output folder of the training.
         checkpoint: The model to train; by default, the configured one.
+        sampled_by: The model that must have sampled the rows; by default, `checkpoint`.
         seed: Seed of the order of the groups and of the trainer; by default, the configured one.
         initial_trainer_state: Folder trainer_state/ of an earlier iteration to continue from.
         base_model: Base model of a LoRA adapter; by default, `checkpoint`.
@@ -54,6 +56,7 @@ def training_of(
         **config.train.model_dump() | here,
         model=checkpoint,
         data=data,
+        sampled_by=sampled_by,
         output=output,
         seed=config.seed if seed is None else seed,
         device=config.device,
