@@ -191,9 +191,9 @@ def _check_override(override: str) -> None:
     try:
         key = OverridesParser.create().parse_override(override).key_or_group
     except HydraException as error:
-        raise ValueError(f"{override!r} is no Hydra override ({str(error).splitlines()[0]})") from None
+        raise ValueError(f"{override!r} is not a Hydra override ({str(error).splitlines()[0]})") from None
     if not key:
-        raise ValueError(f"{override!r} is no Hydra override (it names no key); write KEY=VALUE")
+        raise ValueError(f"{override!r} is not a Hydra override (it names no key); write KEY=VALUE")
     if key.startswith("actor_rollout_ref.model.lora"):
         raise ValueError(f"{override!r}: give train.lora_rank, lora_alpha and lora_targets in place of verl's own keys")
 

@@ -306,7 +306,7 @@ def test_what_is_no_address_of_a_cluster_is_refused(address):
     [
         ({"train.nodes": 2}, r"train.nodes 2: this machine is one node; start a Ray cluster"),
         ({"train.dump_rows": True, "train.method": "filtered-bc"}, r"train.dump_rows: .* have no advantages"),
-        ({"train.overrides": ["trainer.total_epochs=[1"]}, r"train.overrides: .* is no Hydra override"),
+        ({"train.overrides": ["trainer.total_epochs=[1"]}, r"train.overrides: .* is not a Hydra override"),
         ({"train.lora_rank": -1}, "lora_rank"),
         ({"train.overrides": ["actor_rollout_ref.model.lora_rank=8"]}, "give train.lora_rank"),
     ],
