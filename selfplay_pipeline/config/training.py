@@ -248,6 +248,8 @@ class TrainConfig(PolicyTraining):
     The rows' log-probs then belong to another model, so that importance weights, and PPO's ratio with `old_log_probs:
     games`, mean nothing.
     """
+    plays_meanwhile: Annotated[bool, FREE] = False
+    """Whether episodes are played during the training, for which it leaves one core."""
     shares_gpu: Annotated[bool, FREE] = False
     """Whether a server needs the GPU's memory before and after the training.
 

@@ -266,6 +266,7 @@ class Loop:
             initial_trainer_state=self._earlier_state(number),
             base_model=str(self.config.model) if self.config.train.lora_rank else None,
             reference_model=str(self.config.model),
+            plays_meanwhile=self.config.iterate.ahead > 0,
             shares_gpu=self.shares_gpu,
             rate_share=self.config.iterate.rate_share(number),
         )

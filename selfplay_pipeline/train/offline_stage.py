@@ -28,6 +28,7 @@ def training_of(
     base_model: str | None = None,
     reference_model: str | None = None,
     any_model: bool = False,
+    plays_meanwhile: bool = False,
     shares_gpu: bool = False,
     rate_share: float = 1.0,
 ) -> TrainConfig:
@@ -44,6 +45,7 @@ def training_of(
         base_model: Base model of a LoRA adapter; by default, `checkpoint`.
         reference_model: Reference policy of the KL loss; by default, `checkpoint`.
         any_model: Whether to train a model that did not sample the rows.
+        plays_meanwhile: Whether episodes are played during the training.
         shares_gpu: Whether a server needs the GPU's memory before and after the training.
         rate_share: Factor of the configured learning rate.
     """
@@ -64,6 +66,7 @@ def training_of(
         base_model=base_model,
         reference_model=reference_model,
         any_model=any_model,
+        plays_meanwhile=plays_meanwhile,
         shares_gpu=shares_gpu,
     )
 
