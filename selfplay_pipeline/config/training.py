@@ -15,6 +15,7 @@ SUPERVISED = {"imitate": "a supervised loss"}
 
 
 Schedule = Literal["constant", "cosine"]
+Logger = Literal["console", "tensorboard", "wandb", "trackio", "mlflow", "swanlab", "clearml"]
 
 
 class TrainOptions(Section):
@@ -130,10 +131,7 @@ class TrainOptions(Section):
 
     Master weights are always float32.
     """
-    loggers: Annotated[list[Literal["console", "tensorboard", "wandb"]], Option("--logger"), FREE] = [
-        "console",
-        "tensorboard",
-    ]
+    loggers: Annotated[list[Logger], Option("--logger"), FREE] = ["console", "tensorboard"]
     """Loggers of each step's metrics and of the figures of `iterate`, in addition to metrics.jsonl."""
     dump_rows: Annotated[bool, UsedBy("train", "iterate"), FREE] = False
     """Write the rows that were trained on, with their log-probs and advantages, to trained_rows.jsonl.
