@@ -246,8 +246,9 @@ class Loop:
         )
 
     def _staleness(self, number: int) -> int | None:
-        """Returns the number of trainings between the weights that played an iteration and those that it trains; None
-        if episodes are always played with the newest weights.
+        """Returns the number of trainings between the weights that played an iteration and those that it trains.
+
+        It is None if episodes are always played with the newest weights.
         """
         if not self.config.iterate.ahead:
             return None
