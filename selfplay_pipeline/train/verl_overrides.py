@@ -422,7 +422,15 @@ def _ray_of_its_own(options: TrainOptions, device: Device) -> dict[str, Any]:
 
 
 def _hydra(value: Any) -> str:
-    """Returns a value in Hydra's override grammar: JSON, except for strings that need no quotes."""
-    if isinstance(value, str) and value and all(character.isalnum() or character in "_-." for character in value):
+    """Returns a value in Hydra's override grammar: JSON, except for strings that need no quotes.
+
+    Without quotes, `8` would become a number and `true` a truth value, such as in the name of a folder.
+    """
+    if (
+        isinstance(value, str)
+        and value[:1].isalpha()
+        and value.lower() not in ("true", "false", "null", "inf", "nan")
+        and all(character.isalnum() or character in "_-." for character in value)
+    ):
         return value
     return json.dumps(value)
