@@ -350,7 +350,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("seat twice", "extra_info.seat", 1, "extra_info"),
     ("episode beyond the group", "extra_info.episode", 2, "episode"),
     ("rows missing", "extra_info.group_rows", 5, "group_rows"),
-    ("high reward", "reward_model.normalized_reward", 1.01, "normalized_reward"),
+    ("high reward", "reward_model.normalized_reward", 1.01, r"normalized_reward': 1\.01, expected 0 to 1"),
     ("rewards of one episode differ", "reward_model.normalized_reward", 0.001, "normalized_reward"),
     ("another temperature", "sampling_temperature", 0.123, "sampling_temperature"),
     (
