@@ -12,7 +12,6 @@ from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import OTHERS, DryRun, output_file, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
-from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
@@ -63,30 +62,24 @@ def evaluate(
     settings = _load_for(checkpoint, context)
     checkpoint, partner = shipped(checkpoint), shipped(partner)
     from selfplay_pipeline.cli.show.evaluation import show_differences, show_evaluation
-    from selfplay_pipeline.evaluate.pairing import check_names
     from selfplay_pipeline.evaluate.run import (
-        EvaluationJob,
         check_comparable,
         check_job,
         compare_with,
         default_folder,
+        job_of,
         run_evaluate,
-        swaps_of,
     )
     from selfplay_pipeline.games.registry import make_game
 
-    game = make_game(settings.game)
-    if first_only and partner == "self":
-        raise UserError("--first-only: in self-play the player holds all seats; name a --partner")
-    check_names(settings, {checkpoint, partner} - {"self"})  # before the states are sampled, which may be slow
-    job = EvaluationJob(
-        player=checkpoint,
+    job = job_of(
+        settings,
+        checkpoint,
+        output or default_folder(checkpoint, partner, states, settings, first_only=first_only),
         partner=partner,
-        states=_states(settings, states),
+        states=_states(settings, states) if states else None,
         episodes=episodes,
-        output=output or default_folder(checkpoint, partner, states, settings, first_only=first_only),
         first_only=first_only,
-        swaps=swaps_of(game) if settings.evaluate.swap_messages else (),
     )
     if compare is not None:
         check_comparable(settings, job, compare)
@@ -94,16 +87,24 @@ def evaluate(
         check_job(settings, job)
         planned(job.plan(settings))
     evaluation = run(run_evaluate(settings, job))
-    show_evaluation(evaluation, job.output, game)
+    show_evaluation(evaluation, job.output, make_game(settings.game))
     if compare is not None:
-        show_differences(compare_with(settings, job, compare), compare, game)
+        show_differences(compare_with(settings, job, compare), compare, make_game(settings.game))
     fail_if_lost(sum(report.lost for report in evaluation.modes.values()))
 
 
 @app.command(cls=taking(*MEASURING))
 def crossplay(
     context: typer.Context,
-    players: Annotated[list[str], typer.Argument(help="Checkpoints and scripted players, two or more.")],
+    players: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[ARM=]PLAYER …",
+            help="Two or more checkpoints, run folders of `iterate` (their newest checkpoints) and scripted players. "
+            "Independent trainings of one kind get the same ARM.",
+            show_default=False,
+        ),
+    ],
     states: StatesFile = None,
     episodes: Annotated[int, typer.Option(min=1, max=LARGEST, help="Episodes of each state and pair.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for episodes and crossplay.json.")] = Path("data/crossplay"),
@@ -111,18 +112,21 @@ def crossplay(
 ) -> None:
     """Play each player in seat 0 with each player in all other seats, and print the matrix of mean rewards.
 
-    Checkpoints that reach less with each other than in self-play may have invented a private code.
+    Checkpoints that reach less with each other than in self-play may have invented a private code. For each arm, the
+    cross-seed gap is the reward of its players with themselves minus their reward with each other, and the partner gap
+    is the same with the players that have no arm.
     """
-    settings = _load_for(players[0], context)
+    arms, given = zip(*(_arm_of(player) for player in players), strict=True)
+    names = [_checkpoint_of(name) for name in given]
+    settings = _load_for(names[0], context)
     from selfplay_pipeline.cli.show.evaluation import show_crossplay
     from selfplay_pipeline.evaluate.crossplay import check_crossplay, plan_crossplay, run_crossplay
 
-    names = [*map(shipped, players)]
     check_crossplay(settings, names)  # before the states are sampled, which may be slow
     chosen = _states(settings, states)
     if dry_run:
         planned(plan_crossplay(settings, names, chosen, episodes, output))
-    result = run(run_crossplay(settings, names, chosen, episodes, output))
+    result = run(run_crossplay(settings, names, chosen, episodes, output, arms if any(arms) else ()))
     show_crossplay(result, output)
     fail_if_lost(result.lost)
 
@@ -192,6 +196,21 @@ def silence(
     lines = compute_lines(game, states, settings.seed)
     store_lines(output, game, lines)
     terminal.result(one_line(f"{', '.join(f'{name} {line}' for name, line in lines.items())}, written to {output}"))
+
+
+def _arm_of(player: str) -> tuple[str, str]:
+    """Returns the arm, which may be empty, and the player of an argument `[ARM=]PLAYER`."""
+    arm, separator, name = player.partition("=")
+    return (arm, name) if separator and not Path(player).exists() else ("", player)
+
+
+def _checkpoint_of(player: str) -> str:
+    """Returns the newest checkpoint of a run folder; any other player as it is, with packaged models found."""
+    if (Path(player) / "manifest.json").exists() and (Path(player) / "state.json").exists():
+        from selfplay_pipeline.iterate.folder import newest_checkpoint
+
+        return newest_checkpoint(Path(player))
+    return shipped(player)
 
 
 def _load_for(player: str, context: typer.Context) -> Config:

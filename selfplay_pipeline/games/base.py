@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -123,16 +123,32 @@ class Opening:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Part of a turn that a person selects, such as one item of a proposal.
+
+    Attributes:
+        options: Values of the part, as they are shown.
+    """
+
+    label: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Choice:
     """Action that a seat may take now, for the help of a person.
 
     Attributes:
         action: One of the game's `actions`.
         form: Text of such a turn, which a person edits: the beginning of a message, or a legal proposal.
+        parts: Parts to select in place of the form; empty if the turn can only be written.
+        write: Returns the text of the turn, given the number of the selected option of each part.
     """
 
     action: str
     form: str = ""
+    parts: Sequence[Part] = ()
+    write: Callable[[Sequence[int]], str] = field(default=lambda selected: "", repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -284,6 +300,8 @@ class Game(ABC):
         goals: Statuses of episodes that reached the goal.
         actions: Names of the legal actions.
         error_kinds: Kinds of illegal actions; `CUT` is always added.
+        disclosing: Actions after which the rules tell a seat something that no opening shows, or that only another
+            seat's does, such as its points for a proposal. `check-game` compares no observation of such a turn.
         players: Scripted players by name.
         figures: The game's own figures, in display order.
         lines: Names of the references (`Game.references`) that reward charts show.
@@ -296,6 +314,7 @@ class Game(ABC):
     goals: frozenset[str] = frozenset({AGREED})
     actions: frozenset[str] = frozenset({MESSAGE})
     error_kinds: Sequence[str] = ()
+    disclosing: frozenset[str] = frozenset()
     players: Mapping[str, ScriptedPlayer] = {}
     figures: Sequence[Figure] = ()
     lines: Sequence[str] = ()
