@@ -20,9 +20,11 @@ from selfplay_pipeline.core.shipped import GAMES, as_listed, shipped
 
 PACKAGE = Path("selfplay_pipeline")
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-MODELS, GPU = (PROJECT["optional-dependencies"][name] for name in ("models", "gpu"))
-NOT_HERE = {"tvm_ffi": ["apache-tvm-ffi"]}
-"""Modules that a CPU's environment lacks, and what provides them."""
+MODELS, GPU, *ADAPTERS = (
+    PROJECT["optional-dependencies"][name] for name in ("models", "gpu", "textarena", "pettingzoo")
+)
+NOT_HERE = {"tvm_ffi": ["apache-tvm-ffi"]} | {name: [name] for name in ("textarena", "nltk", "pettingzoo", "gymnasium")}
+"""Modules that an environment may lack, and what provides them."""
 
 
 def declared(*groups: list[str]) -> list[Requirement]:
@@ -46,7 +48,9 @@ def imported() -> set[str]:
 @pytest.mark.long
 def test_whatever_is_imported_is_declared():
     providers = packages_distributions()
-    names = {canonicalize_name(requirement.name) for requirement in declared(PROJECT["dependencies"], MODELS, GPU)}
+    names = {
+        canonicalize_name(requirement.name) for requirement in declared(PROJECT["dependencies"], MODELS, GPU, *ADAPTERS)
+    }
     undeclared = {
         module
         for module in imported()
@@ -62,6 +66,12 @@ def test_whatever_is_declared_is_locked_in_a_version_that_is_asked_for(lock, ext
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
     asked = {canonicalize_name(requirement.name): requirement.specifier for requirement in declared(GPU)}
     assert all(asked[name].contains(pins[name]) for name in ("sglang", "verl", "transferqueue")), "on both the same"
+
+
+def test_the_environments_of_other_libraries_are_tested_in_a_version_that_is_asked_for():
+    pins = locked("dev")
+    for requirement in declared(*ADAPTERS):
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
 
 
 def test_the_lock_for_gpus_is_the_one_that_was_installed_and_tried():
@@ -103,7 +113,7 @@ main()
 @pytest.mark.long
 def test_scripted_players_and_looking_at_what_there_is_need_no_extra(tmp_path):
     providers = packages_distributions()
-    extras = {canonicalize_name(requirement.name) for requirement in declared(MODELS, GPU)}
+    extras = {canonicalize_name(requirement.name) for requirement in declared(MODELS, GPU, *ADAPTERS)}
     modules = [name for name, given in providers.items() if extras & {canonicalize_name(one) for one in given}]
     for command in (
         "generate --config tiny --player random --player sharing --num-episodes 8 --output episodes.jsonl",
