@@ -28,14 +28,11 @@ help: ## list the targets
 setup: $(READY) ## make the environment in .venv (DEVICE=cpu or gpu)
 	@echo "Ready. Begin with $(BIN)/selfplay --help, or with 'source $(BIN)/activate' and then selfplay --help"
 
-$(READY): requirements/$(DEVICE).txt requirements/dev.txt pyproject.toml
+$(READY): requirements/$(DEVICE).txt requirements/torch.txt requirements/dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else "Python 3.11 or 3.12 is needed; set PYTHON=")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-ifeq ($(DEVICE),cpu)
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-endif
-	$(BIN)/python -m pip install --quiet --no-deps -r requirements/$(DEVICE).txt -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m selfplay_pipeline.doctor.install $(DEVICE)
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -r requirements/dev.txt --editable .
 	touch $@
 
 iterate: $(READY) ## the main job: play, convert, train, NUM_ITERATIONS times
@@ -106,7 +103,7 @@ bench: $(READY) ## measure throughput, waste and overhead; prints one line of JS
 
 $(RACE)/.ready: requirements/race.txt
 	test -x $(RACE)/bin/python || $(PYTHON) -m venv $(RACE)
-	$(RACE)/bin/python -m pip install --quiet torch==2.13.0
+	$(RACE)/bin/python -m pip install --quiet -r requirements/torch.txt
 	$(RACE)/bin/python -m pip install --quiet --no-deps -r requirements/race.txt
 	touch $@
 

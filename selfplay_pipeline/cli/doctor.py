@@ -86,6 +86,32 @@ def doctor(
         raise typer.Exit(2)
 
 
+@app.command()
+def setup(
+    what: Annotated[
+        list[str],
+        typer.Argument(help="cpu or gpu: all that plays and trains; trackio, mlflow, swanlab, clearml: a logger."),
+    ],
+    dry_run: DryRun = False,
+) -> None:
+    """Install further packages into this environment, in the versions with which everything was tested.
+
+    The lists of versions are complete, so that nothing is resolved. `--dry-run` prints the commands of pip (or of uv,
+    where there is no pip). Without `setup`, scripted players, chat models and people play.
+    """
+    import shlex
+
+    from selfplay_pipeline.doctor.install import install, install_commands
+
+    commands = install_commands(what)
+    if dry_run:
+        planned(*map(shlex.join, commands))
+    for command in commands:
+        terminal.say(one_line(shlex.join(command)))
+        install([command])
+    terminal.result(one_line(f"installed: {', '.join(what)}"))
+
+
 @app.command(name="new-game")
 def write_game(
     name: Annotated[str, typer.Argument(help="Name of the game: lower-case letters, digits and _.")],

@@ -194,7 +194,7 @@ def configuration_of(model: str) -> str | None:
     """Returns the built-in configuration made for a model, found by the model's name or path; None if there is none."""
     made_for = {named: name for name in built_in() if (named := _built_in(name).data.get("model"))}
     path = os.path.normpath(model)
-    with suppress(OSError, ValueError):  # the name is no valid path, which is reported elsewhere
+    with suppress(OSError, ValueError):  # the name is not a valid path, which is reported elsewhere
         return made_for.get(path, made_for.get(as_listed(os.path.realpath(path))))
     return None
 

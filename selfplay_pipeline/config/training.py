@@ -15,6 +15,7 @@ SUPERVISED = {"imitate": "a supervised loss"}
 
 
 Schedule = Literal["constant", "cosine"]
+Logger = Literal["console", "tensorboard", "wandb", "trackio", "mlflow", "swanlab", "clearml"]
 
 
 class TrainOptions(Section):
@@ -130,10 +131,7 @@ class TrainOptions(Section):
 
     Master weights are always float32.
     """
-    loggers: Annotated[list[Literal["console", "tensorboard", "wandb"]], Option("--logger"), FREE] = [
-        "console",
-        "tensorboard",
-    ]
+    loggers: Annotated[list[Logger], Option("--logger"), FREE] = ["console", "tensorboard"]
     """Loggers of each step's metrics and of the figures of `iterate`, in addition to metrics.jsonl."""
     dump_rows: Annotated[bool, UsedBy("train", "iterate"), FREE] = False
     """Write the rows that were trained on, with their log-probs and advantages, to trained_rows.jsonl.
@@ -191,9 +189,9 @@ def _check_override(override: str) -> None:
     try:
         key = OverridesParser.create().parse_override(override).key_or_group
     except HydraException as error:
-        raise ValueError(f"{override!r} is no Hydra override ({str(error).splitlines()[0]})") from None
+        raise ValueError(f"{override!r} is not a Hydra override ({str(error).splitlines()[0]})") from None
     if not key:
-        raise ValueError(f"{override!r} is no Hydra override (it names no key); write KEY=VALUE")
+        raise ValueError(f"{override!r} is not a Hydra override (it names no key); write KEY=VALUE")
     if key.startswith("actor_rollout_ref.model.lora"):
         raise ValueError(f"{override!r}: give train.lora_rank, lora_alpha and lora_targets in place of verl's own keys")
 

@@ -60,7 +60,7 @@ class Source(NamedTuple):
         except ValueError:
             value = 0.0
         if not 0 < value < float("inf"):
-            raise UserError(f"{text}: {weight!r} is no weight; write FILE or FILE=NUMBER, with a number above 0")
+            raise UserError(f"{text}: {weight!r} is not a weight; write FILE or FILE=NUMBER, with a number above 0")
         return cls(_episodes_at(Path(name)), value)
 
 

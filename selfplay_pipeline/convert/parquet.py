@@ -232,7 +232,7 @@ def _facts(path: Path, metadata: dict[bytes, bytes]) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise UserError(f"{path}: its metadata 'selfplay' is not JSON; convert the episodes again") from None
     if not isinstance(facts, dict):
-        raise UserError(f"{path}: its metadata 'selfplay' is no JSON object; convert the episodes again")
+        raise UserError(f"{path}: its metadata 'selfplay' is not a JSON object; convert the episodes again")
     version = facts.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise UserError(

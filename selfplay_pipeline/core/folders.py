@@ -67,7 +67,7 @@ def check_file(file: Path, command: str) -> None:
     """Checks that a file can be made at a path, or that the file there is empty or made by this command.
 
     Raises:
-        UserError: The file holds something else, such as the command's own input, or the path is no place for a file.
+        UserError: The file holds something else, such as the command's own input, or no file can have this path.
     """
     begins = FILES_BEGIN[command]
     if not file.exists():

@@ -40,7 +40,7 @@ def look_for(name: str) -> None:
         HfApi().model_info(name, timeout=PATIENCE_SECONDS)
     except RepositoryNotFoundError:
         raise UserError(
-            f"model {name}: the hub has none of this name that you may read; give a folder or a hub name"
+            f"model {name}: the hub has no model of this name, or you may not read it; give a folder or a hub name"
         ) from None
     except HfHubHTTPError:
         return  # the model exists; loading it reports the error

@@ -112,7 +112,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _refused(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _finite(text: str) -> float:

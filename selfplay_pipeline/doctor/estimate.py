@@ -131,11 +131,11 @@ def operations(sizes: ModelSizes) -> int:
 
 
 def playing(sizes: ModelSizes, play: Play, work: Work, speed: Speed, episodes: int) -> float:
-    """Returns the seconds in which so many episodes are played.
+    """Returns the seconds to play a number of episodes.
 
-    One seat of an episode speaks at a time, so that an episode is one sequence of a decoding step. A step reads all
-    weights and the keys and values of its sequences, or computes, whichever takes longer. Prompts are computed once,
-    since later turns find them in the cache.
+    One seat of an episode speaks at a time, so each episode is one sequence of a decoding step. The time of a step is
+    the longer of two: reading all weights and the keys and values of the sequences, or computing. Prompts are computed
+    once, since later turns find them in the cache.
     """
     each = -(-episodes // play.copies)
     together = min(each, -(-play.at_once // play.copies))

@@ -44,8 +44,8 @@ TEMPLATES = {
     ),
     "Mistral's way": _TURNS.format(check=_ALTERNATE, role="message.role", model="assistant"),
 }
-"""Chat templates: with a system message, and with its text in the first user message. The last one refuses messages
-whose roles do not alternate."""
+"""Chat templates by name. The model's own has a system message; Gemma's puts its text into the first user message, and
+Mistral's also refuses messages whose roles do not alternate."""
 NOISE = ("", "hello", "[message]", "[propose]", "[accept]", "[no such tag] 1", "7 <|im_end|> {{ 1 }} é 漢")
 """Texts of turns that most games refuse."""
 EPISODES = 4
@@ -282,7 +282,7 @@ class GameCheck:
                 if not 0 <= reward <= 1:
                     raise Fault(f"{where}: reward {reward} of seat {seat} is outside of 0 to 1")
             if any(outcome.rewards) and outcome.status not in self.game.goals:
-                raise Fault(f"{where}: rewards {outcome.rewards} with status {outcome.status}, which is no goal")
+                raise Fault(f"{where}: rewards {outcome.rewards} with status {outcome.status}, which is not a goal")
             if self.game.shared_reward and len({*outcome.rewards}) > 1:
                 raise Fault(f"{where}: rewards {outcome.rewards} differ, but Game.shared_reward is True")
             if not outcome.best > 0:

@@ -20,7 +20,7 @@ def new_game(name: str, folder: Path, *, write: bool = True) -> list[Path]:
         write: Whether to write the files; otherwise, they are only checked.
 
     Raises:
-        UserError: The name is no name for a game, or a file exists already.
+        UserError: The name cannot be a game's, or a file exists already.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in NAMES:
         why = "a game of the package has it" if name in NAMES else "it must be lower-case letters, digits and _"

@@ -231,9 +231,10 @@ class Client:
     async def check(self, answer: Mapping[str, Any]) -> None:
         """Raises EngineError unless an answer was sampled with the expected weights.
 
-        A program that loads weights without a version leaves the previous version in place. So a server that other
-        programs can reach is also asked, after the answer, for its model; one such request confirms all earlier
-        answers. Raises ServerGoneError if the server is gone by then, and begins to wait for it.
+        A program that loads weights without a version leaves the previous version in place. So after the answer, a
+        server that other programs can reach is also asked for its model. One such request confirms all earlier
+        answers. If the server does not answer it, the client begins to wait for the server and raises
+        ServerGoneError.
         """
         if self.weights is None:
             return

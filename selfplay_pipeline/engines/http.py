@@ -87,7 +87,7 @@ class Http:
         except aiohttp.ClientConnectionError as error:
             raise ServerGoneError(f"{url}: no connection ({type(error).__name__} {error})".replace(" )", ")")) from None
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError):  # ValueError: a name is too long
-            raise EngineError(f"{url} is no address such as http://localhost:30000") from None
+            raise EngineError(f"{url} is not an address such as http://localhost:30000") from None
         except aiohttp.ClientError as error:
             raise RetriableError(f"{url} gave no usable answer ({type(error).__name__} {error!s:.200})") from None
 

@@ -71,7 +71,7 @@ class TransformersEngine:
                 logits = output.logits[0, -1].float()
                 scaled = torch.log_softmax(logits / (params.temperature or 1.0), dim=-1)
                 if scaled.isnan().any():
-                    raise EngineError(f"{self._model.name_or_path} gives log-probs that are no numbers")
+                    raise EngineError(f"{self._model.name_or_path} gives log-probs that are not numbers")
                 if params.temperature == 0:
                     token = int(scaled.argmax())
                 else:

@@ -51,7 +51,7 @@ AGREED = "agreed"
 MESSAGE = "message"
 """Action that sends text to the other players; the name is the same in all games."""
 INVALID = "invalid"
-"""Action of a turn whose text is no legal action; the error observation gives the reason."""
+"""Action of a turn whose text is not a legal action; the error observation gives the reason."""
 SAME_SCORE = 1e-6
 """Scores and rewards that differ by less than this count as equal."""
 CUT = "cut"
@@ -361,7 +361,7 @@ class Game(ABC):
         An implementation checks everything that can be wrong in a state.
 
         Raises:
-            UserError: The data is no state; the message names the field.
+            UserError: The data is not a state; the message names the field.
         """
         try:
             return self.state.model_validate(data)
@@ -507,7 +507,7 @@ class Game(ABC):
             data: Record of the state.
 
         Raises:
-            UserError: The recorded value is no reward.
+            UserError: The recorded value is not a reward.
         """
         return None
 
@@ -564,7 +564,7 @@ def read_state(game: Game, text: str) -> State:
     """Returns a state from JSON text.
 
     Raises:
-        UserError: The text is not JSON, or the JSON is no state.
+        UserError: The text is not JSON, or the JSON is not a state.
     """
     try:
         return game.state_from_json(parse_json(text))

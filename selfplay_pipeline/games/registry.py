@@ -60,7 +60,7 @@ def find(name: str) -> type[Game]:
             games in a file; or `NAME:VALUE`, a game with a value of its `variant`.
 
     Raises:
-        UserError: No game has this name, the game cannot be imported, or the class is no game.
+        UserError: No game has this name, the game cannot be imported, or the class is not a game.
     """
     name, _ = split(name)
     file, wanted = (name, "") if name.endswith(".py") else name.rpartition(":")[::2]
@@ -104,11 +104,11 @@ def register(kind: Any, place: str = "") -> type[Game]:
         place: File or module of the class, for messages.
 
     Raises:
-        UserError: The class is no game, lacks a required member, or has the name of another game.
+        UserError: The class is not a game, lacks a required member, or has the name of another game.
     """
     if not (isclass(kind) and issubclass(kind, Game)):
         raise UserError(
-            f"{place or kind}: is no game; a game is a class derived from selfplay_pipeline.games.base.Game"
+            f"{place or kind}: is not a game; a game is a class derived from selfplay_pipeline.games.base.Game"
         )
     here = f"{place or kind.__module__}: {kind.__name__}"
     missing = ["name"] * (not isinstance(getattr(kind, "name", None), str)) + sorted(kind.__abstractmethods__)
@@ -216,7 +216,7 @@ def parse_game_config(data: Any) -> GameSettings:
     """Returns a game's configuration from JSON text or JSON data.
 
     Raises:
-        ValidationError: The data is no configuration of a game.
+        ValidationError: The data is not a game's configuration.
     """
     kind: TypeAdapter[GameSettings] = TypeAdapter(GameConfig)
     return kind.validate_json(data) if isinstance(data, str | bytes) else kind.validate_python(data)

@@ -151,7 +151,7 @@ def plain(text: str) -> str:
 
 
 def untagged(text: str) -> str:
-    """Returns the content of an action, or the whole text if it is no action."""
+    """Returns the content of an action, or the whole text if it is not an action."""
     try:
         return tagged(text)[1]
     except ParseError:

@@ -88,7 +88,7 @@ class TurnSession(ABC):
         """Take a turn: change `next` or call `end`, and return the action.
 
         Raises:
-            ParseError: The text is no legal action; nothing may have changed, unless the text ends the episode.
+            ParseError: The text is not a legal action; nothing may have changed, unless the text ends the episode.
         """
 
     def about_error(self, seat: int, error: ParseError) -> str:

@@ -55,7 +55,7 @@ class AnswerCache:
         with self._explained():
             row = self._database.execute("SELECT text, reason FROM answers WHERE key = ?", (key,)).fetchone()
             if row and not all(isinstance(value, str) for value in row):
-                raise sqlite3.DataError("an answer is no text")
+                raise sqlite3.DataError("an answer is not text")
         return Reply(row[0], row[1] == "length", row[1]) if row else None
 
     def put(self, key: str, answer: Reply) -> None:

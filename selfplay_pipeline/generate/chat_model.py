@@ -211,7 +211,7 @@ class ChatClient:
         try:
             answer = _Completion.model_validate_json(body)
         except ValidationError as error:
-            raise _Retriable(f"the answer is no chat completion: {explain(error)}") from None
+            raise _Retriable(f"the answer is not a chat completion: {explain(error)}") from None
         if answer.usage is not None:
             used(self._priced(answer.usage))
         text = answer.choices[0].message.content if answer.choices else None

@@ -67,8 +67,8 @@ def write_people(game: Game, output: Path | None) -> People:
         people.rows += len({turn.seat for turn in record.turns})
     if not lines:
         raise UserError(
-            f"no people are known to have played {game.name} on states of this configuration ({game.describe()}); "
-            "--config default has the game and the states of those who are"
+            f"there are no episodes of people in {game.name} on states of this configuration ({game.describe()}); "
+            "choose --config default, on whose states people played"
         )
     if output is not None:
         write_text(output, "".join(lines))

@@ -372,9 +372,7 @@ class EpisodeRecord(_Record):
         return sampler
 
     def seats_of(self, player: str = "") -> list[int]:
-        """Returns the seats of the named player; if there are none, the trained seats; if there are none of these
-        either, all seats.
-        """
+        """Returns the seats of the named player. Without such seats, returns the trained seats, or else all seats."""
         held = [number for number, seat in enumerate(self.seats) if seat.name == player]
         return held or self.trained_seats or [*range(len(self.seats))]
 
@@ -418,7 +416,7 @@ class EpisodeRecord(_Record):
                 "and is not trained"
             )
         if len(set(recorded)) < len(recorded):
-            raise ValueError("field 'trajectories': two are of one seat")
+            raise ValueError("field 'trajectories': two trajectories have the same seat")
         return self
 
 
@@ -471,7 +469,7 @@ def check_rules(record: EpisodeRecord) -> None:
         raise ValueError("field 'outcome.status': a lost episode is played again, and never stored; remove this line")
     elif outcome.status not in tuple(Status):
         known = ", ".join(sorted({*game.goals, *Status}))
-        raise ValueError(f"field 'outcome.status': {outcome.status!r} is none of {known}")
+        raise ValueError(f"field 'outcome.status': {outcome.status!r} is not one of {known}")
     elif outcome.normalized_reward > SAME_REWARD:
         raise ValueError(
             f"field 'outcome.normalized_reward': {outcome.normalized_reward}, but {outcome.status} gives 0"
@@ -488,7 +486,7 @@ def _check_rewards(rewards: list[float], mean: float, game: Game) -> None:
 def _check_turn(where: str, turn: TurnRecord, game: Game, state: State) -> None:
     if turn.action not in (*game.actions, INVALID):
         known = ", ".join(sorted({*game.actions, INVALID}))
-        raise ValueError(f"field '{where}.action': {turn.action!r} is none of {known}")
+        raise ValueError(f"field '{where}.action': {turn.action!r} is not one of {known}")
     if turn.error_kind is not None and turn.error_kind not in (CUT, *game.error_kinds):
         raise ValueError(f"field '{where}.error_kind': the game knows no {turn.error_kind!r}")
     if turn.proposal is not None:

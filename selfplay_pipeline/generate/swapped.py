@@ -5,15 +5,14 @@ The second theorem of `games/tagged_session.py` bounds the reward of such an epi
 Each seat hears with a `Hearer`, which stands between the episode and the seat's player. The hearer's own turns, and the
 proposals and answers of the others, stay as played. In place of each message of another seat, the hearer hears
 
-- `swapped`: the message of the same player in a counterfactual episode. There, everything hidden
-  from the hearer is resampled given its view (`games/abilities.py: Redraw`); a game without that ability takes another
-  state. The hearer's own real turns are repeated in that episode, so the counterfactual speaker answers them. So are
-  all real proposals and answers.
+- `swapped`: the message of the same player in a counterfactual episode. Its state has the hearer's view, and all else
+  is resampled (`games/abilities.py: Redraw`); a game without that ability takes another state. The hearer's own turns
+  and all proposals and answers are repeated there, so the counterfactual speaker answers them.
 - `named`: the original message, but with the facts of the resampled state about the named things
   (`games/abilities.py: KeepNamed`).
 
-If the counterfactual speaker sends no message at that point, because it proposes, or its illegal turns end the episode,
-a new counterfactual episode is drawn and played up to it, `TRIES` times in all; after that the hearer hears `NOTHING`.
+If the counterfactual speaker sends no message at that point (it proposes, or its illegal turns end the episode), a new
+counterfactual episode is played, `TRIES` in all; after that the hearer hears `NOTHING`.
 The play loop is the usual one (`Episode`), and every other seat hears a hearer's messages through its own hearer.
 """
 

@@ -1,57 +1,66 @@
-"""Logging of iterations' figures to TensorBoard and Weights & Biases, next to verl's step metrics."""
+"""Logging of iterations' figures to the loggers of verl's step metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import TracebackType
 
 from selfplay_pipeline.config.identity import flatten
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.iterate.history import Iteration
-from selfplay_pipeline.train.offline import WANDB_LOGIN
+from selfplay_pipeline.train.loggers import Write, logging_environment, tracking
 
-Write = Callable[[int, dict[str, float]], None]
-"""Function that writes the figures of an iteration, given its number."""
+NAME = "iterations"
+"""Name of the figures of iterations beside the trainings `iter_N`."""
 
 
 @dataclass
 class PipelineLog:
-    """Writer of each iteration's figures to `config.train.loggers`. A run without work does not open it."""
+    """Writer of each iteration's figures to `config.train.loggers`. A run without work does not open it.
+
+    A continued run writes all its iterations again: to a new run of a service, and to new files of TensorBoard.
+    """
 
     config: Config
     path: Path
     stack: ExitStack = field(default_factory=ExitStack)
-    writers: list[Write] | None = None
+    writer: Write | None = None
     written: set[int] = field(default_factory=set)
 
     def __enter__(self) -> PipelineLog:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.stack.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stack.__exit__(kind, error, trace)
 
     def open(self) -> None:
         """Open the loggers, unless they are open.
 
         Raises:
-            UserError: Weights & Biases refuses the run; `check_training` has checked packages and login before.
+            UserError: A logger refuses the run; `check_loggers` has checked packages and logins before.
         """
-        if self.writers is None:
-            makers = {"tensorboard": _tensorboard, "wandb": _wandb}
-            wanted = [maker for name, maker in makers.items() if name in self.config.train.loggers]
-            self.writers = [self.stack.enter_context(maker(self.config, self.path)) for maker in wanted]
+        names = [name for name in self.config.train.loggers if name != "console"]
+        if self.writer is not None or not names:
+            return
+        run = self.path.resolve()
+        for earlier in (run / "tensorboard").glob("events.out.tfevents.*"):
+            earlier.unlink()
+        environment = logging_environment(run) | {"WANDB_RUN_GROUP": run.name}
+        settings = self.config.model_dump(mode="json")
+        self.writer = self.stack.enter_context(tracking(names, f"{run.name}-{NAME}", environment, settings))
 
     def write(self, history: Sequence[Iteration]) -> None:
         """Write the iterations that this process has not written yet, if the loggers are open."""
-        for iteration in history if self.writers else ():
+        for iteration in history if self.writer else ():
             if iteration.number not in self.written:
                 self.written.add(iteration.number)
-                for writer in self.writers or ():
-                    writer(iteration.number, numbers_of(iteration))
+                assert self.writer is not None
+                self.writer(iteration.number, numbers_of(iteration))
 
 
 def numbers_of(iteration: Iteration) -> dict[str, float]:
@@ -61,33 +70,3 @@ def numbers_of(iteration: Iteration) -> dict[str, float]:
         for name, value in flatten(iteration.to_line()).items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
-
-
-@contextmanager
-def _tensorboard(config: Config, path: Path) -> Iterator[Write]:
-    from torch.utils.tensorboard import SummaryWriter
-
-    # A continued run writes all its iterations again, and hides the figures of earlier processes.
-    with SummaryWriter(str(path / "tensorboard"), purge_step=0) as writer:
-
-        def write(iteration: int, figures: dict[str, float]) -> None:
-            for name, value in figures.items():
-                writer.add_scalar(name, value, iteration)
-            writer.flush()
-
-        yield write
-
-
-@contextmanager
-def _wandb(config: Config, path: Path) -> Iterator[Write]:
-    import wandb
-
-    settings: dict[str, Any] = config.model_dump(mode="json")
-    group = path.resolve().name
-    try:
-        run = wandb.init(project="selfplay", group=group, name="iterations", dir=str(path), config=settings)
-    except wandb.errors.Error as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise UserError(f"--logger wandb: {reason}; {WANDB_LOGIN}") from None
-    with run:
-        yield lambda iteration, figures: run.log(figures, step=iteration)

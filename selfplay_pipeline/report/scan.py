@@ -118,7 +118,7 @@ def parse(line: bytes, where: str) -> EpisodeRecord:
     """Returns the episode of one line.
 
     Raises:
-        UserError: The line is no episode, or an impossible one.
+        UserError: The line is not an episode, or the episode is impossible.
     """
     try:
         return parse_episode(line)

@@ -153,7 +153,7 @@ def _check_row(row: Any) -> tuple[GameSettings, str]:
     if not state_id:
         raise UserError("field 'state_id' is missing; `selfplay slime data` writes it")
     if not isinstance(state_id, str):
-        raise UserError(f"field 'state_id' is no text but {type(state_id).__name__}; write the file again")
+        raise UserError(f"field 'state_id' is not text but {type(state_id).__name__}; write the file again")
     told = {name: metadata.get(name) for name in ("ground_truth", "optimal_score")}
     row_of_state = game_row(game, state, state_id)
     if row.get("prompt") != row_of_state["prompt"]:

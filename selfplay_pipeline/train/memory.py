@@ -30,7 +30,7 @@ LOGIT_BYTES = 20
 """Bytes of logits per vocabulary entry and token.
 
 In bfloat16, these are the logits, the scaled logits, the logits without padding, their log-softmax in float32, and the
-gradients of these. Reading verl's engine gave about 3 MB per token for a vocabulary of 151,936. In float32 the sum is
+gradients. Reading verl's engine gave about 3 MB per token for a vocabulary of 151,936. In float32 the sum is
 the same: three kinds of logits in the forward pass, then their gradients.
 """
 
@@ -82,12 +82,14 @@ def trainable(sizes: ModelSizes, setup: Setup) -> int:
 def layer_activations(sizes: ModelSizes, number: int) -> int:
     """Returns the bytes that a layer keeps of one token for its backward pass.
 
-    These are the tensors that autograd saves in a decoder layer of Qwen2's or Llama's kind, in numbers. Each of two
-    norms: its input, the normalised and the scaled output (3h). Attention: queries, its output, and that output in the
-    order of the output projection (3h), keys and values. Feed-forward part: gate, its activation, up and the product
-    (4i). In bfloat16 a norm computes in float32, so that the first of its three tensors takes 4 bytes. For Qwen2.5-7B
-    this gives 6.5 MB per token for all layers; a measurement gave 6.3 MB. A test compares the estimate with the
-    tensors that autograd saves.
+    Autograd saves these tensors in a decoder layer of Qwen2's or Llama's kind (h: hidden size, i: intermediate size):
+
+    - in each of two norms the input, the normalised and the scaled output (3h); in bfloat16 the first of them takes 4
+      bytes a number, because a norm computes in float32;
+    - in attention the queries, the output, the reordered output (3h), the keys and the values;
+    - in the feed-forward part the gate, its activation, the up projection and the product (4i).
+
+    For Qwen2.5-7B this gives 6.5 MB per token for all layers; a measurement gave 6.3 MB.
     """
     hidden = sizes.hidden
     norms = 2 * hidden * (FULL + 2 * number)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
 from typing import Any
-
-import psutil
 
 from selfplay_pipeline.config.identity import check_same, deciding, portable
 from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.core.content_hash import content_hash, file_hash
-from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.folders import TRAINING
 from selfplay_pipeline.core.gpus import Device, resolve_device
@@ -29,6 +25,7 @@ from selfplay_pipeline.generate.preflight import check_gpus
 from selfplay_pipeline.train.adapter import check_targets
 from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
+from selfplay_pipeline.train.loggers import check_loggers
 from selfplay_pipeline.train.memory_check import check_fits
 from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
 from selfplay_pipeline.train.saves import (
@@ -53,11 +50,6 @@ from selfplay_pipeline.train.verl_overrides import (
     tokens_per_pass,
     verl_overrides,
 )
-
-WANDB_LOGIN = "run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline to write to files alone"
-WANDB_PATIENCE = 10.0
-"""Seconds to wait for the end of the service of Weights & Biases before it is killed."""
-"""Advice in messages about a missing login to Weights & Biases."""
 
 
 @dataclass(frozen=True)
@@ -406,57 +398,6 @@ def check_adapter(options: TrainOptions, base: str) -> None:
     """Raises UserError unless the model has all target layers of the LoRA adapter."""
     if options.lora_rank:
         check_targets(base, options.lora_targets)
-
-
-def check_loggers(names: Iterable[str]) -> None:
-    """Raises UserError unless the loggers are installed and logged in; an offline logger needs no login."""
-    for name in names:
-        if name != "console" and find_spec(name) is None:
-            raise UserError(f"train.loggers: {name} needs the package {name}, which is not installed")
-    if "wandb" in names:
-        _check_wandb()
-
-
-def _check_wandb() -> None:
-    """Raises UserError unless Weights & Biases has an API key or writes offline.
-
-    The key is not sent anywhere. verl's process fails without a key, since it has no terminal to ask for one.
-    """
-    import wandb
-
-    if wandb.run is not None:  # `iterate` already writes to a run
-        return
-    try:
-        online = wandb.setup().settings.mode in ("online", "run", "shared")
-        if not online or wandb.login(prompt=False, verify=False):
-            return
-        reason = "no API key is there"
-    except wandb.errors.Error as error:
-        reason = first_line(error).rstrip(".")
-    finally:
-        _end_wandb_service()
-    raise UserError(f"--logger wandb: {reason}; {WANDB_LOGIN}")
-
-
-def _end_wandb_service() -> None:
-    """End the service of Weights & Biases, which verl's process would use otherwise.
-
-    `wandb.teardown` waits for its process, which sometimes never ends by itself.
-    """
-    import wandb
-
-    def end() -> None:
-        with suppress(SystemExit):  # with the exit code of the service, if it was killed
-            wandb.teardown()
-
-    ending = Thread(target=end, daemon=True)
-    ending.start()
-    ending.join(WANDB_PATIENCE)
-    if ending.is_alive():
-        for child in psutil.Process().children():
-            if child.name().startswith("wandb"):
-                child.kill()
-        ending.join(WANDB_PATIENCE)
 
 
 def _check_initial_state(config: TrainConfig, state: Path) -> None:

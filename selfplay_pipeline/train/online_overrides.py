@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from selfplay_pipeline.config.online import OnlineConfig, tokens_per_pass
 from selfplay_pipeline.core.gpus import Device
 from selfplay_pipeline.games.registry import known, place_of
+from selfplay_pipeline.train.loggers import logging_environment, name_of_run
 from selfplay_pipeline.train.verl_overrides import (
     everywhere,
     for_workers,
-    logging_environment,
     policy_settings,
     resolve_dtype,
     state_dir,
@@ -60,7 +60,7 @@ def verl_log(config: OnlineConfig) -> Path:
 
 def file_environment(config: OnlineConfig) -> dict[str, str]:
     """Returns the environment variables that name the files for metrics."""
-    return logging_environment(config) | {"VERL_FILE_LOGGER_PATH": str(verl_log(config))}
+    return logging_environment(config.output) | {"VERL_FILE_LOGGER_PATH": str(verl_log(config))}
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "trainer.v1.sampler.sampler_kwargs.held_out_path": str(held_out_path(config)),
         "trainer.total_training_steps": online.steps,
         "trainer.total_epochs": -(-online.steps // (games.rows // online.states_per_step)),
-        "trainer.experiment_name": config.output.resolve().name,
+        "trainer.experiment_name": name_of_run(config.output),
         "trainer.logger": [*config.loggers, "file"],
         "trainer.test_freq": online.validate_every or online.steps,
         "trainer.save_freq": config.save_every or online.steps,

@@ -79,9 +79,7 @@ class Process:
         return take_reason(self._folder / REASON)
 
     def passing_fault(self) -> str | None:
-        """Returns the key in `PASSING` of a transient fault in the log of the process or its children; None without
-        one.
-        """
+        """Returns the transient fault, a key of `PASSING`, that the process or a child has logged; None without one."""
         found = (text for text in PASSING for log, since in self._logs.items() if was_logged(text, log, since))
         return next(found, None)
 

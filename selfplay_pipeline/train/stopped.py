@@ -60,7 +60,9 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, pickle.UnpicklingError):
         asked = re.search(r"GLOBAL ([\w.]+)", str(error))
         return (
-            f"it asks for {asked[1]}, which may be code; it was not loaded" if asked else "it is no data of a training"
+            f"it asks for {asked[1]}, which may be code; it was not loaded"
+            if asked
+            else "it does not hold a training's data"
         )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -19,6 +19,7 @@ from selfplay_pipeline.core.gpus import Device
 from selfplay_pipeline.core.hub import config_of
 from selfplay_pipeline.core.loopback import loopback_environment
 from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
+from selfplay_pipeline.train.loggers import PROJECT, logging_environment, name_of_run
 
 PARTS = "selfplay_pipeline.train.verl"
 EXTENSION = f"{PARTS}.load_offline"
@@ -189,7 +190,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
         "actor_rollout_ref.rollout.temperature": data.temperature,
         "trainer.total_epochs": config.epochs,
         "trainer.total_training_steps": len(plan),
-        "trainer.experiment_name": config.output.resolve().name,
+        "trainer.experiment_name": name_of_run(config.output),
         "trainer.logger": list(config.loggers),
         "trainer.save_freq": config.save_every or len(plan),
         "trainer.default_local_dir": str(state_dir(config)),
@@ -204,7 +205,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
         "+selfplay.initial_trainer_state": str(config.initial_trainer_state.resolve())
         if config.initial_trainer_state
         else None,
-        **{f"+selfplay.environment.{name}": value for name, value in logging_environment(config).items()},
+        **{f"+selfplay.environment.{name}": value for name, value in logging_environment(config.output).items()},
     }
 
 
@@ -247,7 +248,7 @@ def policy_settings(options: PolicyTraining, device: Device) -> dict[str, Any]:
         "actor_rollout_ref.actor.kl_loss_coef": options.kl_coef,
         "trainer.nnodes": options.nodes,
         "trainer.n_gpus_per_node": options.gpus_per_node,
-        "trainer.project_name": "selfplay",
+        "trainer.project_name": PROJECT,
         "+ray_kwargs.ray_init.address": options.ray_address,
         "hydra.output_subdir": None,
         "hydra/job_logging": "none",
@@ -370,16 +371,6 @@ def worker_threads(workers: int, base: Mapping[str, str] = os.environ) -> int:
     return int(base.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) // workers))
 
 
-def logging_environment(config: PolicyTraining, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns the environment variables that say where one training logs its metrics."""
-    output = config.output.resolve()
-    return {
-        "TENSORBOARD_DIR": str(output / "tensorboard"),
-        "WANDB_DIR": str(output),
-        "WANDB_RUN_GROUP": base.get("WANDB_RUN_GROUP", output.parent.name),
-    }
-
-
 def everywhere(model: str) -> str:
     """Returns a model's name that is valid in any working directory: an absolute path or a hub name."""
     return str(Path(model).resolve()) if Path(model).is_dir() else model
@@ -430,7 +421,15 @@ def _ray_of_its_own(options: TrainOptions, device: Device) -> dict[str, Any]:
 
 
 def _hydra(value: Any) -> str:
-    """Returns a value in Hydra's override grammar: JSON, except for strings that need no quotes."""
-    if isinstance(value, str) and value and all(character.isalnum() or character in "_-." for character in value):
+    """Returns a value in Hydra's override grammar: JSON, except for strings that need no quotes.
+
+    Without quotes, `8` would become a number and `true` a truth value, such as in the name of a folder.
+    """
+    if (
+        isinstance(value, str)
+        and value[:1].isalpha()
+        and value.lower() not in ("true", "false", "null", "inf", "nan")
+        and all(character.isalnum() or character in "_-." for character in value)
+    ):
         return value
     return json.dumps(value)

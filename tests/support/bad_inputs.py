@@ -380,7 +380,7 @@ PARQUET = [
     Bad("rows: fields of text", BOTH, r"^train\.parquet: no column 'extra_info' of fields",
         {"train.parquet": of_text("extra_info")}),
     Bad("rows: metadata that is no JSON", BOTH, "'selfplay' is not JSON", {"train.parquet": about(b"\xff")}),
-    Bad("rows: metadata that is a list", BOTH, "'selfplay' is no JSON object", {"train.parquet": about(b"[1]")}),
+    Bad("rows: metadata that is a list", BOTH, "'selfplay' is not a JSON object", {"train.parquet": about(b"[1]")}),
     Bad("rows: future version", BOTH, "version 99 of the format", {"train.parquet": about(b'{"schema_version": 99}')}),
     Bad("rows: top_p", BOTH, "top_p=0.5", {"train.parquet": about(b'{"top_p": 0.5}')}),
     Bad("rows: of nobody", TRAIN, "does not say which model", {"train.parquet": about(b"{}")}),
@@ -395,7 +395,7 @@ DAMAGES: list[tuple[str, Spoil, str]] = [
     ("torn", cut(0.3), r":\d+: not JSON"),
     ("deep", '{"a":' * 100_000, ": not JSON: nested too deep"),
     ("integer of 10,000 digits", '{"seed": ' + "9" * 10_000 + "}", ": not JSON: Exceeds the limit"),
-    ("not a number", '{"iterations": NaN}', ": not JSON: NaN is no number"),
+    ("not a number", '{"iterations": NaN}', ": not JSON: NaN is not a number"),
     ("infinite", '{"iterations": 1e999}', ": not JSON: a number is too large"),
     ("no keys", "{}", ": field 'iterations' is missing"),
 ]  # fmt: skip

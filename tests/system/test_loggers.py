@@ -1,8 +1,11 @@
-"""Figures of iterations in TensorBoard and, through its own client, in Weights & Biases."""
+"""Figures of iterations in each logger of verl's, read back from what its own client wrote."""
 
+import json
 import os
+import sqlite3
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -54,16 +57,58 @@ def test_a_run_with_nothing_to_do_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_wandb_gets_the_same_figures(tmp_path):
-    """In a process of its own, since wandb keeps its settings for the life of a process."""
+def alone(tmp_path, logger: str, **variables: str) -> None:
+    """Log two iterations in a process of its own, since clients keep their settings for the life of a process."""
     script = (
         "import json, pathlib, sys; from test_loggers import FIRST, SECOND, log\n"
-        "with log(pathlib.Path(sys.argv[1]), 'wandb') as opened:\n"
+        "with log(pathlib.Path(sys.argv[1]), sys.argv[2]) as opened:\n"
         "    opened.open(); opened.write([FIRST, SECOND])"
     )
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    kept |= {"PYTHONPATH": str(Path(__file__).parent), "HOME": str(tmp_path), "WANDB_MODE": "offline"}
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=kept, stdin=subprocess.DEVNULL, check=True)
+    prefixes = ("WANDB_", "MLFLOW_", "SWANLAB_", "TRACKIO_", "CLEARML_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    paths = os.pathsep.join([str(Path(__file__).parent), kept.get("PYTHONPATH", "")])
+    kept |= {"PYTHONPATH": paths, "HOME": str(tmp_path), **variables}
+    command = [sys.executable, "-c", script, str(tmp_path), logger]
+    done = subprocess.run(command, env=kept, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_wandb_gets_the_same_figures(tmp_path):
+    alone(tmp_path, "wandb", WANDB_MODE="offline")
     (record,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     for name in ("held_out_reward/low", "mean_reward", "seconds/train"):
         assert f"selfplay/{name}".encode() in record.read_bytes()
+
+
+@pytest.mark.skipif(not find_spec("mlflow"), reason="`selfplay setup mlflow` installs it")
+def test_mlflow_gets_the_same_figures(tmp_path):
+    alone(tmp_path, "mlflow")
+    with sqlite3.connect(tmp_path / "mlflow.db") as store:
+        rows = store.execute("select step, value from metrics where key = 'selfplay/mean_reward'").fetchall()
+        (name,) = store.execute("select name from runs").fetchone()
+    assert rows == [(1, 0.7)] and name == f"{tmp_path.name}-iterations"
+
+
+@pytest.mark.skipif(not find_spec("trackio"), reason="`selfplay setup trackio` installs it")
+def test_trackio_gets_the_same_figures(tmp_path):
+    alone(tmp_path, "trackio", TRACKIO_DIR=str(tmp_path / "trackio"))
+    with sqlite3.connect(tmp_path / "trackio" / "selfplay.db") as store:
+        rows = store.execute("select step, metrics from metrics order by step").fetchall()
+    figures = {step: json.loads(metrics) for step, metrics in rows}
+    assert figures[1]["selfplay/mean_reward"] == 0.7 and figures[0]["selfplay/held_out_reward/value"] == 0.5
+
+
+@pytest.mark.skipif(not find_spec("swanlab"), reason="`selfplay setup swanlab` installs it")
+def test_swanlab_gets_the_same_figures(tmp_path):
+    alone(tmp_path, "swanlab", SWANLAB_MODE="offline")
+    (record,) = tmp_path.glob("swanlog/run-*/run-*.swanlab")
+    for name in ("held_out_reward/low", "mean_reward", "seconds/train"):
+        assert f"selfplay/{name}".encode() in record.read_bytes()
+
+
+@pytest.mark.skipif(not find_spec("clearml"), reason="`selfplay setup clearml` installs it")
+def test_clearml_gets_the_same_figures(tmp_path):
+    alone(tmp_path, "clearml", CLEARML_OFFLINE_MODE="1")
+    (metrics,) = tmp_path.glob(".clearml/cache/offline/offline-*/metrics.jsonl")
+    events = [event for line in metrics.read_text().splitlines() for event in json.loads(line)]
+    assert [event["value"] for event in events if event["variant"] == "mean_reward"] == [0.7]

@@ -211,7 +211,7 @@ def test_what_is_no_address_is_an_error_of_the_engine(url):
         finally:
             await http.close()
 
-    with pytest.raises(EngineError, match="is no address such as"):
+    with pytest.raises(EngineError, match="is not an address such as"):
         asyncio.run(send())
 
 

@@ -179,7 +179,7 @@ def test_files_that_no_quick_command_reads_are_refused_in_one_line(tmp_path):
     AnswerCache(tmp_path / "answers.sqlite3")
     with sqlite3.connect(tmp_path / "answers.sqlite3") as database:
         database.execute("INSERT INTO answers VALUES ('k', X'ff00', 'stop')")
-    assert "an answer is no text" in said_of(lambda: AnswerCache(tmp_path / "answers.sqlite3").get("k"))
+    assert "an answer is not text" in said_of(lambda: AnswerCache(tmp_path / "answers.sqlite3").get("k"))
     assert "/proc/self/mem: Input/output error" in said_of(lambda: list(read_episode_lines(Path("/proc/self/mem"))))
     assert "no name of a file" in said_of(lambda: read_json(Path("a\0b")))
 

@@ -108,7 +108,7 @@ DAMAGES = {
     "more layers": (said(num_hidden_layers=9, layer_types=[LAYERS] * 9), "its weights lack"),
     "heads that do not divide": (said(num_attention_heads=7), "no model can be built|has shape|cannot be read"),
     "not a number": (lambda model: written("config.json", (model / "config.json").read_text().replace("1e-06", "NaN"))(
-        model), "NaN is no number"),
+        model), "NaN is not a number"),
     "small vocabulary": (said(vocab_size=100), r"its tokenizer has ids up to 258, the model has 100"),
     "tokenizer is no JSON": (written("tokenizer.json", "{"), r"tokenizer\.json: not a tokenizer"),
     "tokenizer is empty": (written("tokenizer.json", "{}"), r"tokenizer\.json: not a tokenizer"),

@@ -113,13 +113,9 @@ def test_a_command_and_its_options_are_there(page):
         assert given <= COMMANDS[name], line
 
 
-def test_the_tables_of_options_are_true():
-    rows = re.findall(r"^\| (`-.+?) \| (.+?) \|", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
-    assert len(rows) > 15
-    for names, owners in rows:
-        for option in re.findall(r"--[a-z][\w-]*", names):
-            having = {name for name, options in COMMANDS.items() if option in options}
-            assert having and (owners.startswith("all") or set(owners.split(", ")) <= having), option
+def test_the_page_of_commands_lists_each_command():
+    page = (ROOT / "docs" / "commands.md").read_text()
+    assert [name for name in COMMANDS if f"| `selfplay {name}" not in page] == []
 
 
 @ANY_PAGE

@@ -126,7 +126,7 @@ def test_a_file_may_have_a_weight_and_an_equals_sign_in_its_name(tmp_path):
     assert Source.of(f"{tmp_path}/a=2=3") == (tmp_path / "a=2", 3.0)
     assert Source.of("lr=1/games.jsonl") == (Path("lr=1/games.jsonl"), 1)
     for text in ("f=0", "f=-1", "f=x", "f=inf", "f=nan", "f="):
-        with pytest.raises(UserError, match="is no weight"):
+        with pytest.raises(UserError, match="is not a weight"):
             Source.of(text)
 
 

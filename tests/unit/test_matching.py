@@ -327,5 +327,5 @@ def test_every_board_gives_a_state_or_is_refused_after_a_bounded_number_of_draws
 @pytest.mark.parametrize("pairs", [[(0, 0)], [(0, 0), (0, 1)], [(0, 1), (1, 1)], [(0, 0), (1, 2)], [(0,), (1,)], 3])
 def test_pairs_that_leave_out_or_repeat_somebody_are_no_matching(pairs):
     check_matching([(0, 1), (1, 0)], 2)
-    with pytest.raises(ValueError, match="is no matching of 2 and 2"):
+    with pytest.raises(ValueError, match="is not a matching of 2 and 2"):
         check_matching(pairs, 2)

@@ -94,7 +94,10 @@ def test_a_new_field_is_an_option_a_help_and_a_comment(monkeypatch, tmp_path):
         ("temperatur: 1", "'temperatur': there is no such key; `selfplay config` prints all keys"),
         ("max_concurrency: 1", "did you mean `generate.max_concurrency` or `partner.max_concurrency`?"),
         ("engine: {server_url: http://x}", "'engine.server_url': expected a list, found the text 'http://x'; write it"),
-        ("train: {loggers: [console, stone]}", "'train.loggers': expected console, tensorboard or wandb, found the"),
+        (
+            "train: {loggers: [console, stone]}",
+            "'train.loggers': expected console, tensorboard, wandb, trackio, mlflow, swanlab or clearml, found the",
+        ),
         ("generate: {num_episodes: 0}", "expected at least 1, found 0"),
         ("generate: {temperature: [1]}", "expected a number, found a list"),
         ("generate: {thinking: 7}", "expected true or false, found 7"),

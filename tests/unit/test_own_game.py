@@ -195,7 +195,7 @@ def test_two_games_of_one_name_are_refused(tmp_path):
     [
         (["silence", "--states", "2"], "silence: the game sums has no silence line; choose another game with --config"),
         (["listen", "adding", "--num-states", "2"], "listen: the game sums has no listening test"),
-        (["humans"], "no people are known to have played sums"),
+        (["humans"], "there are no episodes of people in sums"),
         (["model", "tiny"], "model tiny: the game sums has no lesson"),
     ],
 )

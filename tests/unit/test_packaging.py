@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,15 +17,18 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import GAMES, as_listed, shipped
+from selfplay_pipeline.doctor.install import LISTS, MACHINES, install_commands
+from selfplay_pipeline.train.loggers import MORE
 
 PACKAGE = Path("selfplay_pipeline")
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-MODELS, GPU, *ADAPTERS = (
-    PROJECT["optional-dependencies"][name] for name in ("models", "gpu", "textarena", "pettingzoo")
-)
-NOT_HERE = {"tvm_ffi": ["apache-tvm-ffi"]} | {name: [name] for name in ("textarena", "nltk", "pettingzoo", "gymnasium")}
-"""Modules that an environment may lack, and what provides them."""
+EXTRAS = ("models", "gpu", "loggers", "textarena", "pettingzoo")
+MODELS, GPU, CLIENTS, *ADAPTERS = (PROJECT["optional-dependencies"][name] for name in EXTRAS)
+NOT_HERE = {"tvm_ffi": ["apache-tvm-ffi"], "mlflow": ["mlflow-skinny"], "clearml": ["clearml"], "swanlab": ["swanlab"]}
+NOT_HERE |= {name: [name] for name in ("textarena", "nltk", "pettingzoo", "gymnasium")}
+"""Modules that a CPU's environment may lack, and what provides them."""
 
 
 def declared(*groups: list[str]) -> list[Requirement]:
@@ -33,8 +37,8 @@ def declared(*groups: list[str]) -> list[Requirement]:
 
 
 def locked(name: str) -> dict[str, str]:
-    """Versions by package. On a CPU torch is installed first, by the Makefile."""
-    text = Path(f"requirements/{name}.txt").read_text() + Path("Makefile").read_text() * (name == "cpu")
+    """Versions by package, in the lists of a machine or logger."""
+    text = "".join((LISTS / file).read_text() for file in MACHINES.get(name, [f"{name}.txt"]))
     return {canonicalize_name(package): version for package, version in re.findall(r"([\w.-]+)==([\w.]+)", text)}
 
 
@@ -49,7 +53,8 @@ def imported() -> set[str]:
 def test_whatever_is_imported_is_declared():
     providers = packages_distributions()
     names = {
-        canonicalize_name(requirement.name) for requirement in declared(PROJECT["dependencies"], MODELS, GPU, *ADAPTERS)
+        canonicalize_name(requirement.name)
+        for requirement in declared(PROJECT["dependencies"], MODELS, GPU, CLIENTS, *ADAPTERS)
     }
     undeclared = {
         module
@@ -72,6 +77,23 @@ def test_the_environments_of_other_libraries_are_tested_in_a_version_that_is_ask
     pins = locked("dev")
     for requirement in declared(*ADAPTERS):
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+
+
+@pytest.mark.parametrize("logger", MORE)
+def test_a_loggers_list_changes_no_package_of_a_machine(logger):
+    own = locked(logger)
+    assert {name for name in own if name.startswith(logger)} <= {client.name for client in declared(CLIENTS)}
+    assert any(name.startswith(logger) for name in own)
+    for machine in MACHINES:
+        assert {name: version for name, version in locked(machine).items() if own.get(name, version) != version} == {}
+
+
+def test_setup_says_what_it_would_install_and_refuses_what_it_does_not_know():
+    torch, rest = (shlex.join(command) for command in install_commands(["cpu", "mlflow"], "python"))
+    assert torch.startswith("python -m pip install") and torch.endswith("torch.txt") and "--no-deps" not in torch
+    assert "--no-deps" in rest and rest.endswith(f"{LISTS / 'cpu.txt'} -r {LISTS / 'mlflow.txt'}")
+    with pytest.raises(UserError, match="setup: 'tpu' is nothing to install; name some of cpu, gpu, clearml"):
+        install_commands(["tpu"])
 
 
 def test_the_lock_for_gpus_is_the_one_that_was_installed_and_tried():

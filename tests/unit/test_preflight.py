@@ -1,6 +1,7 @@
 """What the machine or the model cannot do is refused in one line before anything starts, in dry runs too."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 from command import Done, selfplay
 
 from selfplay_pipeline.config.load import load_config
-from selfplay_pipeline.train import offline
+from selfplay_pipeline.train import loggers
 
 PLAY = ["generate", "iterate", "evaluate"]
 
@@ -134,6 +135,14 @@ def test_every_command_that_trains_looks_for_the_login_first(alone, command):
     assert not [path for path in (alone / "out").glob("*") if not path.name.startswith(".")]
 
 
+@pytest.mark.parametrize("logger", loggers.MORE)
+def test_a_logger_without_its_package_is_refused_first_and_the_line_says_what_installs_it(alone, monkeypatch, logger):
+    monkeypatch.setitem(sys.modules, logger, None)
+    done = selfplay(*TRAINING["iterate"], "--output", "out", "--logger", logger)
+    why = f"selfplay: train.loggers: {logger} needs a package that is not installed; run `"
+    assert done.returncode == 2 and done.stderr.startswith(why) and f"setup {logger}`" in done.stderr, done.stderr
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("source", ["offline", "key", "netrc", "wandb offline", "damaged key"])
 def test_a_key_or_offline_writing_is_enough(alone, monkeypatch, source):
@@ -156,10 +165,10 @@ def test_a_service_of_wandb_that_never_ends_is_ended(alone, monkeypatch):
     import wandb
 
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr(offline, "WANDB_PATIENCE", 1.0)
+    monkeypatch.setattr(loggers, "WANDB_PATIENCE", 1.0)
     others = set(psutil.Process().children())
     wandb.setup()
     (service,) = set(psutil.Process().children()) - others
     service.suspend()
-    offline._end_wandb_service()
+    loggers._end_wandb_service()
     assert not service.is_running() and "WANDB_SERVICE" not in os.environ

@@ -82,7 +82,7 @@ def test_held_out_rows_are_the_states_of_evaluate_and_none_to_train_on(tmp_path)
         ("metadata.rules.max_length", 99, "field 'prompt' is not the prompt of seat 0"),
         ("metadata.optimal_score", 1, "'optimal_score' are not those"),
         ("metadata.state_id", None, "'state_id' is missing"),
-        ("metadata.state_id", [1], "field 'state_id' is no text"),
+        ("metadata.state_id", [1], "field 'state_id' is not text"),
         ("prompt", "match", "field 'prompt'"),
         ("metadata.game_state.papers", [None] * 3, "field 'papers' needs 3 different names"),
         ("metadata.game_state.scale1", 10**400, "field 'scale1' is 1000"),

@@ -30,6 +30,7 @@ from selfplay_pipeline.train.verl_overrides import (
     can_be_packed,
     environment,
     plan_for,
+    to_hydra,
     verl_overrides,
     worker_threads,
 )
@@ -306,7 +307,7 @@ def test_what_is_no_address_of_a_cluster_is_refused(address):
     [
         ({"train.nodes": 2}, r"train.nodes 2: this machine is one node; start a Ray cluster"),
         ({"train.dump_rows": True, "train.method": "filtered-bc"}, r"train.dump_rows: .* have no advantages"),
-        ({"train.overrides": ["trainer.total_epochs=[1"]}, r"train.overrides: .* is no Hydra override"),
+        ({"train.overrides": ["trainer.total_epochs=[1"]}, r"train.overrides: .* is not a Hydra override"),
         ({"train.lora_rank": -1}, "lora_rank"),
         ({"train.overrides": ["actor_rollout_ref.model.lora_rank=8"]}, "give train.lora_rank"),
     ],
@@ -347,3 +348,9 @@ def test_what_a_training_lacks_is_found_before_verl_starts(tmp_path, monkeypatch
 def test_planning_a_training_and_playing_load_neither_torch_nor_verl(module):
     code = f"import sys, selfplay_pipeline.{module}; print([m for m in ('torch', 'verl', 'ray') if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+@pytest.mark.parametrize("text", ["8", "true", "1e5", "null", "a b", "o'b", "[a]", "", "$x", "010", "data-x", "a.b"])
+def test_a_text_stays_a_text_in_verls_configuration(text):
+    (override,) = to_hydra({"+selfplay.environment.WANDB_RUN_GROUP": text})
+    assert OverridesParser.create().parse_override(override).value() == text

@@ -163,7 +163,7 @@ REASONS = [
     (RuntimeError("\n first line \nsecond"), "RuntimeError: first line"),
     (KeyError(), "KeyError"),
     (pickle.UnpicklingError("Weights only\nload unsupported GLOBAL posix.system whose"), "it asks for posix.system, "),
-    (pickle.UnpicklingError("invalid load key"), "it is no data of a training"),
+    (pickle.UnpicklingError("invalid load key"), "it does not hold a training's data"),
 ]
 
 

@@ -58,7 +58,7 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
 
 
 def references_in_words(references: Mapping[str, Interval]) -> str:
-    """Returns the reference rewards in one line, those on other states after those on the evaluated states."""
+    """Returns the reference rewards in one line: first those on the evaluated states, then those on other states."""
     said = {name: f"{name.replace('_', ' ')} {interval}" for name, interval in references.items()}
     wordless = [said.pop(name) for name in get_args(LineName) if name in said]
     elsewhere = f"; on other states of the same configuration: {', '.join(wordless)}" if wordless else ""

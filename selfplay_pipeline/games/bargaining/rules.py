@@ -194,7 +194,7 @@ def check_split(split: Any, counts: Triple) -> Split:
     except (TypeError, ValueError):
         legal = False
     if not legal:
-        raise ValueError(f"{split} is no split of {list(counts)} items")
+        raise ValueError(f"{split} is not a split of {list(counts)} items")
     return one, other
 
 

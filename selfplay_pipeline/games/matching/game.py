@@ -148,7 +148,7 @@ class MatchingGame(TaggedGame):
         if score is None:
             return None
         if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= state.best:
-            raise UserError(f"field 'proposal_reward': {score!r} is no score between 0 and {state.best}")
+            raise UserError(f"field 'proposal_reward': {score!r} is not a score between 0 and {state.best}")
         return float(score / state.best)
 
     def known_lines(self) -> dict[str, KnownLine]:

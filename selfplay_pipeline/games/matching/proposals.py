@@ -97,8 +97,8 @@ def short(title: str) -> str:
 def _goes_on(found: Sequence[re.Match[str]], pair: re.Match[str]) -> bool:
     """Whether a pair may continue the list of pairs found so far.
 
-    The pair has a reviewer and a paper, and if it is numbered, its number is its position in the list. A line end or
-    mark separates it from the previous pair at least as strongly as its own two names.
+    The pair must have a reviewer and a paper. If it is numbered, its number must be its position in the list. The gap
+    to the previous pair must be at least as strong a separator as the gap between the pair's own two names.
     """
     one, other = sorted(map(ord, pair.group("one", "other")))
     near = bool(found) and _apart(pair.string[found[-1].end("other") : pair.start("one")]) < _apart(pair["link"])

@@ -152,4 +152,4 @@ def check_matching(pairs: Any, size: int) -> None:
     except (TypeError, ValueError):
         whole = False
     if not whole:
-        raise ValueError(f"{pairs} is no matching of {size} and {size}")
+        raise ValueError(f"{pairs} is not a matching of {size} and {size}")

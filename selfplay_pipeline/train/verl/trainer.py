@@ -42,7 +42,7 @@ PASS_FIELDS = [
 ]  # fmt: skip
 """Fields of a row that a forward or backward pass reads, if present.
 
-The other fields are no tensors, and TensorDict would copy them one by one in each pass: a tenth of a step.
+The other fields are not tensors, and TensorDict would copy them one by one in each pass: a tenth of a step.
 """
 
 
