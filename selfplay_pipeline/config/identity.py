@@ -63,7 +63,7 @@ def deciding(section: Section, command: str, above: str = "", used: UsedBy | Non
     """
     found, values = dict[str, Any](), section.model_dump(mode="json")
     if isinstance(section, GameSettings):
-        found |= {f"{CONTENTS}{above}{key}": contents(file, f"{above}{key}") for key, file in section.code().items()}
+        found |= contents_of_game(section)
     for name, field in type(section).model_fields.items():
         value, mark = getattr(section, name), used_by(field) or used
         if not _decides(field, command):
@@ -84,6 +84,15 @@ def contents(file: str, key: str) -> str:
     if not Path(file).is_file():
         raise UserError(f"{file}: there is no such file; name another one with {key}")
     return file_hash(Path(file))
+
+
+def contents_of_game(game: GameSettings) -> dict[str, str]:
+    """Returns the content hashes of a user's files that decide how a game is played, by their keys in records.
+
+    Raises:
+        UserError: A file does not exist.
+    """
+    return {f"{CONTENTS}game.{key}": contents(file, f"game.{key}") for key, file in game.code().items()}
 
 
 def check_same(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

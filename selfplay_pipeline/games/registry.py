@@ -143,7 +143,7 @@ def known(name: str) -> type[Game]:
     if name in (*NAMES, *ADAPTERS) and name not in _found:
         _found[name] = import_module(f"{__package__}.{name}.game").GAME
     if not isinstance(name, str) or name not in _found:
-        names = ", ".join(dict.fromkeys([*NAMES, *ADAPTERS, *sorted(_found)]))
+        names = ", ".join([*NAMES, *sorted(_found.keys() - NAMES)])
         raise UnknownGameError(f"{name!r}, but the games are {names}; {REMEDY}")
     return _found[name]
 
@@ -188,8 +188,11 @@ def game_of(name: str, state: Any) -> Game:
 
 
 def all_games() -> tuple[Game, ...]:
-    """Returns the games that come with the package and all found games, each under its default configuration."""
-    return tuple(map(game_named, dict.fromkeys([*NAMES, *_found])))
+    """Returns the games that come with the package and all found games, each under its default configuration.
+
+    Those of `ADAPTERS` are left out: their seats and their rows' source depend on the environment.
+    """
+    return tuple(game_named(name) for name in dict.fromkeys([*NAMES, *_found]) if name not in ADAPTERS)
 
 
 def _settings(data: Any) -> Any:

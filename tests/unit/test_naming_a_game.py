@@ -62,7 +62,10 @@ def test_a_file_of_several_games_needs_a_name(tmp_path):
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ("name: chess", "key 'game.name': there is no game 'chess'; give one of matching, bargaining, or the file"),
+        (
+            "name: chess",
+            "key 'game.name': there is no game 'chess'; give one of matching, bargaining, pettingzoo, text",
+        ),
         ("name: own.py", "key 'game.name': 'own.py' is a file; name it with the key `path`"),
         (f"path: {GAME}\n  name: chess", "key 'game.path': .*sums.py: defines no game 'chess', but sums"),
     ],
