@@ -1,15 +1,13 @@
-"""Teach a language model to cooperate in dialogue by playing against itself: the stages as Python functions.
+"""Teach a language model to cooperate in dialogue by playing against itself.
 
-They are the functions that the commands call. They print nothing: lines go to the logger `selfplay_pipeline`, bars to
-the reporter that a program installs (`core.reporting`).
+    import selfplay_pipeline as sp
 
-    import asyncio
-    from pathlib import Path
-    from selfplay_pipeline import convert_episodes, generate_episodes, load_config
+    config = sp.load_config("tiny", {"generate.num_episodes": 64})
+    played = sp.play_episodes(config, "data/mine/games.jsonl", ["sharing"])
+    frame = sp.episodes_frame("data/mine/games.jsonl")
 
-    config, games = load_config("tiny", {"generate.num_episodes": 64}), Path("data/mine/games.jsonl")
-    played = asyncio.run(generate_episodes(config, games))
-    rows = convert_episodes(config, games, games.parent)
+`docs/python.md` lists all names and says which stay. Nothing is printed: lines go to the logger `selfplay_pipeline`,
+bars to the reporter that a program installs (`core.reporting`).
 """
 
 import sys
@@ -32,6 +30,9 @@ if TYPE_CHECKING:
     from selfplay_pipeline.generate.records import read_episodes as read_episodes
     from selfplay_pipeline.generate.stage import generate_episodes as generate_episodes
     from selfplay_pipeline.iterate.loop import run_iterate as run_iterate
+    from selfplay_pipeline.simple import evaluate_player as evaluate_player
+    from selfplay_pipeline.simple import play_episodes as play_episodes
+    from selfplay_pipeline.simple import train_model as train_model
     from selfplay_pipeline.train.offline_stage import train_policy as train_policy
     from selfplay_pipeline.train.offline_stage import training_of as training_of
 
@@ -39,13 +40,16 @@ _MODULES = {
     "EvaluationJob": "evaluate.run",
     "convert_episodes": "convert.stage",
     "episodes_frame": "frames",
+    "evaluate_player": "simple",
     "generate_episodes": "generate.stage",
     "load_config": "config.load",
+    "play_episodes": "simple",
     "read_episodes": "generate.records",
     "rows_frame": "frames",
     "run_evaluate": "evaluate.run",
     "run_iterate": "iterate.loop",
     "sample_held_out": "evaluate.states",
+    "train_model": "simple",
     "train_policy": "train.offline_stage",
     "training_of": "train.offline_stage",
     "turns_frame": "frames",

@@ -12,7 +12,6 @@ from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import OTHERS, DryRun, output_file, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
-from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
@@ -63,30 +62,24 @@ def evaluate(
     settings = _load_for(checkpoint, context)
     checkpoint, partner = shipped(checkpoint), shipped(partner)
     from selfplay_pipeline.cli.show.evaluation import show_differences, show_evaluation
-    from selfplay_pipeline.evaluate.pairing import check_names
     from selfplay_pipeline.evaluate.run import (
-        EvaluationJob,
         check_comparable,
         check_job,
         compare_with,
         default_folder,
+        job_of,
         run_evaluate,
-        swaps_of,
     )
     from selfplay_pipeline.games.registry import make_game
 
-    game = make_game(settings.game)
-    if first_only and partner == "self":
-        raise UserError("--first-only: in self-play the player holds all seats; name a --partner")
-    check_names(settings, {checkpoint, partner} - {"self"})  # before the states are sampled, which may be slow
-    job = EvaluationJob(
-        player=checkpoint,
+    job = job_of(
+        settings,
+        checkpoint,
+        output or default_folder(checkpoint, partner, states, settings, first_only=first_only),
         partner=partner,
-        states=_states(settings, states),
+        states=_states(settings, states) if states else None,
         episodes=episodes,
-        output=output or default_folder(checkpoint, partner, states, settings, first_only=first_only),
         first_only=first_only,
-        swaps=swaps_of(game) if settings.evaluate.swap_messages else (),
     )
     if compare is not None:
         check_comparable(settings, job, compare)
@@ -94,9 +87,9 @@ def evaluate(
         check_job(settings, job)
         planned(job.plan(settings))
     evaluation = run(run_evaluate(settings, job))
-    show_evaluation(evaluation, job.output, game)
+    show_evaluation(evaluation, job.output, make_game(settings.game))
     if compare is not None:
-        show_differences(compare_with(settings, job, compare), compare, game)
+        show_differences(compare_with(settings, job, compare), compare, make_game(settings.game))
     fail_if_lost(sum(report.lost for report in evaluation.modes.values()))
 
 

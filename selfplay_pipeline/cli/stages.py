@@ -26,7 +26,6 @@ from selfplay_pipeline.cli.shared import (
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST, announced, program
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
@@ -57,18 +56,10 @@ def generate(
     """
     settings = load(context)
     from selfplay_pipeline.cli.show.generate import show_summary
-    from selfplay_pipeline.generate.seats import self_play
+    from selfplay_pipeline.generate.seats import seats_for
     from selfplay_pipeline.generate.stage import check_generate, generate_episodes, plan_generate
 
-    all_seats = self_play(settings)
-    seats = [*map(shipped, player or all_seats)]
-    if len(seats) == 1:
-        seats *= len(all_seats)
-    if len(seats) != len(all_seats):
-        raise UserError(
-            f"--player: given {len(seats)} times, but the game has {len(all_seats)} seats; name each once, or one "
-            "player for all"
-        )
+    seats = seats_for(settings, player or ())
     if dry_run:
         check_generate(settings, output, first_state, seats)
         planned(plan_generate(settings, output, seats))

@@ -252,6 +252,14 @@ class IterateConfig(Section):
 
     On a GPU that both use, the one that waits releases its memory; the trainer's state is then in host memory.
     """
+    ahead: Annotated[int, Field(ge=0, le=1), UsedBy("iterate", instead={"train-online": "online.mode"})] = 0
+    """Number of iterations that playing is ahead: 1 plays each iteration while the one before is trained.
+
+    The checkpoint with which a training begins plays the next iteration's episodes meanwhile, and is evaluated. So
+    iteration k trains on episodes of the checkpoint before the newest one. Their stored log-probs correct for the
+    difference, as `train.old_log_probs` says, and `metrics.jsonl` gives it as `staleness`. A server and a trainer on
+    the same GPUs are refused, since only one of them has memory there at a time.
+    """
     evaluate_every: Annotated[
         int, Field(ge=0), UsedBy("iterate", instead={"train-online": "online.validate_every"}), FREE
     ] = 1
@@ -267,6 +275,15 @@ class IterateConfig(Section):
     Iteration i of D is trained with the share 1 - (i - 1) / D: the first with all of it, the last with 1 / D. D must be
     at least `num_iterations`.
     """
+
+    @model_validator(mode="after")
+    def _server_stays_while_it_plays(self) -> IterateConfig:
+        if self.ahead and not self.keep_processes:
+            raise ValueError(
+                f"ahead: {self.ahead} plays while it trains, and keep_processes: false stops the server for each "
+                "training; leave out one of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _rate_is_above_zero(self) -> IterateConfig:

@@ -238,12 +238,16 @@ class TrainConfig(PolicyTraining):
 
     The first of W such steps has 1/W of that value.
     """
+    sampled_by: Annotated[str | None, FREE] = None
+    """The model that must have sampled the rows; `model` by default."""
     any_model: Annotated[bool, FREE] = False
     """Whether to train a model that did not sample the rows.
 
     The rows' log-probs then belong to another model, so that importance weights, and PPO's ratio with `old_log_probs:
     games`, mean nothing.
     """
+    plays_meanwhile: Annotated[bool, FREE] = False
+    """Whether episodes are played during the training, for which it leaves one core."""
     shares_gpu: Annotated[bool, FREE] = False
     """Whether a server needs the GPU's memory before and after the training.
 

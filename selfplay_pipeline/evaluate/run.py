@@ -17,9 +17,10 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairing
-from selfplay_pipeline.evaluate.states import StateSet, references
+from selfplay_pipeline.evaluate.states import StateSet, references, sample_held_out
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.evaluate.worth import Rise, Swapped, Words, rise_of, worth_of_words
 from selfplay_pipeline.games.abilities import KeepNamed
@@ -109,6 +110,36 @@ class EvaluationJob:
             both_seatings=self.seating is Seating.EITHER,
             swap=swap,
         )
+
+
+def job_of(
+    config: Config,
+    player: str,
+    output: Path,
+    *,
+    partner: str = SELF,
+    states: StateSet | None = None,
+    episodes: int = 2,
+    first_only: bool = False,
+) -> EvaluationJob:
+    """Returns an evaluation of a player, by default on held-out states; `evaluate.swap_messages` adds swapped ones.
+
+    Raises:
+        UserError: A player is unknown, or `first_only` is asked for without a partner.
+    """
+    player, partner = shipped(player), shipped(partner)
+    if first_only and partner == SELF:
+        raise UserError("--first-only: in self-play the player holds all seats; name a --partner")
+    check_names(config, {player, partner} - {SELF})  # before the states are sampled, which may be slow
+    return EvaluationJob(
+        player=player,
+        partner=partner,
+        states=states or sample_held_out(config, config.evaluate.num_states),
+        episodes=episodes,
+        output=output,
+        first_only=first_only,
+        swaps=swaps_of(make_game(config.game)) if config.evaluate.swap_messages else (),
+    )
 
 
 class ModeReport(BaseModel):

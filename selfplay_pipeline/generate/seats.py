@@ -10,6 +10,7 @@ from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.model_sizes import model_context_length
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.chat_player import ChatPartner
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
@@ -22,6 +23,24 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 def self_play(config: Config) -> tuple[str, ...]:
     """Returns the names of self-play: the policy in every seat of the configured game."""
     return (POLICY,) * len(make_game(config.game).roles)
+
+
+def seats_for(config: Config, players: Sequence[str]) -> list[str]:
+    """Returns the player of each seat: one name holds all seats, and by default the policy does.
+
+    Raises:
+        UserError: Another number of players is named.
+    """
+    everyone = self_play(config)
+    seats = [*map(shipped, players or everyone)]
+    if len(seats) == 1:
+        seats *= len(everyone)
+    if len(seats) != len(everyone):
+        raise UserError(
+            f"--player: given {len(seats)} times, but the game has {len(everyone)} seats; name each once, or one "
+            "player for all"
+        )
+    return seats
 
 
 def weights_of(config: Config, checkpoint: str) -> str:

@@ -63,7 +63,7 @@ class Iteration:
             if self.converted and self.converted.trained_reward is not None:
                 line["trained_reward"] = self.converted.trained_reward
                 line["groups_without_signal"] = self.converted.groups_without_signal / max(1, self.converted.groups)
-            line |= self.trained.model_dump(include={"steps", "checkpoint", "log_prob_gap"})
+            line |= self.trained.model_dump(include={"steps", "checkpoint", "log_prob_gap", "staleness"})
         if self.evaluated:
             line |= {name: value for name, value in self.evaluated.model_dump().items() if value is not None}
         return line | {"seconds": self.seconds, "collapse": self.collapse}
@@ -83,6 +83,8 @@ class _Signs:
     def of(cls, iteration: Iteration) -> _Signs:
         line = iteration.to_line()
         found = {sign.name: line.get(sign.name) for sign in fields(cls)}
+        if line.get("staleness"):  # the gap then holds the movement of the policy as well
+            found["log_prob_gap"] = None
         return cls(**{name: value for name, value in found.items() if value is not None})
 
 

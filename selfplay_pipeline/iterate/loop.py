@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -41,6 +43,7 @@ from selfplay_pipeline.iterate.folder import RunDirectory, Stage, StageRecord, s
 from selfplay_pipeline.iterate.history import best_iteration, history_of, in_words
 from selfplay_pipeline.iterate.logs import PipelineLog
 from selfplay_pipeline.iterate.results import Evaluated, Trained, known
+from selfplay_pipeline.iterate.schedule import Lane, rounds_of, source_of, stages_of
 from selfplay_pipeline.metrics.figures import TALK, figures_of
 from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.groups import NoSignalError
@@ -48,9 +51,6 @@ from selfplay_pipeline.train.memory_check import check_fits
 from selfplay_pipeline.train.offline import check_adapter, check_training, check_verls_keys, prepare_training
 from selfplay_pipeline.train.offline_stage import train_policy, training_of
 from selfplay_pipeline.train.process import Trainer
-
-PLAY_AND_LEARN: tuple[Stage, ...] = ("generate", "convert", "train")
-"""Stages of every iteration."""
 
 
 async def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = None) -> RunDirectory:
@@ -80,6 +80,7 @@ async def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | Non
             servers = Servers(config, run_dir, at_once=at_once(config), shares_gpu=shares_gpu(config), alone=True)
             trainer = Trainer()
             shares = shares_gpu(config) or await attached_share(config)
+            check_ahead(config, shares=shares)
             loop = (loop_type or Loop)(config, run, servers, trainer, log, shares)
             try:
                 await loop.run_all()
@@ -131,17 +132,26 @@ class Loop:
     """Whether servers and trainer release GPU memory to each other."""
 
     async def run_all(self) -> None:
-        """Run all iterations, each with the checkpoint of the previous one."""
-        checkpoint = str(self.config.model)
-        for number in range(self.config.iterate.num_iterations + 1):
-            self._prepare_training(number, checkpoint)
-            for stage in stages_of(self.config, number):
-                await self._stage(number, stage, checkpoint)
-                if stage == "train":
-                    checkpoint = self.run.checkpoint(number)
-                    self._remove_earlier_states(number)
-            if number:
-                self._watch(number)
+        """Run all iterations."""
+        for current in rounds_of(self.config.iterate):
+            lanes = [lane for lane in current.lanes if lane]
+            if lanes:
+                self._prepare_training(lanes[0][0][0])
+            await side_by_side(*(self._lane(lane) for lane in lanes))
+            if current.completes:
+                self._watch(current.completes)
+
+    async def _lane(self, lane: Lane) -> None:
+        """Run the stages of a lane in order."""
+        for number, stage in lane:
+            await self._stage(number, stage, self._checkpoint(number, stage))
+            if stage == "train":
+                self._remove_earlier_states(number)
+
+    def _checkpoint(self, number: int, stage: Stage) -> str:
+        """Returns the checkpoint that a stage plays with or trains."""
+        source = source_of(self.config.iterate, number, stage)
+        return self.run.checkpoint(source) if source else str(self.config.model)
 
     def _remove_earlier_states(self, number: int) -> None:
         """Remove all but the newest trainer state; called when no interrupted training can need an earlier one."""
@@ -152,11 +162,11 @@ class Loop:
         """Run one stage unless it is done.
 
         Raises:
-            UserError: The checkpoint has changed since the previous iteration made it.
+            UserError: The checkpoint has changed since an iteration made it.
         """
         if self.run.state.get(number, stage) is not None:
             return
-        made = self.run.state.trained(number if stage == "evaluate" else number - 1)
+        made = self.run.state.trained(source_of(self.config.iterate, number, stage))
         if made is not None and made.weights and _hash_of(checkpoint) != made.weights:
             raise UserError(
                 f"{checkpoint}: holds other files than when the iteration had made it (content hash {made.weights}); "
@@ -210,7 +220,12 @@ class Loop:
         except NoSignalError as reason:
             logger.warning(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}")
             return Trained(
-                checkpoint=checkpoint, carried=True, weights=_hash_of(checkpoint), steps=0, seconds_in_steps=0.0
+                checkpoint=checkpoint,
+                carried=True,
+                weights=_hash_of(checkpoint),
+                steps=0,
+                seconds_in_steps=0.0,
+                staleness=self._staleness(number),
             )
         finally:
             if not self.config.iterate.keep_processes:
@@ -227,7 +242,19 @@ class Loop:
             own_tokens=result.own_tokens,
             seconds_in_steps=result.seconds_in_steps,
             log_prob_gap=result.log_prob_gap,
+            staleness=self._staleness(number),
         )
+
+    def _staleness(self, number: int) -> int | None:
+        """Returns the number of trainings between the weights that played an iteration and those that it trains.
+
+        It is None if episodes are always played with the newest weights.
+        """
+        if not self.config.iterate.ahead:
+            return None
+        between = range(source_of(self.config.iterate, number, "generate") + 1, number)
+        trained = [self.run.state.trained(earlier) for earlier in between]
+        return sum(one is not None and not one.carried for one in trained)
 
     def _training(self, number: int, checkpoint: str, rows: Path) -> TrainConfig:
         return training_of(
@@ -235,19 +262,22 @@ class Loop:
             rows,
             self.run.iteration(number),
             checkpoint=checkpoint,
+            sampled_by=self._checkpoint(number, "generate"),
             seed=self.config.seed + number,
             initial_trainer_state=self._earlier_state(number),
             base_model=str(self.config.model) if self.config.train.lora_rank else None,
             reference_model=str(self.config.model),
+            plays_meanwhile=self.config.iterate.ahead > 0,
             shares_gpu=self.shares_gpu,
             rate_share=self.config.iterate.rate_share(number),
         )
 
-    def _prepare_training(self, number: int, checkpoint: str) -> None:
+    def _prepare_training(self, number: int) -> None:
         """Start the trainer's process in the background while the episodes are played."""
-        wanted = "train" in stages_of(self.config, number) and self.run.state.get(number, "train") is None
-        if wanted and self.config.iterate.keep_processes:
-            training = self._training(number, checkpoint, self.run.rows(number))
+        options = self.config.iterate
+        wanted = "train" in stages_of(options, number) and self.run.state.get(number, "train") is None
+        if wanted and options.keep_processes:
+            training = self._training(number, self._checkpoint(number, "train"), self.run.rows(number))
             prepare_training(training, self.trainer, self.run.path / "trainer.log")
 
     def _earlier_state(self, number: int) -> Path | None:
@@ -312,8 +342,13 @@ class Loop:
 
     @computing()
     def _watch(self, number: int) -> None:
-        """Write the figures of all iterations so far, and warn about a collapse."""
-        history = history_of(self.run.state)
+        """Write the figures up to an iteration, and of later complete ones, and warn about a collapse."""
+        options, done = self.config.iterate, self.run.state.iterations
+        history = [
+            iteration
+            for iteration in history_of(self.run.state)
+            if iteration.number <= number or done[iteration.number].keys() >= set(stages_of(options, iteration.number))
+        ]
         write_lines(self.run.path / "metrics.jsonl", (iteration.to_line() for iteration in history))
         best = best_iteration(history)
         if best is not None:
@@ -327,16 +362,22 @@ class Loop:
             logger.warning(f"iteration {number}: collapse? {newest.collapse}")
 
 
+async def side_by_side(*work: Coroutine[Any, Any, None]) -> None:
+    """Do several pieces of work at the same time; if one fails, the others are cancelled and have cleaned up before
+    its error is raised.
+    """
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 @computing()
 def _hash_of(checkpoint: str) -> str:
     return content_hash(checkpoint)
-
-
-def stages_of(config: Config, number: int) -> tuple[Stage, ...]:
-    """Returns the stages of an iteration in order; iteration 0 evaluates the initial checkpoint."""
-    every = config.iterate.evaluate_every
-    evaluates = every > 0 and (number % every == 0 or number == config.iterate.num_iterations)
-    return (*(PLAY_AND_LEARN if number else ()), *(("evaluate",) if evaluates else ()))
 
 
 def plan_iterate(config: Config, run_dir: Path) -> list[str]:
@@ -350,13 +391,14 @@ def plan_iterate(config: Config, run_dir: Path) -> list[str]:
     check_run(config)
 
     def progress_of(number: int) -> str:
-        stages = stages_of(config, number)
+        stages = stages_of(config.iterate, number)
         done = [stage for stage in stages if run.state.get(number, stage) is not None]
         left = [stage for stage in stages if stage not in done]
         parts = [f"{', '.join(names)} {word}" for names, word in ((done, "done"), (left, "left")) if names]
         return "; ".join(parts)
 
-    lines = [f"in each iteration {plan_generate(config, run_dir / 'iter_N', seats_of(config))}"]
+    ahead = "; each iteration is played while the one before is trained" if config.iterate.ahead else ""
+    lines = [f"in each iteration {plan_generate(config, run_dir / 'iter_N', seats_of(config))}{ahead}"]
     numbers = range(config.iterate.num_iterations + 1)
     for words, group in groupby(numbers, progress_of):
         alike = list(group)
@@ -382,6 +424,7 @@ def check_run(config: Config) -> None:
     check_trainable(config)
     check_credit(config)
     TrainedReward(config.reward)
+    check_ahead(config, shares=shares_gpu(config))
     check_seats(config, str(config.model), seats_of(config))
     plan(config.engine, at_once(config))
     check_training(config.train, resolve_device(config.device))
@@ -390,6 +433,15 @@ def check_run(config: Config) -> None:
     check_fits(config.train, resolve_device(config.device), str(config.model), shares_gpu=shares_gpu(config))
     if config.evaluate.swap_messages:
         check_swap(make_game(config.game), sample_held_out(config, 2, MONITOR).states)
+
+
+def check_ahead(config: Config, *, shares: bool) -> None:
+    """Raises UserError if training and playing at the same time is wanted of servers and a trainer that share GPUs."""
+    if config.iterate.ahead and shares:
+        raise UserError(
+            f"iterate.ahead {config.iterate.ahead}: the server and the trainer are on the same GPUs, and only one of "
+            "them has memory there at a time; give --server-url with a server on other GPUs, or leave it out"
+        )
 
 
 def check_partner(config: Config) -> None:

@@ -28,7 +28,10 @@ class Trained(StageResult):
         rows: Number of rows trained on in each epoch; with `method: filtered-bc` only those of the best episodes.
         updates: Number of optimizer steps; one step of verl may have several.
         own_tokens: Number of sampled tokens trained on, counted once per epoch.
-        log_prob_gap: Mean |trainer - engine| of the log-probs at the first step, in nats.
+        log_prob_gap: Mean |trainer - engine| of the log-probs at the first step, in nats. With a staleness above 0 it
+            holds the movement of the policy as well.
+        staleness: Number of trainings between the weights that sampled the rows and those that were trained on them;
+            None unless playing is ahead of training.
     """
 
     checkpoint: str
@@ -42,6 +45,7 @@ class Trained(StageResult):
     own_tokens: int | None = None
     seconds_in_steps: float = 0.0
     log_prob_gap: float | None = None
+    staleness: int | None = Field(None, exclude_if=lambda staleness: staleness is None)
 
 
 class KnownInterval(Interval):

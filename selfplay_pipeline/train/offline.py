@@ -305,7 +305,7 @@ def hashes_of(config: PolicyTraining) -> dict[str, str]:
 
 
 def check_sampler(config: TrainConfig) -> None:
-    """Raises UserError unless the model sampled the rows or `any_model` is set.
+    """Raises UserError unless the model, or `sampled_by` if it is given, sampled the rows, or `any_model` is set.
 
     The content hashes are compared, so the model may have been moved or copied. Rows of a hub model that an attached
     server played have no hash; the names are compared.
@@ -313,20 +313,20 @@ def check_sampler(config: TrainConfig) -> None:
     if config.any_model:
         return
     advice = "give --any-model to train a model whose log-probs the rows do not hold"
-    found = sampler_of(config.data)
+    found, expected = sampler_of(config.data), config.sampled_by or config.model
     if found is None:
         raise UserError(f"{config.data}: does not say which model sampled its rows; play again, or {advice}")
     if not found.weights:
-        if found.checkpoint != config.model:
+        if found.checkpoint != expected:
             raise UserError(
-                f"{config.data}: sampled by {found.checkpoint} on an attached server, not by {config.model}; give "
+                f"{config.data}: sampled by {found.checkpoint} on an attached server, not by {expected}; give "
                 f"--model {found.checkpoint}, or {advice}"
             )
         return
-    weights = content_hash(config.model)
+    weights = content_hash(expected)
     if weights != found.weights:
         raise UserError(
-            f"{config.data}: sampled by {found.checkpoint} with the content hash {found.weights}, but {config.model} "
+            f"{config.data}: sampled by {found.checkpoint} with the content hash {found.weights}, but {expected} "
             f"has {weights} now; give --model with the model that sampled the rows, play again with this one, or "
             f"{advice}"
         )

@@ -22,11 +22,13 @@ def training_of(
     output: Path,
     *,
     checkpoint: str | None = None,
+    sampled_by: str | None = None,
     seed: int | None = None,
     initial_trainer_state: Path | None = None,
     base_model: str | None = None,
     reference_model: str | None = None,
     any_model: bool = False,
+    plays_meanwhile: bool = False,
     shares_gpu: bool = False,
     rate_share: float = 1.0,
 ) -> TrainConfig:
@@ -37,11 +39,13 @@ def training_of(
         data: The parquet file to train on.
         output: The output folder of the training.
         checkpoint: The model to train; by default, the configured one.
+        sampled_by: The model that must have sampled the rows; by default, `checkpoint`.
         seed: Seed of the order of the groups and of the trainer; by default, the configured one.
         initial_trainer_state: Folder trainer_state/ of an earlier iteration to continue from.
         base_model: Base model of a LoRA adapter; by default, `checkpoint`.
         reference_model: Reference policy of the KL loss; by default, `checkpoint`.
         any_model: Whether to train a model that did not sample the rows.
+        plays_meanwhile: Whether episodes are played during the training.
         shares_gpu: Whether a server needs the GPU's memory before and after the training.
         rate_share: Factor of the configured learning rate.
     """
@@ -54,6 +58,7 @@ def training_of(
         **config.train.model_dump() | here,
         model=checkpoint,
         data=data,
+        sampled_by=sampled_by,
         output=output,
         seed=config.seed if seed is None else seed,
         device=config.device,
@@ -61,6 +66,7 @@ def training_of(
         base_model=base_model,
         reference_model=reference_model,
         any_model=any_model,
+        plays_meanwhile=plays_meanwhile,
         shares_gpu=shares_gpu,
     )
 

@@ -120,7 +120,7 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "+selfplay.one_update": one_update(config),
         "+selfplay.imitates": config.imitated is not None,
         "+actor_rollout_ref.imitates": config.imitated is not None,
-        "+actor_rollout_ref.threads": worker_threads(config.gpus_per_node),
+        "+actor_rollout_ref.threads": worker_threads(config.gpus_per_node, spare=int(config.plays_meanwhile)),
         "data.shuffle": False,
         "data.dataloader_num_workers": 0,
         "data.custom_cls.path": f"pkg://{PARTS}.dataset",
@@ -362,13 +362,14 @@ def for_workers(config: TrainOptions, env: Mapping[str, str]) -> list[str]:
     return [f"+ray_kwargs.ray_init.runtime_env.env_vars.{name}={json.dumps(value)}" for name, value in env.items()]
 
 
-def worker_threads(workers: int, base: Mapping[str, str] = os.environ) -> int:
-    """Returns the number of threads of each training process: OMP_NUM_THREADS, else an equal share of all cores.
+def worker_threads(workers: int, base: Mapping[str, str] = os.environ, *, spare: int = 0) -> int:
+    """Returns the number of threads of each training process: OMP_NUM_THREADS, else an equal share of all cores but
+    `spare`.
 
     By default, Ray gives a process one thread. With `train.offload: cpu`, the optimizer runs on the CPU even on a
     machine with GPUs.
     """
-    return int(base.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) // workers))
+    return int(base.get("OMP_NUM_THREADS") or max(1, (len(os.sched_getaffinity(0)) - spare) // workers))
 
 
 def everywhere(model: str) -> str:

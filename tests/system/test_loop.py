@@ -8,6 +8,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from selfplay_pipeline.convert.parquet_check import check_parquet
@@ -263,3 +264,40 @@ def test_a_copied_and_a_moved_run_go_on_with_their_own_files(run, sglang_server,
     assert [game.policy.checkpoint == checkpoint for game in read_episodes(games)] == [False] * 5 + [True] * 3
     for file in moved.rglob("*.json"):
         assert str(run.path) not in file.read_text(), file
+
+
+def test_ahead_of_training_the_stored_log_probs_are_of_the_weights_that_played_and_the_old_ones_of_those_trained(
+    run, sglang_server, loop_with_trainer, tmp_path
+):
+    """The initial model plays iteration 2 while 1 is trained, and the checkpoint of 1 plays iteration 3."""
+    config = run.config.model_copy(deep=True)
+    config.engine.server_url = [sglang_server.url]
+    config.iterate.ahead, config.iterate.num_iterations, config.iterate.evaluate_every = 1, 3, 3
+    config.train.learning_rate = 1e-3
+    state = asyncio.run(run_iterate(config, tmp_path, loop_with_trainer)).state
+    made = [str(config.model), *(str(tmp_path / f"iter_{number}" / "checkpoint") for number in (1, 2))]
+    for number, played, trained, staleness in ((1, 0, 0, 0), (2, 0, 1, 1), (3, 1, 2, 1)):
+        folder = tmp_path / f"iter_{number}"
+        games = list(read_episodes(folder / "selfplay_games.jsonl"))
+        assert len(games) == 24
+        assert {Path(game.policy.checkpoint).resolve() for game in games} == {Path(made[played]).resolve()}
+        rows = pq.read_table(folder / "train.parquet").to_pylist()
+        assert mean_difference(logprobs(made[played], rows, TEMPERATURE), stored(rows)) < 1e-4
+        assert state.trained(number).staleness == staleness
+        first = [row for row in json_lines(folder / "trained_rows.jsonl") if row["step"] == 1]
+        by_seat = {
+            (row["extra_info"]["index"], row["extra_info"]["episode"], row["extra_info"]["seat"]): row for row in rows
+        }
+        row_of = [by_seat[row["group"], row["episode"], row["seat"]] for row in first]
+        assert mean_difference(stored(row_of), [row["rollout_log_probs"] for row in first]) < 1e-6
+        assert (
+            mean_difference(logprobs(made[trained], row_of, TEMPERATURE), [row["old_log_probs"] for row in first])
+            < 1e-4
+        )
+        step = json_lines(folder / "metrics.jsonl")[0]
+        assert (step["selfplay/log_prob_gap/mean"] > 1e-3) == (staleness > 0)
+        assert (abs(step["rollout_corr/rollout_is_std"]) > 1e-3) == (staleness > 0), "importance weights"
+
+
+def json_lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

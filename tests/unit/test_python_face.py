@@ -2,7 +2,9 @@
 
 import asyncio
 import inspect
+import json
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +13,10 @@ import pytest
 from factories import make_episodes, write_episodes
 
 import selfplay_pipeline
-from selfplay_pipeline import load_config
+from selfplay_pipeline import load_config, simple
 from selfplay_pipeline.cli import loops, measure, stages
 from selfplay_pipeline.core import reporting
+from selfplay_pipeline.core.errors import UserError
 
 CALLS = """
 import asyncio, sys
@@ -66,7 +69,43 @@ def test_the_face_has_what_it_promises_and_commands_call_the_same(name):
     found = getattr(selfplay_pipeline, name)
     assert inspect.getdoc(found) and found.__name__ == name
     commands = "".join(Path(module.__file__).read_text() for module in (stages, measure, loops))
+    if inspect.getmodule(found) is simple:  # a call that waits for what the commands call
+        assert any(
+            called in inspect.getsource(found) for called in ("generate_episodes", "train_policy", "run_evaluate")
+        )
+        return
     assert name in commands or name in ("load_config", "read_episodes") or name.endswith("_frame")
+
+
+@pytest.mark.parametrize("looped", [False, True], ids=["in a script", "in a notebook's loop"])
+def test_a_call_waits_for_its_result_with_and_without_a_running_loop(tmp_path, looped):
+    config = load_config("tiny", {"generate.num_episodes": 4, "generate.episodes_per_state": 2})
+
+    def calls():
+        played = selfplay_pipeline.play_episodes(config, tmp_path / "g.jsonl", ["sharing"])
+        states = selfplay_pipeline.sample_held_out(config, 3)
+        found = selfplay_pipeline.evaluate_player(config, "random", tmp_path / "e", states=states, episodes=1)
+        with pytest.raises(UserError, match="'nobody'"):
+            selfplay_pipeline.play_episodes(config, tmp_path / "n.jsonl", ["nobody"])
+        return played.groups, found.modes["scripted"].episodes
+
+    async def within() -> tuple[int, int]:
+        return calls()
+
+    assert (asyncio.run(within()) if looped else calls()) == (2, 3)
+
+
+def test_the_notebook_runs_from_top_to_bottom_and_holds_no_output(tmp_path):
+    cells = json.loads(Path("examples/first_look.ipynb").read_text())["cells"]
+    codes = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert codes and all(cell["outputs"] == [] and cell["execution_count"] is None for cell in codes)
+    program = "\n".join("".join(cell["source"]) for cell in codes)
+    program += "\nassert 'torch' not in __import__('sys').modules\nfigure.savefig('curve.png')"
+    env = os.environ | {"MPLBACKEND": "Agg", "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "64 states, mean reward" in done.stdout and "sharing   1.000 [1.000, 1.000]" in done.stdout
+    assert (tmp_path / "curve.png").stat().st_size > 5000
 
 
 def test_the_package_is_imported_at_once():

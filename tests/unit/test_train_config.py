@@ -147,7 +147,8 @@ def test_imitation_has_no_log_probs_to_pass_by():
 def test_a_worker_takes_its_share_of_all_cores_unless_it_is_told_how_many():
     cores = len(os.sched_getaffinity(0))
     assert [worker_threads(workers, {}) for workers in (1, cores, 1000)] == [cores, 1, 1]
-    assert worker_threads(1, {"OMP_NUM_THREADS": "3"}) == 3
+    assert worker_threads(1, {"OMP_NUM_THREADS": "3"}, spare=1) == 3
+    assert [worker_threads(workers, {}, spare=1) for workers in (1, 1000)] == [max(1, cores - 1), 1]
 
 
 def test_an_adapter_is_exported_alone_with_its_base():

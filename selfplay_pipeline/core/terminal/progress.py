@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -36,9 +36,6 @@ def say_announced() -> None:
 class Bars(Reporter):
     """Draws bars on a terminal; without a terminal, only the log lines appear, which `shown` prints."""
 
-    passing = False
-    """True if bars disappear when their work is over."""
-
     def begin(self) -> None:
         """Print the announced lines."""
         say_announced()
@@ -59,7 +56,7 @@ class Bars(Reporter):
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=terminal.console, transient=brief or self.passing) as bar:
+        with self._drawn(Progress(*columns, console=terminal.console, transient=brief)) as bar:
             task = bar.add_task(one_line(title), total=None, figures=begin)
 
             def draw(done: int, total: int, figures: str) -> None:
@@ -76,25 +73,30 @@ class Bars(Reporter):
             return
         self.begin()
         columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-        with Progress(*columns, console=terminal.console, transient=True) as bar:
+        with self._drawn(Progress(*columns, console=terminal.console, transient=True)) as bar:
             task = bar.add_task(one_line(title), total=None)
             yield lambda text: bar.update(task, description=one_line(text))
 
+    def _drawn(self, bar: Progress) -> AbstractContextManager[Progress]:
+        """Draws a bar while its work runs."""
+        return bar
+
 
 class Table(Bars):
-    """Draws a table that each status updates in place, and temporary bars below the table."""
-
-    passing = True
+    """Draws a table that each status updates in place, and below it the bars of all work that runs at the moment."""
 
     def __init__(self, table: Callable[[], RenderableType]) -> None:
         self.table = table
         self.live: Live | None = None
+        self.shown: list[RenderableType] = []
+        self.bars: list[Progress] = []
 
     def begin(self) -> None:
         """Print the announced lines, and draw the table on a terminal."""
         super().begin()
         if terminal.console.is_terminal and self.live is None:
-            self.live = Live(self.table(), console=terminal.console, transient=True)
+            self.shown = [self.table()]
+            self.live = Live(console=terminal.console, transient=True, get_renderable=self._screen)
             self.live.start()
 
     def status(self, line: str) -> None:
@@ -103,12 +105,27 @@ class Table(Bars):
         if self.live is None:
             super().status(line)
         else:
-            self.live.update(Group(self.table(), Text(one_line(line), style="bold")), refresh=True)
+            self.shown = [self.table(), Text(one_line(line), style="bold")]
+            self.live.refresh()
 
     def end(self) -> None:
         """Removes the table."""
         if self.live is not None:
             self.live.stop()
+
+    def _screen(self) -> Group:
+        return Group(*self.shown, *self.bars)
+
+    @contextmanager
+    def _drawn(self, bar: Progress) -> Iterator[Progress]:
+        # rich's own nested displays have to end in the opposite order of their start, which side by side they do not.
+        self.bars.append(bar)
+        try:
+            yield bar
+        finally:
+            if self.live is not None:
+                self.live.refresh()  # the last figures of short work
+            self.bars.remove(bar)
 
 
 class _Lines(logging.Handler):
