@@ -293,6 +293,8 @@ class Game(ABC):
         goals: Statuses of episodes that reached the goal.
         actions: Names of the legal actions.
         error_kinds: Kinds of illegal actions; `CUT` is always added.
+        disclosing: Actions after which the rules tell a seat something that no opening shows, or that only another
+            seat's does, such as its points for a proposal. `check-game` compares no observation of such a turn.
         players: Scripted players by name.
         figures: The game's own figures, in display order.
         lines: Names of the references (`Game.references`) that reward charts show.
@@ -308,6 +310,7 @@ class Game(ABC):
     goals: frozenset[str] = frozenset({AGREED})
     actions: frozenset[str] = frozenset({MESSAGE})
     error_kinds: Sequence[str] = ()
+    disclosing: frozenset[str] = frozenset()
     players: Mapping[str, ScriptedPlayer] = {}
     figures: Sequence[Figure] = ()
     lines: Sequence[str] = ()

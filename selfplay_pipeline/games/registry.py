@@ -30,6 +30,7 @@ from selfplay_pipeline.games.base import Game, GameSettings
 NAMES = [
     "matching",
     "bargaining",
+    "mediation",
 ]
 """Folders of the games that come with the package; `GAME` in each folder's `game.py` is the game's class."""
 ADAPTERS = [

@@ -57,6 +57,8 @@ def write_people(game: Game, output: Path | None) -> People:
     people, lines = People(), list[str]()
     for number, episode in enumerate(game.human_episodes() if isinstance(game, HumanEpisodes) else ()):
         people.left_out.update(episode.left_out)
+        if not episode.legal:
+            continue
         record = replayed(game, number, episode)
         if abs(record.outcome.normalized_reward - episode.reward) > SAME_SCORE:
             people.left_out["an episode that our rules end with another reward than people got"] += 1

@@ -90,7 +90,9 @@ def test_its_files_are_read_when_it_is_named_and_else_one_line_says_how_to_name_
     forget()
     done = selfplay(command, str(games))
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "field 'game': 'sums', but the games are matching, bargaining; give the option --game" in done.stderr
+    assert (
+        "field 'game': 'sums', but the games are matching, bargaining, mediation; give the option --game" in done.stderr
+    )
     assert f": --game {GAME}, if it still is the code that played them" in done.stderr
     done = selfplay(command, str(games), "--game", GAME)
     assert done.returncode == 0, done.stderr

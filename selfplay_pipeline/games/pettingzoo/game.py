@@ -11,7 +11,7 @@ import os
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -24,6 +24,9 @@ OUTSIDE = "This turn is outside of the action space."
 
 class PettingZooSettings(SeededSettings):
     """Environment, range of its rewards, and limits."""
+
+    name: Literal["pettingzoo"] = "pettingzoo"
+    """Name of the game."""
 
     env: str = ""
     """Function without arguments that returns the AEC environment: `FILE.py:FUNCTION` or `MODULE:FUNCTION`."""

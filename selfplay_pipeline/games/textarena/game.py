@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -38,6 +38,9 @@ NEWEST = 0.8
 
 class TextArenaSettings(SeededSettings):
     """Environment, number of players and limits."""
+
+    name: Literal["textarena"] = "textarena"
+    """Name of the game."""
 
     env: str = "SimpleNegotiation-v0"
     """Name of the environment in TextArena, without `-raw` or `-train`."""

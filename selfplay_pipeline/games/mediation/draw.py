@@ -1,0 +1,123 @@
+"""Tables of the users' flights and calendars, for the terminal and the report page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from selfplay_pipeline.games.drawing import BAD, EpisodeDrawing, StateDrawing, Table
+from selfplay_pipeline.games.mediation.rules import AGENT, USERS, Costs, MediationState, Pair, check_pair
+from selfplay_pipeline.games.mediation.text import span
+
+PARTS = ("meetings", "price", "arrival", "together")
+
+
+def draw_state(state: MediationState) -> StateDrawing:
+    """Returns tables of each seat's view, and of the points that no player sees."""
+    return StateDrawing(views=[_flights(state, user) for user in USERS] + [_agents(state)], whole=_whole(state))
+
+
+def draw_view(state: MediationState, seat: int) -> Sequence[Table]:
+    """Returns tables of what a seat sees at the beginning."""
+    if seat == AGENT:
+        return [_agents(state), *(_meetings(state, user, seat) for user in USERS)]
+    return [_flights(state, seat), _meetings(state, seat, seat)]
+
+
+def draw_episode(state: MediationState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
+    """Returns tables of the agreed flights (or else the last proposed ones) and of a best pair."""
+    proposals = [turn.proposal for turn in turns if turn.proposal]
+    final = decision or (proposals[-1] if proposals else None)
+    if not final:
+        return EpisodeDrawing(about_whole="All flights' points (nothing was proposed)")
+    pair = check_pair(final, state)
+    return EpisodeDrawing(
+        decision="; ".join(f"user {user}: flight {pair[user]} ({_words(state, user, pair[user])})" for user in USERS),
+        about_whole="All flights' points, and those of the chosen flights",
+        results=[_result(state, pair, agreed=decision is not None)],
+    )
+
+
+def _words(state: MediationState, user: int, at: int) -> str:
+    flight = state.users[user].flights[at]
+    return f"${flight.price}, {span(flight)}"
+
+
+def _flights(state: MediationState, user: int) -> Table:
+    own = state.users[user]
+    return Table(
+        title="sees",
+        seat=user,
+        columns=["price", "times", "points for meetings"],
+        rows=[str(at) for at, _ in enumerate(own.flights)],
+        cells=[
+            [f"${flight.price}", span(flight), str(points)]
+            for flight, points in zip(own.flights, own.meeting_costs.tolist(), strict=True)
+        ],
+    )
+
+
+def _agents(state: MediationState) -> Table:
+    rows = [(user, at) for user in USERS for at, _ in enumerate(state.users[user].flights)]
+    return Table(
+        title="sees",
+        seat=AGENT,
+        columns=["price", "times", "shared clashes"],
+        rows=[f"user {user}: {at}" for user, at in rows],
+        cells=[
+            [
+                f"${state.users[user].flights[at].price}",
+                span(state.users[user].flights[at]),
+                str(sum(event.shared for event in state.users[user].clashes(at))),
+            ]
+            for user, at in rows
+        ],
+    )
+
+
+def _meetings(state: MediationState, user: int, seat: int) -> Table:
+    events = [event for event in state.users[user].events if seat == user or event.shared]
+    columns = ["importance", "agent sees it"] if seat == user else []
+    cells = [[str(event.importance), "yes" if event.shared else "no"] if columns else [] for event in events]
+    return Table(
+        title=f"user {user}'s shared meetings" if seat == AGENT else "your meetings",
+        seat=seat,
+        columns=columns or [""],
+        rows=[span(event) for event in events],
+        cells=cells if columns else [[""] for _ in events],
+    )
+
+
+def _whole(state: MediationState) -> list[Table]:
+    tables = []
+    for user in USERS:
+        own = state.users[user]
+        cells = zip(own.meeting_costs.tolist(), own.price_costs.tolist(), strict=True)
+        tables.append(
+            Table(
+                title=f"points of user {user}",
+                columns=["meetings", "price"],
+                rows=[str(at) for at, _ in enumerate(own.flights)],
+                cells=[[str(points) for points in row] for row in cells],
+            )
+        )
+    return tables
+
+
+def _result(state: MediationState, pair: Pair, *, agreed: bool) -> Table:
+    """Returns a table of each user's points for the pair and for a best pair; the last row gives their sums."""
+    both = [pair, state.best_pair]
+    columns = [_points(state.costs(user, each)) for each in both for user in USERS]
+    sums = [int(state.scores[each]) for each in both]
+    cells = [[str(column[row]) for column in columns] for row, _ in enumerate(PARTS)]
+    return Table(
+        title="agreed" if agreed else "last proposal, not agreed",
+        columns=["user 0", "user 1", "best: user 0", "best: user 1"],
+        rows=[*PARTS, "both users"],
+        cells=[*cells, [str(sums[0]), "", str(sums[1]), ""]],
+        cells_that_are={BAD: [(len(PARTS), 0)] if sums[0] < sums[1] else []},
+    )
+
+
+def _points(costs: Costs) -> list[int]:
+    return [*costs, costs.total]

@@ -1,0 +1,480 @@
+"""Mediation: states, scores, people's games, rooms, turn-taking, scripted players, figures and the line of silence."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+from factories import play_scripts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.base import CUT, HELD_OUT, ParseError, Status, read_state, state_rng
+from selfplay_pipeline.games.measured import Measured
+from selfplay_pipeline.games.mediation import humans
+from selfplay_pipeline.games.mediation.game import MediationGame
+from selfplay_pipeline.games.mediation.rules import (
+    AGENT,
+    FIRST,
+    LENGTHS,
+    SECOND,
+    USERS,
+    Costs,
+    Event,
+    Flight,
+    MediationConfig,
+    MediationState,
+    Span,
+    User,
+    overlap,
+)
+from selfplay_pipeline.games.mediation.scripted import best_pair, player_view
+from selfplay_pipeline.games.mediation.states import Calendars
+from selfplay_pipeline.games.mediation.text import format_proposal, parse_proposal, span, split_room, told_costs
+from selfplay_pipeline.games.mediation.wordless import mean_rewards, wordless_rewards
+from selfplay_pipeline.generate.people import NOBODY, replayed
+from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, SeatRecord
+from selfplay_pipeline.metrics.figures import measure
+
+GAME = MediationGame()
+TINY = MediationGame(
+    MediationConfig(flights=5, days=1, p_event=0.6, p_shared=0, protocol="fixed", max_length=3, prompts="compact")
+)
+TWICE = MediationGame(MediationConfig(flights=5, days=1, protocol="fixed", messages=2))
+ANY_GAME = pytest.mark.parametrize("game", [GAME, TINY], ids=["default", "tiny"])
+
+
+def user(prices: tuple[int, ...] = (100, 150), importance: int = 4) -> User:
+    """Two flights of eight hours, at 10:00 and 12:00; the meeting of 11:00 clashes with the first alone."""
+    flights = [
+        Flight(carrier="Delta", price=price, start=600 + 120 * at, end=1080 + 120 * at)
+        for at, price in enumerate(prices)
+    ]
+    event = Event(start=660, end=720, importance=importance, shared=False)
+    return User(flights=flights, events=[event], mean_price=100, price_pref=10)
+
+
+STATE = MediationState(users=(user(), user((100, 300), 9)), arrival_pref=3)
+"""Points: meetings -4 and -9 for flights 0; prices -5 and -20 for flights 1; -2 each if the arrivals differ."""
+PINNED = (1129, 591, 953, 13, 9)
+"""Price and times of a flight, events, arrival preference of state 0 of seed 0: a change changes all users' states."""
+
+seeds = st.integers(0, 10_000)
+
+
+@cache
+def state_of(seed: int, game: MediationGame = GAME) -> MediationState:
+    return game.sample_state(state_rng(seed, 0))
+
+
+def play(game: MediationGame, state: MediationState, *names: str, seed: int = 0):
+    players = [game.players[name] for name in (names * 3)[:3]]
+    return play_scripts(game, state, players, np.random.default_rng(seed))
+
+
+# --- states and scores ----------------------------------------------------------------------------------------
+
+
+@ANY_GAME
+@given(seed=seeds)
+@settings(max_examples=15, deadline=None)
+def test_a_sampled_state_keeps_to_the_rules_is_the_same_for_a_seed_and_is_read_back(game, seed):
+    state = state_of(seed, game)
+    game.check_fits(state)
+    assert state == game.sample_state(state_rng(seed, 0)) != game.sample_state(state_rng(seed, 0, HELD_OUT))
+    assert read_state(game, json.dumps(game.state_to_json(state))) == state
+    for own in state.users:
+        assert all(event.end - event.start in LENGTHS for event in own.events)
+        assert all(own.clashes(flight) for flight, _ in enumerate(own.flights)), "a flight without a clash is removed"
+    assert game.rewards(state, [*state.best_pair]) == (1.0,) * 3
+    assert state.rewards.min() == 0 and game.best(state) == game.score(state, [*state.best_pair]) > 0
+
+
+def test_a_sampled_state_is_pinned():
+    first = state_of(0)
+    one = first.users[0].flights[0]
+    assert (one.price, one.start, one.end, len(first.users[0].events), first.arrival_pref) == PINNED
+
+
+def test_the_score_of_each_pair_is_computed_by_hand():
+    assert STATE.scores.tolist() == [[-13, -28], [-18, -25]]
+    assert [STATE.costs(user, (1, 0)) for user in USERS] == [Costs(0, -5, -2), Costs(-9, 0, -2)]
+    assert STATE.best_pair == (0, 0) and STATE.rewards.tolist() == [[1, 0], [10 / 15, 3 / 15]]
+
+
+def test_times_that_begin_together_do_not_overlap_as_in_dialop():
+    event = Event(start=600, end=660, importance=1, shared=True)
+    assert not overlap(event, Flight(carrier="Delta", price=50, start=600, end=900))
+    assert overlap(event, Flight(carrier="Delta", price=50, start=659, end=900))
+    assert overlap(Flight(carrier="Delta", price=50, start=541, end=601), event)
+    assert not overlap(event, Flight(carrier="Delta", price=50, start=660, end=900))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"arrival_pref": 11}, "'arrival_pref': Input should be less than or equal to 10"),
+        ({"users": [user()] * 3}, "'users': Tuple should have at most 2 items"),
+        ({"users": [user((50,), 1)] * 2}, "field 'users': all pairs of flights have the same score"),
+    ],
+)
+def test_a_damaged_state_is_refused_by_its_field(change, words):
+    data = STATE.model_dump(mode="json") | {
+        key: [each.model_dump(mode="json") for each in value] if key == "users" else value
+        for key, value in change.items()
+    }
+    with pytest.raises(UserError, match=words):
+        GAME.state_from_json(data)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("flights", 4, "flights, but game.flights is 4"),
+        ("days", 1, "an event that game.days 1 cannot have"),
+        ("p_shared", 1.0, "are shared; game.p_shared says otherwise"),
+    ],
+)
+def test_a_state_of_another_configuration_is_refused(key, value, words):
+    with pytest.raises(UserError, match=words):
+        MediationGame(MediationConfig(**{key: value})).check_fits(state_of(0))
+
+
+def test_a_fixed_protocol_needs_room_for_its_turns():
+    with pytest.raises(ValidationError, match="max_length 6 leaves no turn for the proposal after 2 messages"):
+        MediationConfig(protocol="fixed", messages=2, max_length=6)
+
+
+# --- people ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def people():
+    return list(zip(humans.recorded(), humans.human_episodes(), strict=True))
+
+
+def test_scores_of_all_162_recorded_games_and_points_of_all_459_proposals_are_ours(people):
+    proposals = 0
+    for game, episode in people:
+        state, result, pair = episode.state, game["result"], (0, 0)
+        GAME.check_fits(state)
+        for entry in game["action_log"]:
+            if entry["type"] == "proposal":
+                flights = [each["flights"] for each in game["player_data"]]
+                pair = tuple(flights[user].index(entry["proposals"][user]["proposal_data"]) for user in USERS)
+                costs = [entry["proposals"][user]["cost"] for user in USERS]
+                found = [Costs(cost["calendar"], cost["price"], cost["arrival_time"]) for cost in costs]
+                assert found == [state.costs(user, pair) for user in USERS]
+                assert [each.total for each in found] == [cost["total"] for cost in costs]
+                proposals += 1
+        scores = state.scores
+        assert (scores[pair], scores.max(), scores.min()) == (result["score"], result["best"], result["worst"])
+        assert state.rewards[pair] == pytest.approx(result["norm"], abs=1e-12) == episode.reward
+    assert (len(people), proposals) == (162, 459)
+
+
+def test_our_states_look_like_those_that_people_played(people):
+    """Means over 324 users, and over 300 of ours (fixed seeds): within four standard errors of the difference."""
+    ours = [own for seed in range(150) for own in state_of(seed).users]
+    theirs = [own for _, episode in people for own in episode.state.users]
+    for quantity in (
+        lambda own: len(own.flights),
+        lambda own: len(own.events),
+        lambda own: own.mean_price,
+        lambda own: own.price_pref,
+        lambda own: own.meeting_costs.mean(),
+        lambda own: own.flights[0].end - own.flights[0].start,
+        lambda own: np.mean([event.importance for event in own.events]),
+        lambda own: np.mean([flight.price for flight in own.flights]),
+    ):
+        one, other = (np.array([quantity(own) for own in users]) for users in (ours, theirs))
+        error = np.hypot(one.std() / len(one) ** 0.5, other.std() / len(other) ** 0.5)
+        assert abs(one.mean() - other.mean()) < 4 * error
+
+
+def test_people_play_by_our_rules_and_each_action_is_kept_or_counted(people):
+    left_out, kept = Counter(), 0
+    for number, (game, episode) in enumerate(people):
+        left_out.update(episode.left_out)
+        if episode.legal:
+            record = replayed(GAME, number, episode)
+            kept += len(record.turns)
+            assert record.outcome.status == "agreed" and not any(turn.error for turn in record.turns)
+            assert record.outcome.normalized_reward == pytest.approx(game["result"]["norm"], abs=1e-12)
+            assert len(record.turns) + sum(episode.left_out.values()) == episode.num_turns
+    assert kept == 1534 and left_out == {
+        humans.AGAIN: 516, humans.UNANSWERED: 303, humans.JOINED: 166, humans.WAITING: 104, humans.UNASKED: 104,
+        humans.REPLACED: 75, humans.NOT_ALL: 28, humans.LATE: 1,
+    }  # fmt: skip
+    assert sum(not episode.legal for _, episode in people) == 2
+
+
+def test_people_are_there_for_dialops_states_alone():
+    assert next(GAME.human_episodes()) and not [*TINY.human_episodes()]
+
+
+# --- rooms and turns ------------------------------------------------------------------------------------------
+
+
+def test_users_speak_at_the_same_time_then_the_agent_and_a_room_does_not_hear_the_other():
+    session = GAME.start(STATE)
+    assert session.seats == USERS
+    one, two = session.step(SECOND, "[message] second"), session.step(FIRST, "[message] first")
+    assert one.observations == ("", "", "User 1 said: [message] second") and two.observations[SECOND] == ""
+    assert session.seats == (AGENT,)
+    asked = session.step(AGENT, "[message] user 1: and you?")
+    assert asked.observations == ("", "The agent said: [message] and you?", "")
+    assert session.seats == (SECOND,), "the agent waits for the answer; nobody else may act"
+    session.step(SECOND, "[message] yes")
+    assert session.seats == (AGENT,)
+
+
+def test_both_accept_or_the_proposal_fails_and_neither_user_sees_the_other_ones_flight():
+    session = GAME.start(STATE)
+    for seat in USERS:
+        session.step(seat, "[message] hi")
+    offered = session.step(AGENT, "[propose] user 0: 1, user 1: 0")
+    assert offered.decision == [1, 0] and session.seats == USERS
+    assert "flight 1 to you: Delta | $150" in offered.observations[FIRST]
+    assert "meetings 0, price -5, arrival -2, together -7" in offered.observations[FIRST]
+    assert "It clashes with Wed 11:00-12:00 | importance 9" in offered.observations[SECOND]
+    first = session.step(FIRST, "[accept]")
+    assert first.observations == ("", "", "User 0 said: [accept]") and session.seats == (SECOND,)
+    second = session.step(SECOND, "[reject]")
+    assert second.observations[FIRST] == second.observations[SECOND] != ""
+    assert "not accepted by both" in second.observations[FIRST] and session.seats == USERS
+    for seat in USERS:
+        session.step(seat, "[message] again")
+    session.step(AGENT, "[propose] user 0: 0, user 1: 0")
+    for seat in reversed(USERS):
+        session.step(seat, "[accept]")
+    outcome = session.outcome()
+    assert (outcome.status, outcome.decision, outcome.rewards) == ("agreed", [0, 0], (1.0,) * 3)
+    assert (outcome.score, outcome.best, outcome.num_proposals, outcome.num_messages) == (15, 15, 2, 4)
+
+
+ILLEGAL = {
+    "propose": (FIRST, "[propose] user 0: 1, user 1: 0", "the agent alone may propose", "not_yours"),
+    "answer": (FIRST, "[accept]", "there is no proposal to accept", "not_now"),
+    "empty": (FIRST, "[message]", "the message is empty", "empty_message"),
+    "no tag": (SECOND, "hello", "start with", "no_tag"),
+    "agent accepts": (AGENT, "[accept]", "users alone may accept", "not_yours"),
+    "no room": (AGENT, "[message] hello", "begin the message with the user", "no_room"),
+    "empty in a room": (AGENT, "[message] user 0: ", "the message is empty", "empty_message"),
+    "no pair": (AGENT, "[propose] user 0: 1", "write the proposal as", "malformed"),
+    "no flight": (AGENT, "[propose] user 0: 0, user 1: 2", "user 1 has no flight 2", "no_flight"),
+}
+
+
+@pytest.mark.parametrize(("seat", "text", "words", "kind"), ILLEGAL.values(), ids=ILLEGAL)
+def test_an_illegal_turn_changes_nothing_and_its_author_alone_reads_why(seat, text, words, kind):
+    session = GAME.start(STATE)
+    for user in USERS if seat == AGENT else ():
+        session.step(user, "[message] hi")
+    before = session.seats, session.pending, [*map(len, session.rooms)]
+    step = session.step(seat, text)
+    assert words in step.error and step.error_kind == kind and kind in GAME.error_kinds
+    assert step.observations[seat].startswith("Error: ") and sum(map(bool, step.observations)) == 1
+    assert before == (session.seats, session.pending, [*map(len, session.rooms)])
+
+
+def test_limits_of_errors_and_turns_and_a_cut_turn():
+    session = MediationGame(MediationConfig(max_errors=2, max_length=4)).start(STATE)
+    assert session.step(FIRST, "[message] hi", cut=True).error_kind == CUT
+    assert "[message]" in session.step(FIRST, "hm").observations[FIRST]
+    assert session.status == Status.ERROR_LIMIT and session.outcome().rewards == (0.0,) * 3
+    session = MediationGame(MediationConfig(max_length=2)).start(STATE)
+    for seat in USERS:
+        session.step(seat, "[message] hi")
+    assert session.status == Status.TURN_LIMIT
+
+
+def test_the_fixed_protocol_has_the_same_turns_in_every_episode():
+    session = TWICE.start(state_of(0, TWICE))
+    for seat in USERS:
+        assert "[message]" in session.step(seat, "[accept]").error
+        session.step(seat, "[message] hi")
+    assert "this turn must be a [message]" in session.step(AGENT, "[propose] user 0: 0, user 1: 0").error
+    assert "must be a message to user 0" in session.step(AGENT, "[message] user 1: hi").error
+    assert "user 1" in session.step(AGENT, "[message] user 0: hi").observations[AGENT], "so that its prompt is new"
+    session.step(AGENT, "[message] user 1: hi")
+    assert session.seats == USERS
+    heard = [session.step(seat, "[message] bye").observations[AGENT] for seat in USERS]
+    assert "Propose when both" in heard[0] and session.seats == (AGENT,)
+    assert session.step(AGENT, "[propose] user 0: 0, user 1: 0").observations == ("",) * 3
+    assert session.status == "agreed" and session.outcome().num_turns == 7 + 4
+    assert TWICE.silence_is_bound and not GAME.silence_is_bound
+
+
+def test_a_muted_message_says_only_who_sent_it():
+    session = MediationGame(MediationConfig(mute=True)).start(STATE)
+    step = session.step(SECOND, "[message] my secret")
+    assert step.observations[AGENT] == "User 1 said: [message]"
+
+
+# --- nothing of another room ----------------------------------------------------------------------------------
+
+
+def streams(game: MediationGame, state: MediationState, turns: list[tuple[int, str]]) -> list[list[str]]:
+    """Returns all that each seat reads, as long as the turns are legal on the state."""
+    session = game.start(state)
+    read = [[session.opening(seat).observation] for seat in range(3)]
+    for seat, text in turns:
+        step = session.step(seat, text)
+        if step.error is not None:
+            break
+        for stream, observation in zip(read, step.observations, strict=True):
+            stream.append(observation)
+    return read
+
+
+def changed(turns: list[tuple[int, str]], room: int) -> list[tuple[int, str]]:
+    """Returns the turns with other words in all messages of one room."""
+    own, found = {room: "[message]", AGENT: f"[message] user {room}:"}, []
+    for seat, text in turns:
+        head = own.get(seat, "\0")
+        found.append((seat, f"{head} other words") if text.startswith(head) else (seat, text))
+    return found
+
+
+@pytest.mark.parametrize(("game", "states"), [(GAME, 3), (TINY, 10)], ids=["default", "tiny"])
+def test_no_seat_reads_what_only_another_one_knows(game, states):
+    """All that a seat does not see is drawn anew, and the other room's words are changed: it reads the same.
+
+    A user's points for a proposal may change: the rules tell it, and they depend on numbers that nobody sees.
+    """
+    names, seen = [*game.players], 0
+    for seed in range(states):
+        state, rng = state_of(seed, game), np.random.default_rng(seed)
+        turns = [(turn.seat, turn.text) for turn in play(game, state, *rng.choice(names, 3), seed=seed).turns]
+        for seat in range(3):
+            own, others = streams(game, state, turns)[seat], turns if seat == AGENT else changed(turns, 1 - seat)
+            assert streams(game, state, others)[seat] == own
+            theirs = streams(game, game.redraw(state, seat, rng), others)[seat]
+            for (_, text), one, two in zip([(seat, ""), *turns], own, theirs, strict=False):
+                part = "Your points" if seat in USERS and text.startswith("[propose]") else "\0"
+                assert one.split(part)[0] == two.split(part)[0]
+                seen += bool(one)
+    assert seen > 4 * states
+
+
+@pytest.mark.parametrize("seat", range(3))
+def test_a_redrawn_state_keeps_what_one_seat_sees_and_draws_the_rest(seat):
+    for game, seed in ((GAME, 1), (TINY, 1), (TINY, 2)):
+        state = state_of(seed, game)
+        other = game.redraw(state, seat, np.random.default_rng(seed))
+        game.check_fits(other)
+        assert game.start(state).opening(seat) == game.start(other).opening(seat)
+        assert all(one != two for one, two in zip(state.users, other.users, strict=True)) and other != state
+
+
+def calendars(slots: list[int], p: float, most: int, first: int = 0) -> Iterator[tuple[float, list[tuple[int, int]]]]:
+    """Yields all calendars of up to `most` events with their probabilities."""
+    free = [slot for slot in slots if slot >= first]
+    yield (1 - p) ** len(free), []
+    for before, start in enumerate(free if most else []):
+        for length in LENGTHS:
+            for chance, later in calendars(free, p, most - 1, start + length):
+                yield (1 - p) ** before * p / len(LENGTHS) * chance, [(start, start + length), *later]
+
+
+def test_private_events_have_their_exact_chances():
+    """One shared event of two or three, and a flight that clashes with none of it: all calendars are listed."""
+    config = MediationConfig(flights=5, days=1, p_shared=0.5, p_event=0.3)
+    event = Event(start=780, end=840, importance=5, shared=True)
+    flight = Flight(carrier="Delta", price=50, start=600, end=720)
+    found = Calendars(User(flights=[flight], events=[event], mean_price=100, price_pref=1), config)
+    assert found.private == [1, 2], "the half of two and of three events is one"
+    fitting = [
+        (chance, spans)
+        for chance, spans in calendars(found.slots, config.p_event, 3)
+        if len(spans) > 1 and (780, 840) in spans and any(overlap(Span(*each), flight) for each in spans)
+    ]
+    for left in found.private:
+        assert found.chance[0, left, 1] / len(LENGTHS) == pytest.approx(
+            sum(c for c, spans in fitting if len(spans) == 1 + left)
+        )
+    weights = np.array([chance / len(spans) for chance, spans in fitting])
+    rng, firsts = np.random.default_rng(0), np.array([spans[0][0] for _, spans in fitting])
+    mean = weights @ firsts / weights.sum()
+    drawn = np.array([found.one(rng)[0].start for _ in range(3000)])
+    assert abs(drawn.mean() - mean) < 4.5 * drawn.std() / 3000**0.5
+
+
+# --- texts ----------------------------------------------------------------------------------------------------
+
+
+@given(st.tuples(st.integers(0, 1), st.integers(0, 1)))
+def test_parsing_a_proposal_inverts_formatting_it(pair):
+    assert parse_proposal(format_proposal(pair).removeprefix("[propose] "), STATE) == pair
+
+
+@pytest.mark.parametrize(
+    "text", ["user 0: id 1, user 1: id 0", "0: 1, 1: 0", "User 0: flight 1 and user 1: flight #0."]
+)
+def test_other_ways_to_write_a_proposal_are_read(text):
+    assert parse_proposal(text, STATE) == (1, 0)
+
+
+def test_rooms_times_and_told_points_are_read():
+    assert split_room("to user 1, hello") == (1, "hello") and split_room("0: hi") == (0, "hi")
+    with pytest.raises(ParseError):
+        split_room("hello user 1")
+    assert span(Flight(carrier="Delta", price=50, start=1254, end=1735)) == "Wed 20:54-Thu 04:55"
+    assert told_costs("[message] 0 9 1 4") == {0: 9, 1: 4}
+    assert told_costs("[message] Hi! flight 0 costs me 9 points, flight 12: 4.") == {0: 9, 12: 4}
+    assert told_costs("[message] price -3 arrival -1") == {}
+
+
+# --- players, figures, lines ----------------------------------------------------------------------------------
+
+
+def rewards_of(game: MediationGame, name: str, states: int = 60) -> np.ndarray:
+    return np.array(
+        [play(game, state_of(seed, game), name, seed=seed).session.outcome().rewards[0] for seed in range(states)]
+    )
+
+
+@ANY_GAME
+def test_players_are_ordered_random_silent_sharing_and_speaking_tells_as_much(game):
+    states = 12 if game is GAME else 30
+    found = {name: rewards_of(game, name, states).mean() for name in ("random", "silent", "sharing", "speaking")}
+    assert found["random"] < found["silent"] - 0.1 and found["silent"] < found["sharing"]
+    assert found["speaking"] == pytest.approx(found["sharing"], abs=1e-9)
+    teachers = [rewards_of(game, name, states).mean() for name in ("teacher", "speaking-teacher")]
+    assert max(teachers) < found["silent"] - 0.1, "a warm start does not contain how to plan"
+
+
+def test_the_agent_plans_with_what_it_was_told():
+    session = GAME.start(STATE)
+    session.step(FIRST, "[message] 0 90 1 0")
+    session.step(SECOND, "[message] flight 0 costs me 0 points, flight 1: 50")
+    assert best_pair(player_view(session, AGENT)) == (1, 0)
+
+
+def test_figures_tell_where_the_reward_was_lost():
+    episode = play(GAME, STATE, "sharing", "sharing", "random", seed=1)
+    record = EpisodeRecord.of(
+        [SeatRecord(kind="script", name="sharing")] * 3, NOBODY, episode_id="e", group_index=0, episode=0, seed=0,
+        game="mediation", state=GAME.state_to_json(STATE), turns=episode.turns, trajectories=[],
+        outcome=OutcomeRecord.of(episode.session.outcome()),
+    )  # fmt: skip
+    found = {name: above / below for name, (above, below) in measure(Measured(GAME, record, range(3))).items() if below}
+    parts = [found[name] for name in ("lost_telling", "lost_planning", "lost_agreement")]
+    assert sum(parts) + found["reward"] == pytest.approx(1)
+    assert found["told"] == 1.0 and found["proposals"] == 3
+    costs = [STATE.costs(user, tuple(record.outcome.proposal)) for user in USERS]
+    assert found["meeting_points"] == sum(each.meetings for each in costs)
+
+
+def test_silence_lies_between_random_and_the_optimum_and_is_the_value_of_the_best_pair_given_the_agents_view():
+    for state in [state_of(seed, TINY) for seed in range(3)]:
+        (line,) = wordless_rewards([state], TINY.config, np.random.default_rng(0))["silence"]
+        values = mean_rewards(state, TINY.config, np.random.default_rng(1))
+        planned = values[best_pair(player_view(TINY.start(state), AGENT))]
+        assert values.shape == state.rewards.shape and values.mean() < line < 1
+        assert planned - 0.05 < line < values.max() + 0.05
