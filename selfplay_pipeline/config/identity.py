@@ -43,7 +43,7 @@ KEYS = {stored: key for key, stored in PLAYED.items()} | TRAINED
 HASHED = re.compile(r"(^|\.)weights(\.|$)|^rows$")
 """Pattern of record keys that hold content hashes of models or rows."""
 CONTENTS = "contents of "
-"""Prefix of record keys that hold a hash of contents; messages name such keys only if nothing else differs."""
+"""Prefix of record keys for hashes of contents. A message names such a key only if no other key differs."""
 PLACE = "game.path"
 """Key with the place of a game's file, which may move; it is stored, but not compared."""
 MOST_DIFFERENCES = 5

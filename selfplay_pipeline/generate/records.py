@@ -35,7 +35,7 @@ MAX_LINE = 1 << 26
 CHAT = "chat"
 """Name of the player that is a chat model behind an API."""
 PERSON = "person"
-"""Name of a person as a player, and the value of its records' fields for engine and model."""
+"""Name of a person as a player; also stands for engine and model in the records of a person's seat."""
 
 Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
 

@@ -344,7 +344,7 @@ def predict_own_tokens_only() -> None:
 
 
 class OwnTokensEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]
-    """verl's FSDP engine that computes no logits of prompts, which nothing reads and which are many.
+    """verl's FSDP engine without the logits of prompts: they take much memory, and nothing reads them.
 
     With sequence packing, the logits of each row start at the last token of its own prompt. With padding, the logits of
     all rows start at the last token of the shortest prompt.
