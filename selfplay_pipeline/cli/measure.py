@@ -96,7 +96,15 @@ def evaluate(
 @app.command(cls=taking(*MEASURING))
 def crossplay(
     context: typer.Context,
-    players: Annotated[list[str], typer.Argument(help="Checkpoints and scripted players, two or more.")],
+    players: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[ARM=]PLAYER …",
+            help="Two or more checkpoints, run folders of `iterate` (their newest checkpoints) and scripted players. "
+            "Independent trainings of one kind get the same ARM.",
+            show_default=False,
+        ),
+    ],
     states: StatesFile = None,
     episodes: Annotated[int, typer.Option(min=1, max=LARGEST, help="Episodes of each state and pair.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for episodes and crossplay.json.")] = Path("data/crossplay"),
@@ -104,18 +112,21 @@ def crossplay(
 ) -> None:
     """Play each player in seat 0 with each player in all other seats, and print the matrix of mean rewards.
 
-    Checkpoints that reach less with each other than in self-play may have invented a private code.
+    Checkpoints that reach less with each other than in self-play may have invented a private code. For each arm, the
+    cross-seed gap is the reward of its players with themselves minus their reward with each other, and the partner gap
+    is the same with the players that have no arm.
     """
-    settings = _load_for(players[0], context)
+    arms, given = zip(*(_arm_of(player) for player in players), strict=True)
+    names = [_checkpoint_of(name) for name in given]
+    settings = _load_for(names[0], context)
     from selfplay_pipeline.cli.show.evaluation import show_crossplay
     from selfplay_pipeline.evaluate.crossplay import check_crossplay, plan_crossplay, run_crossplay
 
-    names = [*map(shipped, players)]
     check_crossplay(settings, names)  # before the states are sampled, which may be slow
     chosen = _states(settings, states)
     if dry_run:
         planned(plan_crossplay(settings, names, chosen, episodes, output))
-    result = run(run_crossplay(settings, names, chosen, episodes, output))
+    result = run(run_crossplay(settings, names, chosen, episodes, output, arms if any(arms) else ()))
     show_crossplay(result, output)
     fail_if_lost(result.lost)
 
@@ -185,6 +196,21 @@ def silence(
     lines = compute_lines(game, states, settings.seed)
     store_lines(output, game, lines)
     terminal.result(one_line(f"{', '.join(f'{name} {line}' for name, line in lines.items())}, written to {output}"))
+
+
+def _arm_of(player: str) -> tuple[str, str]:
+    """Returns the arm, which may be empty, and the player of an argument `[ARM=]PLAYER`."""
+    arm, separator, name = player.partition("=")
+    return (arm, name) if separator and not Path(player).exists() else ("", player)
+
+
+def _checkpoint_of(player: str) -> str:
+    """Returns the newest checkpoint of a run folder; any other player as it is, with packaged models found."""
+    if (Path(player) / "manifest.json").exists() and (Path(player) / "state.json").exists():
+        from selfplay_pipeline.iterate.folder import newest_checkpoint
+
+        return newest_checkpoint(Path(player))
+    return shipped(player)
 
 
 def _load_for(player: str, context: typer.Context) -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -11,6 +12,7 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.evaluate.gaps import Gaps, gaps_of
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.evaluate.tally import Seating, Tally
@@ -19,7 +21,8 @@ from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.seats import checkpoints_among
 from selfplay_pipeline.generate.servers import Servers
-from selfplay_pipeline.metrics.bootstrap import Interval
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals
+from selfplay_pipeline.metrics.figures import REWARD, measure_reward
 
 
 class CrossPlay(BaseModel):
@@ -27,23 +30,52 @@ class CrossPlay(BaseModel):
 
     It is the mean over all seats in self-play (i = j) or if the seats share one reward; otherwise, it is the mean of
     seat 0.
+
+    Attributes:
+        arms: Name of each player's arm; empty for a player without one.
+        gaps: Gaps of each arm.
+        lost: Number of missing episodes that failed because of the engine or a chat model.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     players: list[str]
+    arms: list[str] = []
     states: str
     episodes: int
     temperature: float
     rewards: list[list[Interval]]
+    gaps: dict[str, Gaps] = {}
     lost: int = 0
-    """Number of missing episodes that failed because of the engine or a chat model."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Rewards of one pair.
+
+    Attributes:
+        reward: Reward of the player in seat 0, as `CrossPlay` says.
+        of_all: Rewards by state, the mean over all seats.
+        lost: Number of lost episodes.
+    """
+
+    reward: Interval
+    of_all: Totals
+    lost: int
 
 
 async def run_crossplay(
-    config: Config, names: Sequence[str], states: StateSet, episodes: int, output: Path
+    config: Config, names: Sequence[str], states: StateSet, episodes: int, output: Path, arms: Sequence[str] = ()
 ) -> CrossPlay:
     """Play the missing episodes, write `crossplay.json`, and return its content.
+
+    Args:
+        config: The configuration.
+        names: The players.
+        states: The states that each pair plays.
+        episodes: Number of episodes of each state and pair.
+        output: The output folder.
+        arms: Name of each player's arm, empty for a player without one; by default, no player has one.
 
     Raises:
         UserError: Fewer than two players are given, a player is given twice, or a checkpoint is unusable.
@@ -59,8 +91,10 @@ async def run_crossplay(
         states=states.name,
         episodes=episodes,
         temperature=config.generate.temperature,
-        rewards=[[reward for reward, _ in row] for row in cells],
-        lost=sum(lost for row in cells for _, lost in row),
+        arms=list(arms),
+        rewards=[[cell.reward for cell in row] for row in cells],
+        gaps=gaps_of([[cell.of_all for cell in row] for row in cells], arms) if arms else {},
+        lost=sum(cell.lost for row in cells for cell in row),
     )
     write_text(output / "crossplay.json", result.model_dump_json(indent=2) + "\n")
     return result
@@ -102,11 +136,14 @@ def _pairs(names: Sequence[str]) -> list[list[tuple[int, int]]]:
 async def _cell(
     config: Config, names: Sequence[str], pair: tuple[int, int], states: StateSet, episodes: int, output: Path,
     servers: Servers,
-) -> tuple[Interval, int]:  # fmt: skip
+) -> Cell:  # fmt: skip
     first, second = names[pair[0]], names[pair[1]]
     file = output / f"{pair[0]}-{pair[1]}.jsonl"
     lost = await play_pairing(config, Pairing(first, second, states, file, episodes), servers)
     game = make_game(config.game)
     seating = Seating.BOTH if game.shared_reward or first == second else Seating.FIRST
-    tally = Tally(game, len(states), seating).add(read_episodes(file))
-    return tally.totals().intervals()["reward"], lost
+    records = list(read_episodes(file))
+    own, every = (
+        Tally(game, len(states), seats, measure_reward).add(records).totals() for seats in (seating, Seating.BOTH)
+    )
+    return Cell(own.intervals()[REWARD.name], every, lost)

@@ -195,6 +195,19 @@ class RunDirectory:
         write_text(self.path / "state.json", self.state.model_dump_json(indent=2) + "\n")
 
 
+def newest_checkpoint(path: Path) -> str:
+    """Returns the newest checkpoint of a run.
+
+    Raises:
+        UserError: The run has trained nothing yet, or its record is damaged.
+    """
+    run = RunDirectory(path)
+    trained = [number for number, stages in run.load().iterations.items() if "train" in stages]
+    if not trained:
+        raise UserError(f"{path}: this run has not trained an iteration yet; name a checkpoint")
+    return run.checkpoint(max(trained))
+
+
 def describe(settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the settings, package versions and git revision that reproduce a run."""
     packages = ("selfplay-pipeline", "sglang", "verl", "torch", "transformers", "TransferQueue", "ray", "numpy")

@@ -96,25 +96,26 @@ def contrast(terms: Sequence[tuple[float, Totals]], resamples: int = RESAMPLES) 
 
 
 def contrast_over_seeds(
-    seeds: Sequence[Sequence[tuple[float, Totals]]], resamples: int = RESAMPLES
+    seeds: Sequence[Sequence[tuple[float, Totals]]], resamples: int = RESAMPLES, *, same_states: bool = False
 ) -> dict[str, Interval]:
     """Returns the mean of `contrast` over training seeds, with an interval for further seeds and further states.
 
-    Two levels are resampled: seeds, and the states of each seed, which are its own. Resamples of few seeds spread too
-    little, so the deviation between seeds is scaled up until its interval is as wide as the t-interval (Hesterberg,
-    "What Teachers Should Know About the Bootstrap", The American Statistician 69, 2015). With one seed, the interval
-    covers only the states, as in `contrast`, since the spread between seeds is unknown.
+    Two levels are resampled: seeds, and the states of each seed, which are its own unless `same_states` is set.
+    Resamples of few seeds spread too little, so the deviation between seeds is scaled up until its interval is as wide
+    as the t-interval (Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 69, 2015).
+    With one seed, the interval covers only the states, as in `contrast`, since the spread between seeds is unknown.
 
     Args:
         seeds: For each seed the weighted evaluations, as `contrast` takes them.
         resamples: Number of resamples.
+        same_states: Whether all seeds have the same states, which are then resampled together.
 
     Raises:
         ValueError: The evaluations of a seed have different numbers of states.
     """
     every = [totals for terms in seeds for _, totals in terms]
     names = [name for name in every[0].names if all(name in totals.names for totals in every)]
-    found = [_resampled(terms, names, resamples, stream) for stream, terms in enumerate(seeds)]
+    found = [_resampled(terms, names, resamples, 0 if same_states else stream) for stream, terms in enumerate(seeds)]
     values = np.array([value for value, _ in found])
     mean = values.mean(axis=0)
     states = np.mean([drawn - value for value, drawn in found], axis=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -46,7 +47,8 @@ class Chart:
         key: Name of the plot's file.
         note: One sentence that a reader needs to understand the plot.
         lines: Reference values by name.
-        style: Kind of plot; `points` has names instead of numbers on its x axis.
+        style: Kind of plot; `points` and `matrix` have names instead of numbers on their x axis. In a `matrix`, each
+            series is a row.
     """
 
     key: str
@@ -56,7 +58,7 @@ class Chart:
     y_label: str
     series: list[Series]
     lines: Mapping[str, float] = field(default_factory=dict)
-    style: Literal["curve", "bars", "stack", "points", "steps"] = "curve"
+    style: Literal["curve", "bars", "stack", "points", "steps", "matrix"] = "curve"
     names: Sequence[str] = ()
     log: bool = False
     share: bool = False
@@ -84,7 +86,7 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
             _tokens(source, scans),
         ]
     else:
-        charts = [_points(scans, lines, about), *_steps(source)]
+        charts = [*_matrix(source), _points(scans, lines, about), *_steps(source)]
     charts.append(_histogram(scans))
     return [chart for chart in charts if any(len(series.x) for series in chart.series)]
 
@@ -301,6 +303,21 @@ def _points(scans: Sequence[Scan], lines: Mapping[str, float], about: str) -> Ch
     ]
     names = [scan.file.label for scan in scans]
     return Chart(REWARD.name, REWARD.chart, about, "", REWARD.label, series, lines, style="points", names=names)
+
+
+def _matrix(source: Source) -> list[Chart]:
+    """Returns the heat map of cross-play; empty if the folder holds none."""
+    found = source.crossplay
+    if found is None:
+        return []
+    names = [
+        f"{number}: {found.arms[number]}" if found.arms and found.arms[number] else f"{number}: {Path(player).name}"
+        for number, player in enumerate(found.players)
+    ]
+    rows = [_series(name, list(enumerate(row))) for name, row in zip(names, found.rewards, strict=True)]
+    note = "Reward of each player in seat 0 (row) with each player in all other seats (column). " + INTERVALS
+    title = "Each player with each player"
+    return [Chart("matrix", title, note, "player in the other seats", REWARD.label, rows, style="matrix", names=names)]
 
 
 def _histogram(scans: Sequence[Scan]) -> Chart:

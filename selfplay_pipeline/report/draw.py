@@ -95,7 +95,7 @@ def draw(chart: Chart, form: Format, theme: Theme = PRINT, *, title: bool = True
         figure, axes = plt.subplots(figsize=(wide, tall), constrained_layout=True)
         _PAINT[chart.style](chart, axes, theme)
         _frame(chart, axes, theme, title)
-        if sum(len(series.x) > 0 for series in chart.series) > 1:
+        if sum(len(series.x) > 0 for series in chart.series) > 1 and chart.style != "matrix":
             figure.legend(
                 frameon=False, fontsize=8, ncols=3 if len(chart.series) < 4 else 2, loc="outside lower center"
             )
@@ -131,11 +131,16 @@ def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
     elif len(xs) == 1 and not chart.log and not chart.lines:
         bottom, top = axes.get_ylim()
         axes.set_ylim(min(0, 1.2 * bottom), max(0, 1.2 * top))  # a single point fits no scale of its own
-    if chart.style == "points":
+    if chart.style in ("points", "matrix"):
         turned: dict[str, Any] = {"rotation": 90 if len(chart.names) >= CROWDED else 20, "ha": "right"}
         names = [harmless(name) for name in chart.names]
         axes.set_xticks(range(len(names)), names, **(turned if sum(map(len, names)) > SHORT_NAMES else {}))
         axes.set_xlim(-0.6, len(chart.names) - 0.4)
+        if chart.style == "matrix":
+            axes.set_ylabel("player in seat 0")
+            axes.set_yticks(range(len(chart.series)), [_label(series) for series in chart.series])
+            axes.set_ylim(len(chart.series) - 0.5, -0.5)
+            axes.set_xlim(-0.5, len(chart.names) - 0.5)
     elif chart.style != "steps":
         axes.xaxis.get_major_locator().set_params(integer=True)
         if len(xs) == 1:
@@ -230,4 +235,18 @@ def _steps(chart: Chart, axes: Any, theme: Theme) -> None:
         )
 
 
-_PAINT = {"curve": _curve, "points": _points, "stack": _stack, "bars": _bars, "steps": _steps}
+def _matrix(chart: Chart, axes: Any, theme: Theme) -> None:
+    """Draw a heat map; cividis is a scale that colour-blind readers can distinguish."""
+    table = np.full((len(chart.series), len(chart.names)), np.nan)
+    for row, series in enumerate(chart.series):
+        table[row, np.asarray(series.x, dtype=int)] = series.y
+    picture = axes.imshow(table, cmap="cividis", aspect="auto")
+    middle = (np.nanmin(table) + np.nanmax(table)) / 2
+    for row, column in zip(*np.nonzero(~np.isnan(table)), strict=True):
+        value = table[row, column]
+        colour = "#000001" if value > middle else "#fffffe"  # the same in both themes
+        axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
+    axes.figure.colorbar(picture, ax=axes).outline.set_visible(False)
+
+
+_PAINT = {"curve": _curve, "points": _points, "stack": _stack, "bars": _bars, "steps": _steps, "matrix": _matrix}

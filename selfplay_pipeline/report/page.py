@@ -104,6 +104,8 @@ def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
     if source.evaluation:
         facts += [f"with {source.evaluation.partner}", source.evaluation.states]
         facts += ["messages muted"] if source.evaluation.mute else []
+    for arm, gaps in (source.crossplay.gaps if source.crossplay else {}).items():
+        facts += [f"{arm}: {gaps.in_words()}"]
     return [*facts, f"this page: {now:{TIME}}"]
 
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.core.small_files import read_json
+from selfplay_pipeline.evaluate.crossplay import CrossPlay
 from selfplay_pipeline.evaluate.run import Evaluation
 from selfplay_pipeline.games.base import Game, GameSettings
 from selfplay_pipeline.games.registry import game_named, make_game, parse_game_config
@@ -70,6 +71,7 @@ class Source:
         steps: verl's metrics, one line per training step, with the iteration.
         evaluation: The evaluation, if the folder holds exactly one.
         references: Mean reference rewards by name, from the newest evaluation.
+        crossplay: The matrix of a folder of `crossplay`.
     """
 
     path: Path
@@ -80,6 +82,7 @@ class Source:
     manifest: Manifest | None = None
     evaluation: Evaluation | None = None
     references: dict[str, Interval] = field(default_factory=dict)
+    crossplay: CrossPlay | None = None
 
 
 def discover(path: Path) -> Source:
@@ -132,8 +135,14 @@ def _folder(path: Path) -> Source:
         (file for file in (path / "metrics.jsonl", path / "training" / "metrics.jsonl") if file.exists()), None
     )
     steps = [(iteration or 1, line) for line in _lines(metrics)] if metrics else []
+    matrix = path / "crossplay.json"
     return Source(
-        path, "iteration" if number else "episodes", files, steps=steps, references=inner.references if inner else {}
+        path,
+        "iteration" if number else "episodes",
+        files,
+        steps=steps,
+        references=inner.references if inner else {},
+        crossplay=read_model(matrix, CrossPlay, "selfplay crossplay") if matrix.exists() else None,
     )
 
 

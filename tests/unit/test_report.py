@@ -419,10 +419,17 @@ def test_an_evaluation_against_a_partner_is_reported_with_its_own_figures(tmp_pa
 def test_a_crossplay_folder_has_a_report(tmp_path):
     config = load_config("tiny", {})
     states = held_out_states(MatchingGame(config.game), 3)
-    asyncio.run(run_crossplay(config, ["random", "sharing", "silent"], states, 1, tmp_path / "crossplay"))
-    reward = charts(tmp_path / "crossplay")["reward"]
+    players, arms = ["random", "sharing", "silent"], ["a", "a", ""]
+    result = asyncio.run(run_crossplay(config, players, states, 1, tmp_path / "crossplay", arms))
+    found = charts(tmp_path / "crossplay")
+    reward, matrix = found["reward"], found["matrix"]
     assert len(reward.names) == len(reward.series[0].x) == 9
-    assert draw(reward, "png").startswith(b"\x89PNG")
+    assert [list(row.y) for row in matrix.series] == [[cell.value for cell in row] for row in result.rewards]
+    assert list(matrix.names) == ["0: a", "1: a", "2: silent"]
+    for chart in (reward, matrix):
+        assert draw(chart, "png").startswith(b"\x89PNG")
+    told = facts(discover(tmp_path / "crossplay"), [], datetime.now(UTC))
+    assert f"a: {result.gaps['a'].in_words()}" in told
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,12 @@ def show_crossplay(result: CrossPlay, folder: Path) -> None:
         table.add_row(str(number), *(f"{cell.value:.3f}" if cell.value is not None else "–" for cell in row))
     console.print(table)
     for number, name in enumerate(result.players):
-        console.print(one_line(f"{number}: {name}"), soft_wrap=True)
+        arm = result.arms[number] if result.arms else ""
+        console.print(one_line(f"{number}: {name}{f' ({arm})' if arm else ''}"), soft_wrap=True)
+    for arm, gaps in result.gaps.items():
+        console.print(
+            one_line(f"{arm}, {gaps.seeds} player{'s' * (gaps.seeds > 1)}: {gaps.in_words()}"), soft_wrap=True
+        )
     widths = [
         (cell.high - cell.low) / 2 for row in result.rewards for cell in row if cell.high and cell.low is not None
     ]

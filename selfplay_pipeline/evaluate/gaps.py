@@ -1,0 +1,76 @@
+"""Gaps of cross-play: how much a player's reward falls with partners that it was not trained with. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_seeds
+from selfplay_pipeline.metrics.figures import REWARD
+
+Matrix = Sequence[Sequence[Totals]]
+"""Rewards by game state, the mean over all seats, with player i in seat 0 and player j in all others."""
+Terms = list[tuple[float, Totals]]
+
+
+class Gaps(BaseModel):
+    """Gaps of one arm, whose players are independent trainings of one kind (`seeds`).
+
+    R_ij is the mean reward of all seats with player i in seat 0 and player j in all others, and
+    M_ij = (R_ij + R_ji) / 2. Both gaps are means over the players of the arm. Their intervals cover states and, with
+    several players, further trainings. A pair counts for both of its players, so the players' gaps are not independent,
+    and the interval of the cross-seed gap is approximate.
+
+    Attributes:
+        seeds: Number of players of the arm.
+        cross_seed: R_ii minus the mean of M_ij over the other players j of the arm; None with one player.
+        partner: R_ii minus the mean of M_ij over the players j without an arm; None without such players.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    seeds: int
+    cross_seed: Interval | None = None
+    partner: Interval | None = None
+
+    def in_words(self) -> str:
+        """Returns the known gaps in one line."""
+        found = {"cross-seed gap": self.cross_seed, "partner gap": self.partner}
+        return ", ".join(f"{label} {interval:+}" for label, interval in found.items() if interval)
+
+
+def gaps_of(rewards: Matrix, arms: Sequence[str]) -> dict[str, Gaps]:
+    """Returns the gaps of each arm that has any.
+
+    Args:
+        rewards: The matrix; all cells have the same states.
+        arms: Name of each player's arm; empty for a player without one.
+    """
+    strangers = [player for player, arm in enumerate(arms) if not arm]
+    found = {}
+    for arm in dict.fromkeys(filter(None, arms)):
+        players = [player for player, of in enumerate(arms) if of == arm]
+        gaps = Gaps(
+            seeds=len(players),
+            cross_seed=_mean(
+                [_gap(rewards, player, [other for other in players if other != player]) for player in players]
+            )
+            if len(players) > 1
+            else None,
+            partner=_mean([_gap(rewards, player, strangers) for player in players]) if strangers else None,
+        )
+        if gaps.cross_seed or gaps.partner:
+            found[arm] = gaps
+    return found
+
+
+def _gap(rewards: Matrix, player: int, others: Sequence[int]) -> Terms:
+    """Returns R_ii minus the mean of M_ij over others, as weighted terms."""
+    weight = -0.5 / len(others)
+    pairs = [(weight, cell) for other in others for cell in (rewards[player][other], rewards[other][player])]
+    return [(1.0, rewards[player][player]), *pairs]
+
+
+def _mean(gaps: Sequence[Terms]) -> Interval:
+    return contrast_over_seeds(gaps, same_states=True)[REWARD.name]

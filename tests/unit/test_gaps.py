@@ -1,0 +1,95 @@
+"""Cross-play of independent trainings: the cross-seed gap and the partner gap."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+from factories import FINISHED
+
+from selfplay_pipeline.cli.measure import _arm_of, _checkpoint_of
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.evaluate.crossplay import run_crossplay
+from selfplay_pipeline.evaluate.gaps import gaps_of
+from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
+from selfplay_pipeline.metrics.bootstrap import Totals
+
+ARMS = ["self", "self", "self", "muted", ""]
+
+
+def cell(rewards: np.ndarray) -> Totals:
+    return Totals.of({"reward": (rewards, np.ones(len(rewards)))})
+
+
+def matrix(rewards: np.ndarray) -> list[list[Totals]]:
+    """From rewards of shape (players, players, states)."""
+    return [[cell(of_pair) for of_pair in row] for row in rewards]
+
+
+def test_the_gaps_are_what_their_formulas_say():
+    rewards = np.random.default_rng(0).random((5, 5, 40))
+    mean = rewards.mean(axis=-1)
+    both = (mean + mean.T) / 2
+    found = gaps_of(matrix(rewards), ARMS)
+    cross = np.mean([mean[i, i] - np.mean([both[i, j] for j in range(3) if j != i]) for i in range(3)])
+    assert found["self"].cross_seed.value == pytest.approx(cross)
+    assert found["self"].partner.value == pytest.approx(np.mean([mean[i, i] - both[i, 4] for i in range(3)]))
+    assert found["muted"].cross_seed is None and found["muted"].seeds == 1
+    assert found["muted"].partner.value == pytest.approx(mean[3, 3] - both[3, 4])
+    assert gaps_of(matrix(rewards), [""] * 5) == {}
+
+
+def test_a_private_code_of_each_seed_has_a_gap_whose_interval_excludes_0_and_one_language_has_none():
+    """States are of unlike difficulty, which all pairs share, so only pairing by state can find a gap."""
+    rng = np.random.default_rng(1)
+    difficulty, noise = rng.normal(0, 0.2, 200), rng.normal(0, 0.02, (5, 5, 200))
+    one_language = 0.7 + difficulty + noise
+    private = one_language.copy()
+    for i in range(3):
+        for j in range(3):
+            private[i, j] -= 0.05 * (i != j)
+    gap = gaps_of(matrix(private), ARMS)["self"].cross_seed
+    assert gap.low > 0.02 and gap.high < 0.08
+    none = gaps_of(matrix(one_language), ARMS)["self"].cross_seed
+    assert none.low < 0 < none.high
+
+
+def test_seeds_of_unlike_gaps_widen_the_interval_and_two_the_most():
+    rng = np.random.default_rng(2)
+    rewards = 0.5 + rng.normal(0, 0.01, (5, 5, 100))
+    alike = gaps_of(matrix(rewards), ARMS)["self"].cross_seed
+    for seed, own in enumerate((0.1, 0.2, 0.3)):
+        rewards[seed, seed] += own
+    unlike = gaps_of(matrix(rewards), ARMS)["self"].cross_seed
+    assert unlike.high - unlike.low > 10 * (alike.high - alike.low)
+    assert unlike.value == pytest.approx(alike.value + 0.2)
+
+
+def test_the_matrix_of_a_command_has_the_gaps_of_its_arms(tmp_path):
+    config, names = load_config("tiny", {}), ["sharing", "speaking", "random"]
+    states = held_out_states(make_game(config.game), 20)
+    result = asyncio.run(run_crossplay(config, names, states, 1, tmp_path, ["told", "told", ""]))
+    assert result.gaps["told"].partner.value > 0.1, "random understands nothing"
+    assert json.loads((tmp_path / "crossplay.json").read_text())["arms"] == ["told", "told", ""]
+
+
+def test_an_argument_is_a_player_with_or_without_an_arm(tmp_path, monkeypatch):
+    assert [_arm_of(text) for text in ("sharing", "a=sharing", "=x")] == [("", "sharing"), ("a", "sharing"), ("", "x")]
+    (tmp_path / "a=b").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert _arm_of("a=b") == ("", "a=b"), "a folder of this name"
+
+
+def test_a_run_stands_for_its_newest_checkpoint_and_one_without_is_refused(tmp_path):
+    run = RunDirectory(tmp_path)
+    (tmp_path / "manifest.json").touch()
+    run.finish(0, "evaluate", StageRecord(seconds=1, figures=FINISHED["evaluate"]))
+    with pytest.raises(UserError, match="has not trained an iteration yet"):
+        _checkpoint_of(str(tmp_path))
+    for number in (1, 2):
+        run.finish(number, "train", StageRecord(seconds=1, figures=FINISHED["train"]))
+    assert _checkpoint_of(str(tmp_path)) == str(tmp_path / "iter_2" / "checkpoint")
+    assert _checkpoint_of("sharing") == "sharing"
