@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,12 @@ from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.stopping import run
+from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.core.terminal.progress import say_announced
+
+if TYPE_CHECKING:
+    from selfplay_pipeline.config.schema import Config
+    from selfplay_pipeline.web.run import Place
 
 app = typer.Typer()
 KEYS = (
@@ -29,7 +34,8 @@ def play(
     player: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Who holds the seats, one name for each: person (somebody at this terminal), policy, {OTHERS} "
+            help=f"Who holds the seats, one name for each: person (somebody at this terminal or, with --web, in a "
+            f"browser), policy, {OTHERS} "
             "[default: person in seat 0, policy in all others]."
         ),
     ] = None,
@@ -41,13 +47,30 @@ def play(
         Path | None,
         output_file("JSONL file; one episode a line [default: data/played/PLAYERS/selfplay_games.jsonl]."),
     ] = None,
+    web: Annotated[
+        bool, typer.Option("--web", help="Let people play in their browsers; each has a page of their own.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the pages, with --web.")] = 8230,
+    listen: Annotated[
+        str,
+        typer.Option(
+            help="Address of the pages, with --web. Any other than the default can be reached from other machines, and "
+            "needs a key in SELFPLAY_PLAY_KEY, which people type once."
+        ),
+    ] = "127.0.0.1",
+    patience: Annotated[
+        float, typer.Option(min=0.01, max=10_000, help="Minutes after which somebody silent has left, with --web.")
+    ] = 30,
     dry_run: DryRun = False,
 ) -> None:
-    """Hold a seat yourself, in this terminal: you see that seat's view, talk, and see the result beside the optimum.
+    """Hold a seat yourself: you see that seat's view, talk, and see the result beside the optimum.
 
     Type a turn and press Enter: the game checks it and shows how it reads it; Enter again sends it, and until then it
     can be edited. Tab fills in a form of each turn that is possible now, ? shows the rules and your view, Ctrl-D leaves
     the episode. Two people may share the terminal, which is cleared between their turns.
+
+    With --web, any number of people play at once in their browsers, each in an episode of their own, or together if
+    several seats are held by people. A server that was killed goes on where it stopped if the command is repeated.
 
     Each state is played once. An episode that is left is stored too, with the status `abandoned`. The same command
     continues with the next state. `show`, `report` and `imitate` take the file.
@@ -57,18 +80,38 @@ def play(
     from selfplay_pipeline.games.registry import make_game
     from selfplay_pipeline.generate.play import check_play_together, default_output, play_episodes
     from selfplay_pipeline.generate.records import PERSON, POLICY
+    from selfplay_pipeline.web.run import Place, check_web
 
     roles = make_game(settings.game).roles
     seats = [*map(shipped, player or [PERSON, *[POLICY] * (len(roles) - 1)])]
     if len(seats) != len(roles):
         raise UserError(f"--player: given {len(seats)} times, but the game has {len(roles)} seats; name each once")
     output = output or default_output(seats)
+    place = Place(listen, port, patience)
     if dry_run:
-        check_play_together(settings, output, first_state, seats)
+        check_web(settings, output, first_state, seats, place) if web else check_play_together(
+            settings, output, first_state, seats
+        )
         many = f"{num_episodes} episodes" if num_episodes else "episodes until you stop"
         planned(f"{' and '.join(seats)} play {many}, from state {first_state} on, to {output}")
+    if web:
+        serve(settings, output, seats, place, first_state, num_episodes)
+        return
     check_terminal()
     say_announced()
     stored = run(play_episodes(settings, output, seats, TerminalScreen(), first_state=first_state, limit=num_episodes))
     if stored:
         suggest("show", output)
+
+
+def serve(config: Config, output: Path, seats: list[str], place: Place, first_state: int, limit: int) -> None:
+    """Serve the pages until a signal stops the command."""
+    from selfplay_pipeline.web.run import serve_people
+
+    say_announced()
+    run(
+        serve_people(
+            config, output, seats, place, lambda url: say(f"play at {url} (Ctrl-C stops)"),
+            first_state=first_state, limit=limit,
+        )
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -123,16 +123,32 @@ class Opening:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Part of a turn that a person selects, such as one item of a proposal.
+
+    Attributes:
+        options: Values of the part, as they are shown.
+    """
+
+    label: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Choice:
     """Action that a seat may take now, for the help of a person.
 
     Attributes:
         action: One of the game's `actions`.
         form: Text of such a turn, which a person edits: the beginning of a message, or a legal proposal.
+        parts: Parts to select in place of the form; empty if the turn can only be written.
+        write: Returns the text of the turn, given the number of the selected option of each part.
     """
 
     action: str
     form: str = ""
+    parts: Sequence[Part] = ()
+    write: Callable[[Sequence[int]], str] = field(default=lambda selected: "", repr=False, compare=False)
 
 
 @dataclass(frozen=True)

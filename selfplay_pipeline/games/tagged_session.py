@@ -43,6 +43,7 @@ from selfplay_pipeline.games.base import (
     GameSettings,
     Opening,
     ParseError,
+    Part,
     State,
 )
 from selfplay_pipeline.games.prompts import load_prompts
@@ -183,6 +184,14 @@ class TaggedSession(TurnSession, Generic[Proposal]):
     def form(self) -> str:
         """Returns a legal proposal as the text of the acting player's turn."""
 
+    def parts(self) -> Sequence[Part]:
+        """Returns the parts of a proposal that a person selects; by default none."""
+        return ()
+
+    def selected(self, numbers: Sequence[int]) -> str:
+        """Returns the acting player's proposal as text, given the number of the selected option of each part."""
+        raise NotImplementedError
+
     @property
     def seat(self) -> int:
         """Seat whose turn it is."""
@@ -203,7 +212,15 @@ class TaggedSession(TurnSession, Generic[Proposal]):
         else:
             kinds = [ActionKind.MESSAGE, ActionKind.PROPOSE] if self.due is None else [self.due]
         forms = {ActionKind.MESSAGE: "[message] ", ActionKind.PROPOSE: self.form()}
-        return [Choice(kind.value, forms.get(kind, f"[{kind}]")) for kind in kinds]
+        parts = self.parts()
+        return [
+            Choice(
+                kind.value,
+                forms.get(kind, f"[{kind}]"),
+                *((parts, self.selected) if kind is ActionKind.PROPOSE else ()),
+            )
+            for kind in kinds
+        ]
 
     def opening(self, seat: int) -> Opening:
         shown = self.shown(seat) | {

@@ -97,9 +97,11 @@ class PersonEpisode(Episode):
 
     Attributes:
         for_people: Session of the same episode with the prompts for people.
+        taken: Called after each turn.
     """
 
     for_people: Session = field(kw_only=True)
+    taken: Callable[[], None] = field(default=lambda: None, kw_only=True)
 
     def take_turn(self, seat: int, reply: Reply) -> None:
         """Apply one reply to both sessions and pass the observations to the seats."""
@@ -108,6 +110,7 @@ class PersonEpisode(Episode):
             if isinstance(holder, SeatedPerson) and observation:
                 holder.read.append((False, observation))
         super().take_turn(seat, reply)
+        self.taken()
 
 
 @dataclass
@@ -118,6 +121,7 @@ class PlayedEpisode(SeatedEpisode):
         for_people: The same game with the set of prompts that people read.
     """
 
+    episode: PersonEpisode = field(init=False)
     for_people: Game = field(kw_only=True)
 
     def __post_init__(self) -> None:

@@ -57,6 +57,7 @@ PROMPTS = f"{NEW_STATES} out --config prompts.yaml"
 CHAT = "generate --config chat.yaml --player random --player chat --num-episodes 2 --output out.jsonl"
 QUESTIONS = "questions log --output out"
 IMITATE = "imitate games.jsonl --config tiny --output"
+PAGES = "play --web --config tiny_honest --player person --player sharing --output out.jsonl"
 SCRIPTED = "generate --player random --num-episodes 8 --output"
 TO_FILES = ("humans --output", "report games.jsonl --output", "silence --states 9 --output",
             "slime data --num-states 5 --output")  # fmt: skip
@@ -334,6 +335,9 @@ GAMES_FILES = [
     Bad("report: text", "report run/manifest.json --output out.html", r"manifest\.json:1: .*`selfplay generate`"),
     Bad("report: folder without episodes", "report data --output out.html", "^data: no episodes in it"),
     Bad("report: missing", "report none --output out.html", "^none: no such file or folder"),
+    Bad("pages: other machines without a key", f"{PAGES} --listen 0.0.0.0", "set SELFPLAY_PLAY_KEY to 8 characters"),
+    Bad("pages: log", PAGES, r"^out\.people\.jsonl:1: field 'turn\.seat'.*`selfplay play --web` writes this file",
+        {"out.people.jsonl": b'{"at":0,"kind":"turn","episode_id":"x","number":0,"text":"","finish_reason":"stop"}\n'}),
     Bad("continued: torn in the middle", PLAY, r"games\.jsonl:2: ", {"played/games.jsonl": line(2, b"{")}),
     Bad("continued: twice", PLAY, r"games\.jsonl:9: .*in line 1 too",
         {"played/games.jsonl": lambda file: file.write_text(file.read_text() * 2)}),

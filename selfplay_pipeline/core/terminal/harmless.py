@@ -4,6 +4,8 @@ from __future__ import annotations
 
 LONGEST_LINE = 2_000
 """Default limit of `one_line`, in characters."""
+LONGEST_TEXT = 4_000
+"""Largest number of characters of a text that a person writes; a longer one is refused as a whole."""
 
 
 def _marks() -> dict[int, str]:

@@ -18,10 +18,8 @@ from rich.control import Control
 from rich.segment import ControlType, Segment
 
 from selfplay_pipeline.core.terminal import Cleaned, Terminal
-from selfplay_pipeline.core.terminal.harmless import harmless, one_line
+from selfplay_pipeline.core.terminal.harmless import LONGEST_TEXT, harmless, one_line
 
-LONGEST_TEXT = 4_000
-"""Largest number of characters of a text; a longer paste is refused as a whole."""
 HELP = "?"
 """Text that shows the help."""
 KEYS = "Enter: check, then send   Alt-Enter: new line   Tab: a form to fill in   ?: help   Ctrl-D: leave"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from selfplay_pipeline.games.bargaining.rules import ITEMS, BargainingConfig, BargainingState, Split, rest
 from selfplay_pipeline.games.bargaining.text import format_items, format_proposal, parse_share
+from selfplay_pipeline.games.base import Part
 from selfplay_pipeline.games.tagged_session import Action, TaggedSession, parse_tagged
 
 
@@ -54,3 +56,13 @@ class BargainingSession(TaggedSession[Split]):
 
     def form(self) -> str:
         return format_proposal(self._half())
+
+    def parts(self) -> list[Part]:
+        return [
+            Part(f"{item} for you", tuple(map(str, range(count + 1))))
+            for item, count in zip(ITEMS, self.state.counts, strict=True)
+        ]
+
+    def selected(self, numbers: Sequence[int]) -> str:
+        book, hat, ball = numbers
+        return format_proposal((book, hat, ball))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from selfplay_pipeline.games.base import Part
+from selfplay_pipeline.games.matching.names import short_titles
 from selfplay_pipeline.games.matching.proposals import Matching, format_proposal, named_pairs, short
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.text import parse_action
@@ -42,3 +45,10 @@ class MatchingSession(TaggedSession[Matching]):
     def form(self) -> str:
         diagonal = tuple((index, index) for index in range(self.state.size))
         return format_proposal(diagonal, self.state.papers, self.state.reviewers)
+
+    def parts(self) -> list[Part]:
+        return [Part(paper, tuple(self.state.reviewers)) for paper in short_titles(self.state.papers)]
+
+    def selected(self, numbers: Sequence[int]) -> str:
+        pairs = tuple((reviewer, paper) for paper, reviewer in enumerate(numbers))
+        return format_proposal(pairs, self.state.papers, self.state.reviewers)

@@ -1,0 +1,1 @@
+"""`selfplay play --web`: people play in their browsers."""

@@ -1,0 +1,167 @@
+"""Content of the pages, as data for the templates in `page/`. A page of a running episode has one person's view alone.
+
+All that a person may know before the end comes from the `SeatedPerson`: its opening, its tables, and what it has read.
+Full texts of other players, with their thoughts, and other players' tables are for the page of an ended episode.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from selfplay_pipeline.games.base import MESSAGE, Choice, Game, Status
+from selfplay_pipeline.games.drawing import HIDDEN, UNKNOWN, Table
+from selfplay_pipeline.generate.person import SeatedPerson
+from selfplay_pipeline.generate.records import EpisodeRecord
+
+MOST_BUTTONS = 7
+"""Largest number of options of a part that are shown as buttons; more options make a list."""
+ENDINGS = {
+    Status.TURN_LIMIT: "The episode reached its limit of turns.",
+    Status.ERROR_LIMIT: "A player made too many illegal turns.",
+    Status.CONTEXT_LENGTH: "The conversation became too long for the model.",
+    Status.ABANDONED: "Somebody left the episode.",
+}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Turn that was not sent, shown again in its form.
+
+    Attributes:
+        note: Reason why the turn was not sent.
+        action: Action of the form.
+        text: Written text.
+        selected: Number of the selected option by part.
+    """
+
+    note: str
+    action: str = ""
+    text: str = ""
+    selected: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Form:
+    """Form of one action.
+
+    Attributes:
+        kind: `grid` (cells of a table), `parts` (options), `button` (nothing to fill in) or `text`.
+        text: Text that the form begins with.
+        table: Table whose cells are selected; None for other kinds.
+    """
+
+    kind: str
+    choice: Choice
+    text: str = ""
+    table: Table | None = None
+
+    @property
+    def title(self) -> str:
+        """Heading of the form."""
+        return self.choice.action.replace("_", " ")
+
+
+def forms_of(choices: Sequence[Choice], views: Sequence[Table]) -> list[Form]:
+    """Returns the forms of the actions that a person may take now."""
+    forms = []
+    for choice in choices:
+        if choice.parts:
+            table = next((view for view in views if _is_grid(choice, view)), None)
+            forms.append(Form("grid" if table else "parts", choice, table=table))
+        elif choice.form == f"[{choice.action}]":
+            forms.append(Form("button", choice))
+        else:
+            forms.append(Form("text", choice, "" if choice.action == MESSAGE else choice.form))
+    return forms
+
+
+def _is_grid(choice: Choice, view: Table) -> bool:
+    """Whether the parts of a choice are the columns of a table, and their options its rows."""
+    return [part.label for part in choice.parts] == view.columns and all(
+        [*part.options] == view.rows for part in choice.parts
+    )
+
+
+def turn_of(choice: Choice, text: str, selected: Sequence[int]) -> str:
+    """Returns the text of a turn that a form makes."""
+    if choice.parts:
+        return choice.write(selected)
+    if choice.form == f"[{choice.action}]":
+        return choice.form
+    return choice.form + text if choice.action == MESSAGE and choice.form else text
+
+
+def of_turn(seat: SeatedPerson, *, may_act: bool) -> dict[str, Any]:
+    """Returns the content of a running episode for one person."""
+    last = max((number for number, (own, _) in enumerate(seat.read, start=1) if own), default=0)
+    forms = forms_of(seat.choices(), seat.views) if may_act else []
+    return {
+        "rules": seat.opening.system,
+        "views": seat.views,
+        "observation": seat.opening.observation,
+        "before": [(own, plain(text)) for own, text in seat.read[:last]],
+        "new": [plain(text) for _, text in seat.read[last:]],
+        "forms": forms,
+        "grid": next((form for form in forms if form.kind == "grid"), None),
+    }
+
+
+def of_end(game: Game, record: EpisodeRecord, seat: int) -> dict[str, Any]:
+    """Returns the content of an ended episode for one person."""
+    state, outcome = game.state_from_json(record.state), record.outcome
+    drawn = game.draw_episode(state, record.turns, outcome.proposal)
+    tables = game.draw_state(state)
+    status = ENDINGS.get(Status(outcome.status)) if outcome.status in [*Status] else None
+    return {
+        "ending": status or f"The episode ended: {outcome.status}.",
+        "agreed": outcome.status in game.goals,
+        "reward": outcome.reward_of(seat),
+        "score": outcome.score,
+        "best": outcome.best,
+        "decision": drawn.decision,
+        "marks": drawn.marks,
+        "views": [(f"seat {view.seat}{' (you)' * (view.seat == seat)}", view) for view in tables.views],
+        "whole": tables.whole,
+        "about_whole": drawn.about_whole,
+        "results": drawn.results,
+        "turns": [
+            (turn.seat == seat, f"seat {turn.seat}", turn.text if turn.seat != seat else plain(turn.text), turn.error)
+            for turn in record.turns
+        ],
+    }
+
+
+def plain(text: str) -> str:
+    """Returns a text without the tag of a message."""
+    return text.replace(f"[{MESSAGE}] ", "", 1).strip()
+
+
+class Pages:
+    """The templates."""
+
+    def __init__(self) -> None:
+        """Load the templates."""
+        self._environment = Environment(
+            loader=PackageLoader("selfplay_pipeline.web", "page"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        # Inline, since a page that waits leads on at once, and a browser would give up a style sheet that still loads.
+        style = (resources.files("selfplay_pipeline.web") / "page" / "style.css").read_text("utf-8")
+        self.style_hash = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+        self._environment.globals |= {
+            "HIDDEN": HIDDEN, "UNKNOWN": UNKNOWN, "MOST_BUTTONS": MOST_BUTTONS, "style": style,
+        }  # fmt: skip
+
+    def render(self, name: str, **content: Any) -> str:
+        """Returns a page as HTML."""
+        return self._environment.get_template(f"{name}.html.j2").render(content)

@@ -1,0 +1,146 @@
+"""`selfplay play --web`: one server, which goes on where the last one of the same file stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.loopback import ADDRESS
+from selfplay_pipeline.core.server_keys import SHORTEST_SECRET, key_from_environment
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.kept import SOMEBODY
+from selfplay_pipeline.generate.people_log import log_path, opened_log, read_log
+from selfplay_pipeline.generate.play import FOR_PEOPLE, check_play_together, play_job
+from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
+from selfplay_pipeline.generate.seats import checkpoints_of, seat_players, seats_named
+from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.web.house import House, Past
+from selfplay_pipeline.web.server import Server
+
+PORT = 8230
+"""Default port."""
+DOOR_KEY = "SELFPLAY_PLAY_KEY"
+"""Variable with the key that people type to play from other machines."""
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Address at which people play, and the patience with them.
+
+    Attributes:
+        patience: Minutes after which a person who does not answer has left.
+    """
+
+    listen: str = ADDRESS
+    port: int = PORT
+    patience: float = 30.0
+
+    @property
+    def is_local(self) -> bool:
+        """Whether other machines cannot reach the address."""
+        return self.listen in ("127.0.0.1", "localhost", "::1")
+
+    @property
+    def url(self) -> str:
+        """Address for a browser."""
+        host = f"[{self.listen}]" if ":" in self.listen else self.listen
+        return f"http://{host}:{self.port}/"
+
+
+def door_key(place: Place) -> str:
+    """Returns the key that people must type; "" on the loopback address.
+
+    Raises:
+        UserError: Other machines can reach the address, and there is no key of enough characters.
+    """
+    key = "" if place.is_local else key_from_environment(DOOR_KEY)
+    if not place.is_local and len(key) < SHORTEST_SECRET:
+        raise UserError(
+            f"--listen {place.listen}: other machines can reach this address, so people need a key: set {DOOR_KEY} to "
+            f"{SHORTEST_SECRET} characters or more, and tell it to those who may play (docs/security.md)"
+        )
+    return key
+
+
+def check_web(config: Config, output: Path, first_state: int, seats: Sequence[str], place: Place) -> None:
+    """Raises UserError unless the server can start and its files can be continued; writes nothing."""
+    check_play_together(config, output, first_state, seats)
+    door_key(place)
+    for _ in read_log(log_path(output)):
+        pass
+
+
+async def serve_people(
+    config: Config,
+    output: Path,
+    seats: Sequence[str],
+    place: Place,
+    announce: Callable[[str], None],
+    *,
+    first_state: int = 0,
+    limit: int = 0,
+) -> None:
+    """Let people play in their browsers until a signal stops the server.
+
+    Args:
+        config: The configuration.
+        output: The JSONL file.
+        seats: Name of each seat's player; at least one is `person`.
+        place: Address and patience.
+        announce: Called with the address once people may come.
+        first_state: Number of the first game state.
+        limit: Largest number of episodes of the file; 0 for no limit.
+
+    Raises:
+        UserError: A player cannot play, a file was made with other arguments, or the address cannot be used.
+    """
+    check_web(config, output, first_state, seats, place)
+    games = make_game(config.game), make_game(config.game.model_copy(update={"prompts": FOR_PEOPLE}))
+    job = play_job(config, output, first_state, seats)
+    others = [name for name in seats if name != PERSON]
+    ended: dict[str, EpisodeRecord] = {}
+
+    def take(record: EpisodeRecord) -> None:
+        job.check_belongs(record)
+        ended[record.episode_id] = record
+
+    async with AsyncExitStack() as stack:
+        at_once = max(1, len(checkpoints_of(config, others, str(config.model))))
+        servers = await stack.enter_async_context(Servers(config, output.parent, at_once=at_once))
+        named = [seat for seat in seats_named(config, seats, job.policy) if seat.name != PERSON]
+        by_name = await seat_players(config, named, servers)
+        stack.enter_context(job.store.held())
+        store = stack.enter_context(job.store.opened(take))
+        past = Past.of(read_log(log_path(output)))
+        log = stack.enter_context(opened_log(log_path(output)))
+        players = [SOMEBODY if name == PERSON else by_name[name] for name in seats]
+        house = House(games, job, players, ended, (store, log), patience=60 * place.patience, limit=limit)
+        stack.push_async_callback(house.close)
+        await house.resume(past)
+        about = {
+            "game": games[0].name,
+            "about": games[0].describe(),
+            "players": ", ".join(f"seat {seat}: {name}" for seat, name in enumerate(seats)),
+            "patience": f"{place.patience:g} minutes",
+        }
+        hosts = frozenset(f"{host}:{place.port}" for host in LOCAL) if place.is_local else frozenset()
+        server = Server(house, about, door_key(place), hosts, str(output.absolute()))
+        runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        try:
+            await web.TCPSite(runner, place.listen, place.port).start()
+        except OSError as error:
+            reason = "another program uses it" if error.errno == errno.EADDRINUSE else error.strerror
+            raise UserError(f"{place.url}: cannot listen there ({reason}); give another --port or --listen") from None
+        announce(place.url)
+        await asyncio.shield(house.failed)
