@@ -228,6 +228,8 @@ TEXTS: list[tuple[str, str | bytes, str]] = [
     ("huge number", "engine: {startup_timeout: 1.0e+300}", r":1: key 'engine.startup_timeout': the largest number"),
     ("not a number", "train: {kl_coef: .nan}", r":1: key 'train.kl_coef': .*finite"),
     ("scale below 1", "game: {scale_max: 0.5}", r":1: key 'game.scale_max': expected at least 1"),
+    ("muted environment", "game: {name: textarena, mute: true}", r":1: key 'game.mute': .*cannot be muted"),
+    ("no range", "game: {name: pettingzoo, lowest: 2}", r":1: .*lowest: 2 is not below highest, 1"),
     ("no address", "engine: {server_url: [nowhere]}", r":1: key 'engine.server_url': not an address such as"),
     ("override without a key", "train: {overrides: ['=3']}", r":1: key 'train.overrides.*names no key"),
 ]  # fmt: skip
@@ -323,6 +325,8 @@ GAMES_FILES = [
     Bad("episodes: folder", "convert run", "^run: a folder, not a file"),
     Bad("convert: link to itself", CONVERT, r"^games\.jsonl: Too many levels of symbolic links", {"games.jsonl": loop}),
     Bad("imitate: link to itself", f"{IMITATE} out", r"^games\.jsonl: Too many levels", {"games.jsonl": loop}),
+    Bad("game: value for nothing", "config --game matching:x", r"--game: 'matching:x': matching takes no value"),
+    Bad("check-game: no such file", "check-game bargaining --config none.yaml", r"no built-in.*none\.yaml"),
     Bad("game: link to itself", "config --game own.py", r"own\.py: there is no such file", {"own.py": loop}),
     Bad("export: no episodes", "export games.jsonl --output out", r"^games\.jsonl: no episodes; ", {"games.jsonl": ""}),
     Bad("imitate: another configuration", (f"{IMITATE} out", f"{IMITATE} out --dry-run"),
