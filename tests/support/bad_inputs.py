@@ -340,6 +340,7 @@ GAMES_FILES = [
     Bad("report: folder without episodes", "report data --output out.html", "^data: no episodes in it"),
     Bad("report: missing", "report none --output out.html", "^none: no such file or folder"),
     Bad("pages: other machines without a key", f"{PAGES} --listen 0.0.0.0", "set SELFPLAY_PLAY_KEY to 8 characters"),
+    Bad("pages: none", f"{PAGES.replace('--web ', '')} --patience 5", "^--port, --listen and --patience are about"),
     Bad("pages: log", PAGES, r"^out\.people\.jsonl:1: field 'turn\.seat'.*`selfplay play --web` writes this file",
         {"out.people.jsonl": b'{"at":0,"kind":"turn","episode_id":"x","number":0,"text":"","finish_reason":"stop"}\n'}),
     Bad("continued: torn in the middle", PLAY, r"games\.jsonl:2: ", {"played/games.jsonl": line(2, b"{")}),
