@@ -134,19 +134,30 @@ def write_game(
 @app.command(name="check-game")
 def examine_game(
     game: Annotated[str, typer.Argument(metavar="GAME", help="A game: its name, FILE.py, or FILE.py:NAME.")],
+    config: Annotated[
+        str | None, typer.Option(help="Configuration of the game, a file or a built-in [default: the game's defaults].")
+    ] = None,
     states: Annotated[int, typer.Option(min=2, max=10_000, help="Number of random states to play.")] = 20,
     seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seed of states and players.")] = 0,
 ) -> None:
     """Play random episodes of a game and check what playing, training and reports rely on.
 
     Each line is one check: ok, FAILED with the first state and turn where it fails, or not checked with the reason.
-    The exit code is 2 if a check fails. The game's default configuration is checked; its code is run.
+    The exit code is 2 if a check fails. One configuration is checked, which the first line describes; the game's code
+    is run.
     """
+    from selfplay_pipeline.config.load import load_config
     from selfplay_pipeline.doctor.game_check import check_game
-    from selfplay_pipeline.games.registry import find
+    from selfplay_pipeline.games.registry import find, make_game, split
 
-    kind, failed = find(game), 0
-    for finding in check_game(kind, states, seed):
+    if config is None:
+        kind = find(game)
+        checked = kind(kind.settings.model_validate({"name": kind.name} | split(game)[1]))
+    else:
+        checked = make_game(load_config(config, {"game": game}, announced.append).game)
+    terminal.result(one_line(f"{checked.describe()} ({config or 'default configuration'})"))
+    failed = 0
+    for finding in check_game(checked, states, seed):
         failed += finding.passed is False
         mark = {True: "ok", False: "FAILED", None: "?"}[finding.passed]
         terminal.result(one_line(f"{mark:<7} {finding.check:<28} {finding.said}"))

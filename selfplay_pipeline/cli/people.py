@@ -41,7 +41,10 @@ def play(
     ] = None,
     first_state: Annotated[int, typer.Option(min=0, max=LARGEST, help="Number of the first game state.")] = 0,
     num_episodes: Annotated[
-        int, typer.Option(min=0, max=LARGEST, help="Episodes to play now; 0 asks after each one.")
+        int,
+        typer.Option(
+            min=0, max=LARGEST, help="Episodes to play now; 0 asks after each one. With --web: of the file, 0 for any."
+        ),
     ] = 0,
     output: Annotated[
         Path | None,
@@ -88,6 +91,8 @@ def play(
         raise UserError(f"--player: given {len(seats)} times, but the game has {len(roles)} seats; name each once")
     output = output or default_output(seats)
     place = Place(listen, port, patience)
+    if not web and place != Place():
+        raise UserError("--port, --listen and --patience are about pages in browsers; give --web too")
     if dry_run:
         check_web(settings, output, first_state, seats, place) if web else check_play_together(
             settings, output, first_state, seats

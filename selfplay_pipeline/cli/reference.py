@@ -21,7 +21,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.used_keys import WORK
 from selfplay_pipeline.core.sections import Section, UsedBy
-from selfplay_pipeline.games.registry import all_games
+from selfplay_pipeline.games.registry import shipped_games
 
 HEAD = """# Options and keys
 
@@ -65,7 +65,7 @@ def _tables() -> Iterator[str]:
 
 def _game_sections() -> list[type[Section]]:
     """Returns the section `game` of each game that comes with the package."""
-    return sorted((game.settings for game in all_games()), key=lambda kind: kind.__name__)
+    return sorted((game.settings for game in shipped_games()), key=lambda kind: kind.__name__)
 
 
 def _table(title: str, words: str, rows: list[Key], usual: Config | None, tiny: Config | None) -> Iterator[str]:

@@ -19,9 +19,11 @@ from pydantic.fields import FieldInfo
 from selfplay_pipeline.config.fields import keys, used_by
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.command_line import options
+from selfplay_pipeline.core.content_hash import file_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.sections import Identity, Section, UsedBy
 from selfplay_pipeline.core.shipped import as_listed
+from selfplay_pipeline.games.base import GameSettings
 
 KNOWN = frozenset(key.name for key in keys(Config))
 """All keys of the configuration, except those that only some games have."""
@@ -53,11 +55,15 @@ LONGEST_VALUE = 100
 def deciding(section: Section, command: str, above: str = "", used: UsedBy | None = None) -> dict[str, Any]:
     """Returns the fields that decide the runs of a command: their JSON values by dotted key.
 
+    Files with code of a game are in it too, each with the hash of its contents.
+
     Args:
         above: Name of the section, with a dot at its end.
         used: Mark of the section.
     """
     found, values = dict[str, Any](), section.model_dump(mode="json")
+    if isinstance(section, GameSettings):
+        found |= contents_of_game(section)
     for name, field in type(section).model_fields.items():
         value, mark = getattr(section, name), used_by(field) or used
         if not _decides(field, command):
@@ -67,6 +73,26 @@ def deciding(section: Section, command: str, above: str = "", used: UsedBy | Non
         elif name in values and (mark is None or command in mark.commands):
             found[above + name] = values[name]
     return found
+
+
+def contents(file: str, key: str) -> str:
+    """Returns the content hash of a file that a key of the configuration names.
+
+    Raises:
+        UserError: The file does not exist.
+    """
+    if not Path(file).is_file():
+        raise UserError(f"{file}: there is no such file; name another one with {key}")
+    return file_hash(Path(file))
+
+
+def contents_of_game(game: GameSettings) -> dict[str, str]:
+    """Returns the content hashes of a user's files that decide how a game is played, by their keys in records.
+
+    Raises:
+        UserError: A file does not exist.
+    """
+    return {f"{CONTENTS}game.{key}": contents(file, f"game.{key}") for key, file in game.code().items()}
 
 
 def check_same(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from selfplay_pipeline.core.gpus import gpu_visible, visible_gpus
 from selfplay_pipeline.core.sections import OF_MACHINE, Section
 from selfplay_pipeline.core.shipped import as_listed, built_in, shipped
 from selfplay_pipeline.core.small_files import check_regular
-from selfplay_pipeline.games.registry import FIRST_GAME, find, known, place_of
+from selfplay_pipeline.games.registry import FIRST_GAME, find, known, place_of, split
 
 TINY_MODEL = "data/tiny_model"
 GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
@@ -160,12 +160,13 @@ def _choose_game(file: YamlFile, chosen: str) -> None:
     """Replaces the section `game` by the defaults of the game that --game names, unless it is of that game already."""
     _find_game(file)
     try:
-        kind = find(chosen)
+        kind, variant = find(chosen), split(chosen)[1]
     except UserError as error:
         raise UserError(f"--game: {error}") from None
     game = file.data.get("game")
     if not isinstance(game, dict) or game.get("name", FIRST_GAME) != kind.name:
-        file.data["game"] = {"name": kind.name}
+        file.data["game"] = game = {"name": kind.name}
+    game |= variant
 
 
 def _find_game(file: YamlFile) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from selfplay_pipeline.config.identity import CONTENTS, deciding
+from selfplay_pipeline.config.identity import CONTENTS, contents, deciding
 from selfplay_pipeline.config.schema import RewardConfig
-from selfplay_pipeline.core.content_hash import file_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import MESSAGE, Outcome
 from selfplay_pipeline.games.registry import game_named, imported, where_raised
@@ -31,11 +29,7 @@ def contents_of(config: RewardConfig) -> dict[str, str]:
     Raises:
         UserError: The file does not exist.
     """
-    if config.path is None:
-        return {}
-    if not Path(config.path).is_file():
-        raise UserError(f"{config.path}: there is no such file; name the file of a reward (reward.path)")
-    return {f"{CONTENTS}reward.path": file_hash(Path(config.path))}
+    return {} if config.path is None else {f"{CONTENTS}reward.path": contents(config.path, "reward.path")}
 
 
 class TrainedReward:

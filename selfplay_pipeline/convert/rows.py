@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from selfplay_pipeline.games.registry import game_named
+from selfplay_pipeline.games.registry import game_of
 from selfplay_pipeline.generate.records import SCHEMA_VERSION, EpisodeRecord
 
 AGENT_NAME = "selfplay"
@@ -124,7 +124,7 @@ def episode_to_rows(record: EpisodeRecord, episodes_per_state: int, group_rows: 
         messages = [{"role": message.role, "content": message.content} for message in side.messages]
         rows.append(
             {
-                "data_source": game_named(record.game).data_source,
+                "data_source": game_of(record.game, record.state).data_source,
                 "prompt": messages[: side.num_prompt_messages],
                 "messages": messages,
                 "agent_name": AGENT_NAME,

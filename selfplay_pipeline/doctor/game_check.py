@@ -91,10 +91,10 @@ class _Played:
 
 @dataclass
 class GameCheck:
-    """Checks of one game under its default configuration, on random states and episodes.
+    """Checks of one game under one configuration, on random states and episodes.
 
     Attributes:
-        game: The game.
+        game: The game with its configuration.
         num_states: Number of states.
         seed: Seed of the states and of the players.
     """
@@ -206,6 +206,10 @@ class GameCheck:
             again = self.game.state_to_json(self.game.state_from_json(data))
             if json.loads(json.dumps(again)) != data:
                 raise Fault(f"state {number}: is {_short(data)}, but {_short(again)} after it was written and read")
+            if _openings(self.game, state) != _openings(self.game, state):
+                raise Fault(
+                    f"state {number}: two sessions of one state have other openings, so that no episode can be repeated"
+                )
             for seat, _ in enumerate(self.game.roles):
                 if _openings(self.game, state)[seat] != _openings(self.game, self.game.state_from_json(data))[seat]:
                     raise Fault(f"state {number}: seat {seat} has another opening after the state was written and read")
@@ -308,6 +312,8 @@ class GameCheck:
         return f"{len(self._finished)} episodes, written and read"
 
     def _nothing_hidden(self) -> str:
+        if self.game.chance_later:
+            return "not checked: states decide what is drawn at random later, too"
         checked = Counter[int]()
         for played in self._finished:
             for seat, _ in enumerate(self.game.roles):
@@ -398,9 +404,9 @@ class GameCheck:
         return self.game.describe()
 
 
-def check_game(kind: type[Game], num_states: int = 20, seed: int = 0) -> list[Finding]:
-    """Returns the result of each check of a game under its default configuration."""
-    return [*GameCheck(kind(), num_states, seed).findings()]
+def check_game(game: Game | type[Game], num_states: int = 20, seed: int = 0) -> list[Finding]:
+    """Returns the result of each check of a game; of a class, under its default configuration."""
+    return [*GameCheck(game if isinstance(game, Game) else game(), num_states, seed).findings()]
 
 
 def _take(played: _Played, seat: int, text: str, cut: bool) -> None:

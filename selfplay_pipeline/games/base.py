@@ -94,6 +94,13 @@ class GameSettings(Section):
     prompts: str = "default"
     """Name of a built-in set of prompts (default, compact), or a folder with the same template files."""
 
+    def code(self) -> dict[str, str]:
+        """Returns the files of a user that decide how the game is played, by the keys that name them.
+
+        A run stores their content hashes, and is not continued with other contents.
+        """
+        return {"path": self.path} if self.path else {}
+
 
 @dataclass(frozen=True)
 class Step:
@@ -294,6 +301,8 @@ class Game(ABC):
         state: Pydantic class of the states. A game with states of another kind defines `state_to_json` and
             `state_from_json` instead.
         settings: Class of the configuration section `game`.
+        variant: Key of the section `game` that `--game NAME:VALUE` sets, such as the environment of an adapter; "" if
+            the option takes no value.
         config: Configuration of this instance.
         roles: Role of each seat, such as `agent` and `user`. Seats are numbered from 0, and there is one role for each.
             All roles are "" if the seats differ only in their number.
@@ -305,11 +314,14 @@ class Game(ABC):
         players: Scripted players by name.
         figures: The game's own figures, in display order.
         lines: Names of the references (`Game.references`) that reward charts show.
+        chance_later: Whether states decide what is drawn at random after the openings. Then two states with the same
+            opening of a seat may show it different things later, and `check-game` cannot tell this from a leak.
     """
 
     name: ClassVar[str]
     state: ClassVar[type[BaseModel]]
     settings: ClassVar[type[GameSettings]] = GameSettings
+    variant: ClassVar[str] = ""
     roles: tuple[str, ...] = ("", "")
     goals: frozenset[str] = frozenset({AGREED})
     actions: frozenset[str] = frozenset({MESSAGE})
@@ -318,6 +330,7 @@ class Game(ABC):
     players: Mapping[str, ScriptedPlayer] = {}
     figures: Sequence[Figure] = ()
     lines: Sequence[str] = ()
+    chance_later: bool = False
 
     def __init__(self, config: Any = None) -> None:
         """Store a configuration of the class `settings`; by default one with default values."""
@@ -375,6 +388,17 @@ class Game(ABC):
             first = error.errors()[0]
             what, field = str(first["msg"]).removeprefix("Value error, "), ".".join(map(str, first["loc"]))
             raise UserError(f"game state: field '{field}': {what}" if field else f"game state: {what}") from None
+
+    def of_state(self, data: Any) -> Game:
+        """Returns the game under which a stored state is read; by default this one.
+
+        Stored files are read under the default configuration. A game whose number of seats depends on the configuration
+        stores it in the state, and returns a game with this number here.
+
+        Args:
+            data: A state, as `state_to_json` wrote it.
+        """
+        return self
 
     @property
     def folder(self) -> Path:

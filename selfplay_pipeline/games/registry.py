@@ -33,6 +33,11 @@ NAMES = [
     "mediation",
 ]
 """Folders of the games that come with the package; `GAME` in each folder's `game.py` is the game's class."""
+ADAPTERS = [
+    "pettingzoo",
+    "textarena",
+]
+"""Folders of the games that come with the package and play another library's environments, which an extra installs."""
 FIRST_GAME = NAMES[0]
 """Default game of configurations, and the game of stored files that name none."""
 ENTRY_POINTS = "selfplay_pipeline.games"
@@ -52,20 +57,21 @@ def find(name: str) -> type[Game]:
     """Returns the game that a user names; imports it if necessary.
 
     Args:
-        name: Name of a game in this package or in an installed one; a file, `FILE.py`; or `FILE.py:NAME`, one of
-            several games in a file.
+        name: Name of a game in this package or in an installed one; a file, `FILE.py`; `FILE.py:NAME`, one of several
+            games in a file; or `NAME:VALUE`, a game with a value of its `variant`.
 
     Raises:
         UserError: No game has this name, the game cannot be imported, or the class is not a game.
     """
+    name, _ = split(name)
     file, wanted = (name, "") if name.endswith(".py") else name.rpartition(":")[::2]
     if file.endswith(".py"):
         return register(_in_file(file, wanted), file)
-    if name in NAMES or name in _found:
+    if name in (*NAMES, *ADAPTERS) or name in _found:
         return known(name)
     offered = entry_points(group=ENTRY_POINTS, name=name)
     if not offered:
-        names = ", ".join([*NAMES, *_offered()])
+        names = ", ".join([*NAMES, *ADAPTERS, *_offered()])
         raise UserError(f"there is no game {name!r}; give one of {names}, or the file of a game of your own, FILE.py")
     point = next(iter(offered))
     with importing(f"{name} ({point.value})"):
@@ -75,6 +81,20 @@ def find(name: str) -> type[Game]:
             f"{point.value}: its name is {kind.name!r}, but its package offers it as {name!r}; give it that"
         )
     return known(name)
+
+
+def split(name: str) -> tuple[str, dict[str, str]]:
+    """Returns the name or file in what a user names, and the key of the section `game` that `NAME:VALUE` sets.
+
+    Raises:
+        UserError: The game takes no value.
+    """
+    head, colon, value = name.partition(":")
+    if not colon or head.endswith(".py") or os.sep in head:
+        return name, {}
+    if not (key := find(head).variant):
+        raise UserError(f"{name!r}: {head} takes no value after the colon; give {head} alone")
+    return head, {key: value}
 
 
 def register(kind: Any, place: str = "") -> type[Game]:
@@ -101,7 +121,7 @@ def register(kind: Any, place: str = "") -> type[Game]:
     for member in dir(Game):
         if isinstance(getattr(Game, member), property) and member in vars(kind) and callable(getattr(kind, member)):
             raise UserError(f"{here}.{member}: is a method, but has to be a property or a value; {MEMBERS}")
-    if kind.name in NAMES:
+    if kind.name in (*NAMES, *ADAPTERS):
         raise UserError(
             f"{here}: its name {kind.name!r} belongs to a game that comes with the package; give it another name"
         )
@@ -121,7 +141,7 @@ def known(name: str) -> type[Game]:
     Raises:
         UnknownGameError: No game has this name, or this process has not found the game yet.
     """
-    if name in NAMES and name not in _found:
+    if name in (*NAMES, *ADAPTERS) and name not in _found:
         _found[name] = import_module(f"{__package__}.{name}.game").GAME
     if not isinstance(name, str) or name not in _found:
         names = ", ".join([*NAMES, *sorted(_found.keys() - NAMES)])
@@ -136,7 +156,7 @@ def place_of(kind: type[Game]) -> str:
 
 def own_games() -> list[str]:
     """Returns what the option --game takes to find all games found so far that do not come with the package."""
-    return [place_of(kind) for name, kind in _found.items() if name not in NAMES]
+    return [place_of(kind) for name, kind in _found.items() if name not in (*NAMES, *ADAPTERS)]
 
 
 def make_game(config: GameSettings) -> Game:
@@ -159,9 +179,21 @@ def game_named(name: str) -> Game:
     return _usual(known(name))
 
 
+def game_of(name: str, state: Any) -> Game:
+    """Returns the game under which a stored state is read; see `Game.of_state`.
+
+    Raises:
+        ValueError: No game has this name, or this process has not found the game yet.
+    """
+    return game_named(name).of_state(state)
+
+
 def all_games() -> tuple[Game, ...]:
-    """Returns the games that come with the package and all found games, each under its default configuration."""
-    return tuple(map(game_named, dict.fromkeys([*NAMES, *_found])))
+    """Returns the games that come with the package and all found games, each under its default configuration.
+
+    Those of `ADAPTERS` are left out: their seats and their rows' source depend on the environment.
+    """
+    return tuple(game_named(name) for name in dict.fromkeys([*NAMES, *_found]) if name not in ADAPTERS)
 
 
 def _settings(data: Any) -> Any:
@@ -177,6 +209,11 @@ def _settings(data: Any) -> Any:
 
 GameConfig = Annotated[SerializeAsAny[GameSettings], BeforeValidator(_settings)]
 """Section `game` of a configuration; its key `name` selects the game."""
+
+
+def shipped_games() -> list[type[Game]]:
+    """Returns the games that come with the package, those that play another library's environments too."""
+    return [known(name) for name in (*NAMES, *ADAPTERS)]
 
 
 def parse_game_config(data: Any) -> GameSettings:
@@ -254,7 +291,7 @@ def importing(place: str) -> Iterator[None]:
 
 def fault_of_user(error: BaseException) -> str | None:
     """Returns an error that a game of a user raised, in one line with file, line and member; None for other errors."""
-    own = {getfile(kind) for name, kind in _found.items() if name not in NAMES}
+    own = {getfile(kind) for name, kind in _found.items() if name not in (*NAMES, *ADAPTERS)}
     places = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     places = [(code, line) for code, line in places if code.co_filename in own]
     if not places:

@@ -88,7 +88,7 @@ class TurnSession(ABC):
         """Take a turn: change `next` or call `end`, and return the action.
 
         Raises:
-            ParseError: The text is not a legal action; nothing may have changed.
+            ParseError: The text is not a legal action; nothing may have changed, unless the text ends the episode.
         """
 
     def about_error(self, seat: int, error: ParseError) -> str:
@@ -142,7 +142,7 @@ class TurnSession(ABC):
     def _illegal(self, seat: int, error: ParseError) -> Step:
         self.counts.illegal += 1
         self.counts.errors_in_a_row[seat] += 1
-        if self.counts.errors_in_a_row[seat] >= self.max_errors:
+        if self.status is None and self.counts.errors_in_a_row[seat] >= self.max_errors:
             self.status = Status.ERROR_LIMIT
         self._check_turn_limit()
         observations = [""] * len(self.game.roles)

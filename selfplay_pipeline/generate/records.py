@@ -19,7 +19,7 @@ from selfplay_pipeline.core.files import explain
 from selfplay_pipeline.core.small_files import check_regular, read_object
 from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, Outcome, State, Status, Step
-from selfplay_pipeline.games.registry import UnknownGameError, game_named
+from selfplay_pipeline.games.registry import UnknownGameError, game_named, game_of
 from selfplay_pipeline.generate.streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
 from selfplay_pipeline.metrics.signal import Scored
 
@@ -389,7 +389,7 @@ class EpisodeRecord(_Record):
         """Players of the untrained seats (names, or hashes of checkpoints), joined; with seat numbers if the roles
         differ.
         """
-        roles_differ = len(set(game_named(self.game).roles)) > 1
+        roles_differ = len(set(game_of(self.game, self.state).roles)) > 1
         others = [(number, seat.identity) for number, seat in enumerate(self.seats) if not seat.trained]
         return ", ".join(sorted(f"{number}: {name}" if roles_differ else name for number, name in others))
 
@@ -448,13 +448,14 @@ def check_rules(record: EpisodeRecord) -> None:
         game = game_named(record.game)
     except UnknownGameError as error:
         raise UnknownGameError(f"field 'game': {error}") from None
+    try:
+        state = _load(record.game, json.dumps(record.state, sort_keys=True, allow_nan=False))
+        game = game.of_state(record.state)
+    except (UserError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"field 'state': {error}") from None
     if len(record.seats) != len(game.roles):
         seats, roles = len(record.seats), len(game.roles)
         raise ValueError(f"field '{record.seats_field}': has {seats} seats, but the game has {roles}")
-    try:
-        state = _load(record.game, json.dumps(record.state, sort_keys=True, allow_nan=False))
-    except (UserError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"field 'state': {error}") from None
     for number, turn in enumerate(record.turns):
         _check_turn(f"turns.{number}", turn, game, state)
     outcome = record.outcome

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.measured import Measured
-from selfplay_pipeline.games.registry import game_named
+from selfplay_pipeline.games.registry import game_named, game_of
 from selfplay_pipeline.generate.records import EpisodeRecord, PartnerUsage
 from selfplay_pipeline.metrics.figures import REWARD, summarised
 from selfplay_pipeline.metrics.signal import Scored, Signal, groups_of
@@ -108,7 +108,7 @@ class Summary:
         self.cached_tokens += record.cached_tokens
         if record.partner is not None:
             self.partner = (self.partner or PartnerUsage()) + record.partner
-        game = game_named(record.game)
+        game = game_of(record.game, record.state)
         self.games.add(record.game)
         everyone = Measured(game, record, range(len(record.seats)))
         self.sampled_tokens += everyone.sampled_tokens

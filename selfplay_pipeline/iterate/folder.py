@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from selfplay_pipeline.config.identity import check_same, deciding, flatten, portable
+from selfplay_pipeline.config.identity import check_same, contents_of_game, deciding, flatten, portable
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.reward import contents_of
@@ -143,7 +143,8 @@ class RunDirectory:
         """
         self.check(config)
         if not self.manifest.exists():
-            begun = {"partner": _partner(config), "weights": _weights(config), "contents": contents_of(config.reward)}
+            files = contents_of(config.reward) | contents_of_game(config.game)
+            begun = {"partner": _partner(config), "weights": _weights(config), "contents": files}
             write_json(self.manifest, describe(config.model_dump(mode="json")) | begun)
 
     def check(self, config: Config) -> None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
-from selfplay_pipeline.games.registry import game_named
+from selfplay_pipeline.games.registry import game_named, game_of
 from selfplay_pipeline.generate.records import EpisodeRecord, Trajectory, TurnRecord
 
 LONGEST_TEXT, MOST_TOKENS = 8_000, 6_000
@@ -99,7 +99,7 @@ class Decoder(Protocol):
 
 def read_state(record: EpisodeRecord) -> Drawn:
     """Returns the drawing of an episode's state, with its best score."""
-    game = game_named(record.game)
+    game = game_of(record.game, record.state)
     state = game.state_from_json(record.state)
     return Drawn(group=record.group_index, best=game.best(state), drawing=game.draw_state(state))
 
@@ -112,7 +112,7 @@ def read_episode(record: EpisodeRecord, decoder: Decoder | None = None, game: Ga
         decoder: Tokenizer for the trajectories; None leaves these out.
         game: The game with the rules under which it was played, if known.
     """
-    game = game or game_named(record.game)
+    game = (game or game_named(record.game)).of_state(record.state)
     drawing = game.draw_episode(game.state_from_json(record.state), record.turns, record.outcome.proposal)
     return Reading(
         id=record.episode_id,

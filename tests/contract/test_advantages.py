@@ -159,6 +159,35 @@ def test_rewards_of_their_own_are_compared_with_the_same_seat_of_the_other_episo
         assert found == pytest.approx(expected, abs=1e-5)
 
 
+def test_textarenas_rewards_give_the_advantages_of_its_own_scale_to_each_seat_of_a_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("textarena", reason="the extra textarena is not installed")
+    from selfplay_pipeline.games import registry
+
+    kind = registry.find("textarena")
+    game = kind(kind.settings(name="textarena", env="TicTacToe-v0"))
+    rewards, own = {}, {}  # `own` from -1 to 1, as TextArena gives them
+    for group in range(GROUPS):
+        state = game.sample_state(np.random.default_rng(group))
+        for episode in range(EPISODES):
+            session, rng = game.start(state), np.random.default_rng([group, episode])
+            while session.seats:
+                seat = session.seats[0]
+                session.step(seat, game.players["bracketed"].act(game.view(session, seat), rng))
+            for seat, reward in enumerate(session.outcome().rewards):
+                rewards[group, episode, seat] = reward
+                own[group, episode, seat] = session.outcome().decision[seat]
+    path = write_rows(tmp_path / "train.parquet", rewards, shared=game.shared_reward)
+    keys, fields, rows = handed_to_verl(path, monkeypatch)
+    assert len(rows) >= 2 * EPISODES
+    found_of = dict(zip(rows, verls_advantages(keys, fields), strict=True))
+    for (group, episode, seat), found in found_of.items():
+        same = np.array([own[group, number, seat] for number in range(EPISODES)])
+        assert found == pytest.approx((own[group, episode, seat] - same.mean()) / same.std(ddof=1), abs=1e-4)
+        assert found == pytest.approx(-found_of[group, episode, 1 - seat], abs=1e-4)  # what one wins
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_episodes_with_different_partners_are_compared_apart(
     shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -192,10 +192,6 @@ FIGURES: list[tuple[Any, ...]] = [
      apart.of(SELF, "greedy", "proposals").value),
     ("docs/what-talk-is-worth.md", "sampled self-play does not always ({:.3f} and {:.3f} messages)",
      *(study.of(SELF, "sampled", "messages").value for study in (apart, honest))),
-    ("docs/what-talk-is-worth.md", "(results/honest.md) | {} | {} |",
-     *(honest.follows(SELF, kind) for kind in ("changed", "swapped"))),
-    ("docs/what-talk-is-worth.md", "follow a changed message in {:.3f} to {:.3f} of their proposals",
-     honest.follows("imitation").value, honest.follows(MUTED).value),
 
     (FILTERED, "mean of five evaluations before | {:.3f} | {:.3f} | {:+.3f} |",
      BASELINE, fmean(TRAINED), fmean(TRAINED) - BASELINE),

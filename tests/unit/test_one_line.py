@@ -57,7 +57,7 @@ def test_a_game_that_is_one_line_is_played_shown_and_measured_and_the_one_that_w
     assert done.returncode == 0, done.stderr
     assert "8 episodes" in done.stdout and "own value" in done.stdout and "semi_lambda: 0.5" in done.stdout
     (copy / "own.yaml").write_text("game: {name: bargaining}")
-    for config, words in (("tiny_bargaining", "tiny_haggling"), ("own.yaml", "give one of matching, haggling, or")):
+    for config, words in (("tiny_bargaining", "tiny_haggling"), ("own.yaml", "give one of matching, haggling, ")):
         done = run(copy, "-m", "selfplay_pipeline.cli", "config", "--config", config)
         assert done.returncode == 2 and words in " ".join(done.stderr.split())
 

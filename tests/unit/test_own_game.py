@@ -13,13 +13,15 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games import registry
 from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.iterate.folder import RunDirectory
 
 CONFIG = "examples/sums.yaml"
 GAME = str(Path("examples/sums.py").resolve())
 IMPORTS = "import sys; {code}; print(*(name for name in sys.modules if name.startswith('selfplay_pipeline.games')))"
 EVERYTHING = """
 import pkgutil, importlib, selfplay_pipeline
-others = ("games.matching", "games.bargaining", "__main__", "verl", "sglang", "agent_loop")  # verl takes long to import
+others = ("games.matching", "games.bargaining", "games.textarena", "games.pettingzoo",
+          "__main__", "verl", "sglang", "agent_loop")  # verl takes long to import
 for module in pkgutil.walk_packages(selfplay_pipeline.__path__, "selfplay_pipeline."):
     if not any(part in module.name for part in others):
         importlib.import_module(module.name)
@@ -203,6 +205,20 @@ def test_a_command_that_needs_an_ability_that_the_game_lacks_says_so(command, wo
     done = selfplay(*command, "--config", CONFIG, "--output", str(tmp_path / "out"))
     assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_is_refused_if_the_file_of_its_game_has_changed_and_goes_on_if_it_has_moved(tmp_path, monkeypatch):
+    path, moved, run = tmp_path / "own.py", tmp_path / "moved.py", RunDirectory(tmp_path / "run")
+    path.write_text(Path("examples/sums.py").read_text())
+    run.open(load_config("tiny_honest", {"game": str(path)}))
+    moved.write_text(path.read_text())
+    forget()
+    run.check(load_config("tiny_honest", {"game": str(moved)}))
+    forget()
+    path.write_text(path.read_text().replace("right = float(", "right = 0.5 * float("))
+    says = r"run was begun with contents of game.path = '[0-9a-f]{32}', now it is .* \(content hash\); give the earlier"
+    with pytest.raises(UserError, match=says):
+        run.check(load_config("tiny_honest", {"game": str(path)}))
 
 
 # --- stored files import nothing ----------------------------------------------------------------------------

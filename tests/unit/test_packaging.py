@@ -24,8 +24,10 @@ from selfplay_pipeline.train.loggers import MORE
 
 PACKAGE = Path("selfplay_pipeline")
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-MODELS, GPU, CLIENTS = (PROJECT["optional-dependencies"][name] for name in ("models", "gpu", "loggers"))
+EXTRAS = ("models", "gpu", "loggers", "textarena", "pettingzoo")
+MODELS, GPU, CLIENTS, *ADAPTERS = (PROJECT["optional-dependencies"][name] for name in EXTRAS)
 NOT_HERE = {"tvm_ffi": ["apache-tvm-ffi"], "mlflow": ["mlflow-skinny"], "clearml": ["clearml"], "swanlab": ["swanlab"]}
+NOT_HERE |= {name: [name] for name in ("textarena", "nltk", "pettingzoo", "gymnasium")}
 """Modules that a CPU's environment may lack, and what provides them."""
 
 
@@ -51,7 +53,8 @@ def imported() -> set[str]:
 def test_whatever_is_imported_is_declared():
     providers = packages_distributions()
     names = {
-        canonicalize_name(requirement.name) for requirement in declared(PROJECT["dependencies"], MODELS, GPU, CLIENTS)
+        canonicalize_name(requirement.name)
+        for requirement in declared(PROJECT["dependencies"], MODELS, GPU, CLIENTS, *ADAPTERS)
     }
     undeclared = {
         module
@@ -68,6 +71,12 @@ def test_whatever_is_declared_is_locked_in_a_version_that_is_asked_for(lock, ext
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
     asked = {canonicalize_name(requirement.name): requirement.specifier for requirement in declared(GPU)}
     assert all(asked[name].contains(pins[name]) for name in ("sglang", "verl", "transferqueue")), "on both the same"
+
+
+def test_the_environments_of_other_libraries_are_tested_in_a_version_that_is_asked_for():
+    pins = dict(re.findall(r"([\w.-]+)==([\w.]+)", Path("requirements/dev.txt").read_text()))
+    for requirement in declared(*ADAPTERS):
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
 
 
 @pytest.mark.parametrize("logger", MORE)
@@ -126,7 +135,7 @@ main()
 @pytest.mark.long
 def test_scripted_players_and_looking_at_what_there_is_need_no_extra(tmp_path):
     providers = packages_distributions()
-    extras = {canonicalize_name(requirement.name) for requirement in declared(MODELS, GPU)}
+    extras = {canonicalize_name(requirement.name) for requirement in declared(MODELS, GPU, *ADAPTERS)}
     modules = [name for name, given in providers.items() if extras & {canonicalize_name(one) for one in given}]
     for command in (
         "generate --config tiny --player random --player sharing --num-episodes 8 --output episodes.jsonl",

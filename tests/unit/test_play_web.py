@@ -46,23 +46,15 @@ FREE = "base: tiny_honest\ngame: {protocol: free}\n"
 class Served:
     """The command in a process of its own, which may be killed and started again."""
 
-    def __init__(self, folder: Path, partner: str = "sharing", config: str = "free.yaml") -> None:
+    def __init__(self, folder: Path, partner: str = "sharing", config: str = "free.yaml", *more: str) -> None:
         (folder / "free.yaml").write_text(FREE)
         self.config = str(folder / config) if config == "free.yaml" else config
         with hold_port() as holder:
             self.port = port_of(holder)
         self.output, self.url = folder / "games.jsonl", f"http://127.0.0.1:{self.port}"
         self.command = [sys.executable, "-m", "selfplay_pipeline", "play", "--web", "--config", self.config]
-        self.command += [
-            "--player",
-            PERSON,
-            "--player",
-            partner,
-            "--output",
-            str(self.output),
-            "--port",
-            f"{self.port}",
-        ]
+        self.command += ["--player", PERSON, "--player", partner, "--output", str(self.output)]
+        self.command += ["--port", str(self.port), *more]
 
     def start(self) -> None:
         self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True)

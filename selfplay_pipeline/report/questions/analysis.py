@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.abilities import HumanEpisodes
 from selfplay_pipeline.games.base import Game, Status
-from selfplay_pipeline.games.registry import FIRST_GAME, game_named, make_game
+from selfplay_pipeline.games.registry import FIRST_GAME, game_named, game_of, make_game
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.metrics.bootstrap import Interval
@@ -147,7 +147,7 @@ def _comparable(path: Path) -> Game | None:
 
 def records_of(record: EpisodeRecord, step: int) -> Iterator[AskingRecord]:
     """Yields an episode's record for each trained seat."""
-    game = game_named(record.game)
+    game = game_of(record.game, record.state)
     state = game.state_from_json(record.state)
     for seat in record.trained_seats:
         yield AskingRecord(

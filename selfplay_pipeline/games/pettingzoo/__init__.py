@@ -1,0 +1,1 @@
+"""PettingZoo's AEC environments with text: as games, and games as such environments."""
