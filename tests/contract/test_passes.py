@@ -15,7 +15,7 @@ def passes(lengths: list[int]) -> list[list[int]]:
     mask = torch.zeros(len(lengths), max(lengths), dtype=torch.int64)
     for row, length in zip(mask, lengths, strict=True):
         row[:length] = 1
-    batch = TensorDict({"attention_mask": mask}, batch_size=[len(lengths)])
+    batch = TensorDict({"input_ids": mask, "attention_mask": mask}, batch_size=[len(lengths)])
     _, indices = rearrange_micro_batches(batch, max_token_len=LIMIT)
     return [[lengths[index] for index in rows] for rows in indices]
 
