@@ -116,6 +116,8 @@ def _configured(device: str, model: Path, *, bare: bool) -> dict[str, Any]:
         config["train"] |= {"train_batch_size": 16, "learning_rate": 1e-5}
     if bare:
         config["engine"] = {"kind": "transformers"}
+        if device == "cpu":  # one request at a time, without a cache: eight turns an episode take half an hour
+            config["game"] |= {"max_length": 4, "max_errors": 4}
     return config
 
 
@@ -226,7 +228,7 @@ def page(smoke: Smoke, speed: Speed, found: dict[str, Any], seconds: float) -> s
             f"## {name}: {size['parameters']:,} parameters",
             "",
             f"{work['episodes']} episodes, {work['sampled']} sampled tokens each; {work['rows']} rows of {work['row']} "
-            f"tokens in {work['updates']} updates; the largest pass had {size['largest_pass']:,} tokens. Server and "
+            f"tokens, updates: {work['updates']}; the largest pass had {size['largest_pass']:,} tokens. Server and "
             f"trainer differ by {size['log_prob_gap']:.2g} nats a token on average.",
             "",
             "| second iteration, s | estimated | measured | estimated / measured |",

@@ -195,7 +195,7 @@ class Smoke:
         lines = [
             f"**Smoke test on {self.device}: {said}, {passed} of {len(self.checks)} checks in {seconds:.0f} s**",
             "",
-            *described_machine(),
+            *(f"- {line}" for line in described_machine()),
             "",
             "| part | check | found | wanted | |",
             "|---|---|---|---|---|",

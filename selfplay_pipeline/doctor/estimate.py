@@ -97,7 +97,7 @@ class Work:
     forward_only: int
     """Number of passes without a backward pass over all rows: for old log-probs, for the reference model."""
     evaluated: int = 0
-    """Number of episodes of one mode of an evaluation; an evaluation has two modes."""
+    """Number of episodes of one mode of an evaluation, which plays two modes together."""
     evaluations: float = 0.0
     """Number of evaluations in each iteration."""
 
@@ -204,7 +204,7 @@ def iteration(sizes: ModelSizes, setup: Setup, play: Play, work: Work, speed: Sp
     """Returns the stages of an iteration after the first, which also starts server and trainer."""
     written = disk(sizes, setup)
     saved, checkpoint = written.state + written.checkpoint, written.checkpoint
-    each = 2 * playing(sizes, play, work, speed, work.evaluated) if work.evaluated else 0.0
+    each = playing(sizes, play, work, speed, 2 * work.evaluated) if work.evaluated else 0.0
     stages = [
         Stage("play", playing(sizes, play, work, speed, work.episodes),
               f"{work.episodes:,} episodes, {work.sampled:,} sampled tokens each, {play.copies} copies"),

@@ -17,7 +17,7 @@ from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY, Swap
-from selfplay_pipeline.generate.run import EpisodeFactory, GenerateJob, SeatedEpisode, run_generate
+from selfplay_pipeline.generate.run import EpisodeFactory, GenerateJob, PlayTask, SeatedEpisode, run_tasks
 from selfplay_pipeline.generate.seats import (
     check_players,
     checkpoints_among,
@@ -103,24 +103,46 @@ def check_names(config: Config, names: Iterable[str]) -> None:
 
 
 async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> int:
-    """Play the missing episodes; returns the number of episodes that failed because of the engine or a chat model.
+    """Play the missing episodes of one pairing; returns the number of lost episodes, as `play_pairings` does."""
+    (lost,) = await play_pairings(config, [pairing], servers)
+    return lost
 
-    The first checkpoint of the two players is recorded as the policy.
+
+async def play_pairings(config: Config, pairings: Sequence[Pairing], servers: Servers) -> list[int]:
+    """Play the missing episodes of all pairings in one pool.
+
+    The first checkpoint of the two players of a pairing is recorded as its policy.
+
+    Args:
+        config: The configuration.
+        pairings: Pairings of the same players.
+        servers: Servers of the players.
+
+    Returns:
+        For each pairing, the number of episodes that failed because of the engine or a chat model.
     """
-    task = pairing.task(config)
-    if _is_whole(task):
-        return 0
-    task.store.check()  # before the slow start of a server
-    names = [POLICY if name == task.policy.checkpoint else name for name in (pairing.first, pairing.second)]
-    by_name = await seat_players(config, seats_named(config, names, task.policy), servers)
+    jobs = {pairing.file: job for pairing in pairings if not _is_whole(job := pairing.task(config))}
+    for job in jobs.values():
+        job.store.check()  # before the slow start of a server
+    tasks = [
+        await _play_task(config, pairing, jobs[pairing.file], servers) for pairing in pairings if pairing.file in jobs
+    ]
+    lost = {task.job.output: summary.failures for task, summary in zip(tasks, await run_tasks(tasks), strict=True)}
+    return [lost.get(pairing.file, 0) for pairing in pairings]
+
+
+async def _play_task(config: Config, pairing: Pairing, job: GenerateJob, servers: Servers) -> PlayTask:
+    """Returns the task of a pairing; starts the engines of its players."""
+    names = [POLICY if name == job.policy.checkpoint else name for name in (pairing.first, pairing.second)]
+    by_name = await seat_players(config, seats_named(config, names, job.policy), servers)
     seats = range(len(self_play(config)))
     seatings = [[by_name[names[seat != own]] for seat in seats] for own in seats]
 
     def players(number: int) -> Sequence[Player]:
         return seatings[number % len(seatings) if pairing.both_seatings else 0]
 
-    states, factory = pairing.states.states, _episode_factory(pairing)
-    return (await run_generate(task, make_game(config.game), states.__getitem__, players, factory)).failures
+    states = pairing.states.states
+    return PlayTask(job, make_game(config.game), states.__getitem__, players, _episode_factory(pairing))
 
 
 def _episode_factory(pairing: Pairing) -> EpisodeFactory:

@@ -19,7 +19,7 @@ from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.small_files import read_object
-from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairing
+from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairings
 from selfplay_pipeline.evaluate.states import StateSet, references, sample_held_out
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.evaluate.worth import Rise, Swapped, Words, rise_of, worth_of_words
@@ -193,16 +193,18 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         at_once = len(checkpoints_among(config, job.players))
         async with Servers(config, job.output, at_once=at_once) as own:
             return await run_evaluate(config, job, own)
+    kinds = list(product(job.modes(config), (None, *job.swaps)))
+    pairings = [job.pairing(config, mode, swap) for mode, swap in kinds]
+    lost = dict(zip(kinds, await play_pairings(config, pairings, servers), strict=True))
     reports: dict[Mode, ModeReport] = {}
     for mode in job.modes(config):
-        lost = await play_pairing(config, job.pairing(config, mode), servers)
         tally = tally_of(config, job, mode)
-        tally.statuses.update({Status.ENGINE_FAILURE.value: lost} if lost else {})
+        tally.statuses.update({Status.ENGINE_FAILURE.value: lost[mode, None]} if lost[mode, None] else {})
         reports[mode] = ModeReport(
             episodes=tally.statuses.total(),
             statuses=dict(tally.statuses),
             figures=tally.totals().intervals(),
-            words=await _worth(config, job, mode, servers) if job.swaps else None,
+            words=_worth(config, job, mode, sum(lost[mode, swap] for swap in job.swaps)) if job.swaps else None,
         )
     evaluation = Evaluation(
         player=job.player,
@@ -220,11 +222,14 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     return evaluation
 
 
-async def _worth(config: Config, job: EvaluationJob, mode: Mode, servers: Servers) -> Words:
-    """Play the missing episodes with swapped messages, and return the worth of words."""
-    game, swapped, lost = make_game(config.game), dict[Swap, Swapped](), 0
+def _worth(config: Config, job: EvaluationJob, mode: Mode, lost: int) -> Words:
+    """Returns the worth of words, from the episodes with swapped messages.
+
+    Args:
+        lost: Number of these episodes that were lost.
+    """
+    game, swapped = make_game(config.game), dict[Swap, Swapped]()
     for swap in job.swaps:
-        lost += await play_pairing(config, job.pairing(config, mode, swap), servers)
         tally, count = Tally(game, len(job.states), job.seating, measure_reward), Counter[bool]()
         for record in read_episodes(job.file(mode, swap)):
             tally.add([record])

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from email.utils import mktime_tz, parsedate_tz
 from typing import TYPE_CHECKING, Annotated, Any
+from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
@@ -67,6 +68,7 @@ class ChatClient:
         self._key = config.key()
         self._openai: AsyncOpenAI | None = None
         self._cache = AnswerCache(config.cache) if config.cache is not None else None
+        self._asking = WeakValueDictionary[str, asyncio.Lock]()
         self._slots = asyncio.Semaphore(config.max_concurrency)
         self._backoff = wait_exponential_jitter(initial=first_pause, max=LONGEST_PAUSE, jitter=first_pause)
 
@@ -102,13 +104,16 @@ class ChatClient:
         if self._cache is None:
             return await self._ask(request, used)
         key = cache_key(endpoint=self.endpoint, seed=list(seed), **request)
-        answer = self._cache.get(key)
-        if answer is not None:
-            used(PartnerUsage(cache_hits=1))
+        # Sampled and greedy episodes may ask the same at the same time; the second gets the answer of the first.
+        asking = self._asking.setdefault(key, asyncio.Lock())
+        async with asking:
+            answer = self._cache.get(key)
+            if answer is not None:
+                used(PartnerUsage(cache_hits=1))
+                return answer
+            answer = await self._ask(request, used)
+            self._cache.put(key, answer)
             return answer
-        answer = await self._ask(request, used)
-        self._cache.put(key, answer)
-        return answer
 
     async def close(self) -> None:
         """Close the connections; the next request opens new ones."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from selfplay_pipeline.generate.players import Player, Seat
 from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, PartnerUsage, PolicyRecord
 from selfplay_pipeline.generate.state_source import StateSource
 from selfplay_pipeline.generate.store import EpisodeStore
-from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.generate.summary import Summary, line_of
 
 
 class NoTurnsError(RuntimeError):
@@ -72,6 +73,23 @@ class GenerateJob:
             )
 
 
+@dataclass(frozen=True)
+class PlayTask:
+    """A job with all that is needed to play it.
+
+    Attributes:
+        states: Function that returns the state with a given number.
+        players: Function that returns the player of each seat, given the number of the episode within its group.
+        make_episode: Function that makes an episode with its players; by default `SeatedEpisode`.
+    """
+
+    job: GenerateJob
+    game: Game
+    states: Callable[[int], State]
+    players: Callable[[int], Sequence[Player]]
+    make_episode: EpisodeFactory | None = None
+
+
 async def run_generate(
     job: GenerateJob,
     game: Game,
@@ -79,103 +97,160 @@ async def run_generate(
     players: Callable[[int], Sequence[Player]],
     make_episode: EpisodeFactory | None = None,
 ) -> Summary:
-    """Play the episodes that are missing from `job.output` and return the figures of the whole file.
+    """Play one job; `run_tasks` describes arguments, results and errors."""
+    (summary,) = await run_tasks([PlayTask(job, game, states, players, make_episode)])
+    return summary
+
+
+async def run_tasks(tasks: Sequence[PlayTask]) -> list[Summary]:
+    """Play the episodes that are missing from the files of all jobs, and return the figures of each whole file.
+
+    All jobs share one pool of at most `max_concurrency` episodes, so that the last episodes of a job do not keep the
+    next job waiting.
 
     An episode that fails because of the engine or the chat model is not written. It is retried once at the end, and
     again if the same command is repeated. The figures count the episodes that failed twice.
 
-    Args:
-        job: The episodes to play.
-        game: The game.
-        states: Function that returns the state with a given number.
-        players: Function that returns the player of each seat, given the number of the episode within its group.
-        make_episode: Function that makes an episode with its players; by default `SeatedEpisode`.
-
     Raises:
-        EngineError: More than `max_failures` episodes, or all, failed because of the engine or the chat model.
-        NoTurnsError: Every episode ended at the context length, or before the first turn; the file keeps all episodes.
-        UserError: The file is in use by another process, was made with other arguments, or contains other episodes.
-        FileChangedError: Another program changed the file during the run.
+        EngineError: More than `max_failures` episodes of a job, or all, failed because of the engine or the chat model.
+        NoTurnsError: Every episode of a job ended at the context length, or before the first turn; the file keeps all
+            episodes.
+        UserError: A file is in use by another process, was made with other arguments, or contains other episodes.
+        FileChangedError: Another program changed a file during the run.
     """
-    with progress(f"playing {job.output.name}") as report, job.store.held():
-        summary = await _run_missing(job, game, states, players, make_episode or SeatedEpisode, report)
-        _check_played(job, summary)
-        write_json(job.summary_path, summary.to_dict())
-    if summary.failures:
-        logger.warning(
-            f"playing {job.output.name}: {summary.failures} of {job.num_episodes} episodes were lost twice to the "
-            f"engine or the partner, at most {job.max_failures} may be (generate.max_failures)"
-        )
-    return summary
+    if not tasks:
+        return []
+    names = ", ".join(task.job.output.name for task in tasks)
+    with progress(f"playing {names}") as report, ExitStack() as held:
+        for task in tasks:
+            held.enter_context(task.job.store.held())
+        summaries = await _run_missing(tasks, report)
+        for task, summary in zip(tasks, summaries, strict=True):
+            _check_played(task.job, summary)
+            write_json(task.job.summary_path, summary.to_dict())
+    for job, summary in zip((task.job for task in tasks), summaries, strict=True):
+        if summary.failures:
+            logger.warning(
+                f"playing {job.output.name}: {summary.failures} of {job.num_episodes} episodes were lost twice to the "
+                f"engine or the partner, at most {job.max_failures} may be (generate.max_failures)"
+            )
+    return summaries
 
 
-async def _run_missing(
-    job: GenerateJob,
-    game: Game,
-    states: Callable[[int], State],
-    players: Callable[[int], Sequence[Player]],
-    make_episode: EpisodeFactory,
-    report: Update,
-) -> Summary:
-    summary, done = Summary(), set[tuple[int, int]]()
+@dataclass
+class _Playing:
+    """A task whose file is open.
 
-    def take(record: EpisodeRecord) -> None:
-        job.check_belongs(record)
-        done.add((record.group_index, record.episode))
-        summary.add(record)
+    Attributes:
+        append: Function that stores an episode.
+        done: State and number of each episode that was stored before.
+        lost: Errors of the episodes that were lost, by state and number.
+    """
 
-    with job.store.opened(take) as append:
-        summary.start()
-        report(summary.episodes, job.num_episodes, summary.line)
+    task: PlayTask
+    summary: Summary
+    append: Callable[[EpisodeRecord], None]
+    done: set[tuple[int, int]]
+    lost: dict[tuple[int, int], EngineError] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.states = StateSource(self.task.states, keep=2 * self.task.job.max_concurrency)
+
+    @classmethod
+    @contextmanager
+    def opened(cls, task: PlayTask) -> Iterator[_Playing]:
+        """Read the stored episodes and yield the task; closes the file at the end."""
+        job, summary, done = task.job, Summary(), set[tuple[int, int]]()
+
+        def take(record: EpisodeRecord) -> None:
+            job.check_belongs(record)
+            done.add((record.group_index, record.episode))
+            summary.add(record)
+
+        with job.store.opened(take) as append:
+            summary.start()
+            yield cls(task, summary, append, done)
+
+    async def play(self, group: int, number: int, tell: Callable[[_Playing], None]) -> None:
+        """Play one episode, count it, and store it unless it was lost.
+
+        Args:
+            tell: Called when the episode is counted.
+
+        Raises:
+            EngineError: Too many episodes were lost.
+        """
+        task, job = self.task, self.task.job
+        state, make_episode = await self.states.state(group), task.make_episode or SeatedEpisode
+        place = (job.seed, group, number)
+        seated = make_episode(task.game, state, task.players(number), job.episode_id(group, number), place)
+        await seated.episode.run()
+        record = seated.record(job.policy)
+        self.summary.add(record)
+        tell(self)
+        if seated.episode.lost_to is None:
+            self.append(record)
+            return
+        self.lost[group, number] = seated.episode.lost_to
+        if len(self.lost) > job.max_failures:
+            raise EngineError(
+                f"{len(self.lost)} episodes were lost to the engine or the partner, the last to: "
+                f"{seated.episode.lost_to}; {job.num_episodes - self.summary.episodes + self.summary.failures} of "
+                f"{job.num_episodes} episodes are missing in {job.output}; the same command plays them"
+            )
+
+    def missing(self) -> Iterator[tuple[int, int]]:
+        """Yields state and number of each episode to play, in order."""
+        return missing_episodes(self.task.job, self.done)
+
+    def again(self) -> list[tuple[int, int]]:
+        """Forgets the lost episodes, and returns state and number of each."""
+        lost = list(self.lost)
+        self.lost.clear()
+        self.summary.statuses.pop(Status.ENGINE_FAILURE.value, None)
+        return lost
+
+
+async def _run_missing(tasks: Sequence[PlayTask], report: Update) -> list[Summary]:
+    total = sum(task.job.num_episodes for task in tasks)
+    workers = min(total, max(task.job.max_concurrency for task in tasks))
+    main = asyncio.current_task()
+    with ExitStack() as files:
+        pool = [files.enter_context(_Playing.opened(task)) for task in tasks]
+        summaries = {playing.task.job.output.stem: playing.summary for playing in pool}
         started = time.monotonic()
-        main = asyncio.current_task()
 
-        source = StateSource(states, keep=2 * job.max_concurrency)
-        lost: dict[tuple[int, int], EngineError] = {}
+        def tell(played: _Playing | None = None) -> None:
+            if played is not None:
+                played.summary.seconds = time.monotonic() - started
+            done = sum(playing.summary.episodes for playing in pool)
+            report(done, total, lambda: line_of(summaries, time.monotonic() - started))
 
-        async def worker(missing: Iterator[tuple[int, int]]) -> None:
-            for group, number in missing:
+        async def worker(episodes: Iterator[tuple[_Playing, int, int]]) -> None:
+            for playing, group, number in episodes:
                 # Scripted players never wait, so without this Ctrl-C would take effect one episode per worker later.
                 await asyncio.sleep(0)
                 if main is not None and main.cancelling():
                     return
-                place = (job.seed, group, number)
-                state = await source.state(group)
-                seated = make_episode(game, state, players(number), job.episode_id(group, number), place)
-                await seated.episode.run()
-                record = seated.record(job.policy)
-                summary.add(record)
-                summary.seconds = time.monotonic() - started
-                report(summary.episodes, job.num_episodes, summary.line)
-                if seated.episode.lost_to is None:
-                    append(record)
-                    continue
-                lost[group, number] = seated.episode.lost_to
-                if len(lost) > job.max_failures:
-                    raise EngineError(
-                        f"{len(lost)} episodes were lost to the engine or the partner, the last to: "
-                        f"{seated.episode.lost_to}; {job.num_episodes - summary.episodes + summary.failures} of "
-                        f"{job.num_episodes} episodes are missing in {job.output}; the same command plays them"
-                    )
+                await playing.play(group, number, tell)
 
-        async def play_all(missing: Iterator[tuple[int, int]]) -> None:
-            async with asyncio.TaskGroup() as tasks:
-                for _ in range(min(job.max_concurrency, job.num_episodes)):
-                    tasks.create_task(worker(missing))
+        async def play_all(episodes: Iterator[tuple[_Playing, int, int]]) -> None:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(workers):
+                    group.create_task(worker(episodes))
 
-        await play_all(missing_episodes(job, done))
-        if lost:
-            again = list(lost)
-            lost.clear()
-            summary.statuses.pop(Status.ENGINE_FAILURE.value)
+        tell()
+        await play_all((playing, *place) for playing in pool for place in playing.missing())
+        if again := [(playing, *place) for playing in pool for place in playing.again()]:
             await play_all(iter(again))
-        summary.seconds = time.monotonic() - started
-    if summary.episodes == summary.failures:
-        raise EngineError(
-            f"all {summary.episodes} episodes were lost to the engine or the partner, the last to: "
-            f"{list(lost.values())[-1]}; fix that, and the same command plays them"
-        )
-    return summary
+    for playing in pool:
+        summary = playing.summary
+        if summary.episodes == summary.failures:
+            raise EngineError(
+                f"all {summary.episodes} episodes were lost to the engine or the partner, the last to: "
+                f"{list(playing.lost.values())[-1]}; fix that, and the same command plays them"
+            )
+    return [playing.summary for playing in pool]
 
 
 def _check_played(job: GenerateJob, summary: Summary) -> None:

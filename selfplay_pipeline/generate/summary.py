@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -215,3 +216,19 @@ class Summary:
 
     def _rate(self, count: int) -> float:
         return count / self.seconds if self.seconds else 0.0
+
+
+def line_of(summaries: Mapping[str, Summary], seconds: float) -> str:
+    """Returns the figures so far of sets of episodes that are played together, in one line.
+
+    Args:
+        summaries: Figures of each set, by its name.
+        seconds: Playing time so far.
+    """
+    if len(summaries) == 1:
+        return next(iter(summaries.values())).line()
+    every = summaries.values()
+    episodes = sum(one.episodes - one.episodes_before for one in every) / seconds
+    tokens = sum(one.sampled_tokens - one.tokens_before for one in every) / seconds
+    rewards = ", ".join(f"{name} {one.mean_reward:.3f}" for name, one in summaries.items() if one.rewards)
+    return f"{episodes:.1f} episodes/s, {tokens:.0f} tokens/s, reward: {rewards or 'none yet'}"

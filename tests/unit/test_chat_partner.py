@@ -226,6 +226,19 @@ def test_all_that_decides_an_answer_decides_its_entry_also_after_a_restart(endpo
     assert ask(endpoint, 4, cache=cache)[1] == used
 
 
+def test_what_two_episodes_ask_at_the_same_time_is_sent_once(endpoint, tmp_path):
+    async def script():
+        client = ChatClient(PartnerConfig(base_url=endpoint.url, cache=tmp_path / "answers.db"), first_pause=0.001)
+        answers = await asyncio.gather(*(client.reply(HELLO, (seed,)) for seed in (0, 0, 1, 0)))
+        await client.close()
+        return answers, client.total
+
+    endpoint.script = [fails(503), says("[message] one"), says("[message] two")]
+    answers, total = asyncio.run(script())
+    assert answers[0] == answers[1] == answers[3] != answers[2]
+    assert (total.requests, total.cache_hits, total.retries) == (3, 2, 1) and len(endpoint.requests) == 3
+
+
 def test_the_first_answer_of_a_key_stays_whoever_asks_later(tmp_path):
     one, other = AnswerCache(tmp_path), AnswerCache(tmp_path)
     first, second = Reply("first", False, "stop"), Reply("second", True, "length")

@@ -182,7 +182,7 @@ class TestArithmetic:
             stages = iteration(qwen, Setup(processes=1, tokens=8192), Play(copies=1), work, H100)
             return sum(stage.seconds for stage in stages if stage.what == "evaluate")
 
-        assert seconds(1) == pytest.approx(2 * playing(qwen, Play(copies=1), self.WORK, H100, 100))
+        assert seconds(1) == pytest.approx(playing(qwen, Play(copies=1), self.WORK, H100, 200))
         assert seconds(0.25) == pytest.approx(seconds(1) / 4)
         assert seconds(0) == 0
 
