@@ -119,11 +119,13 @@ class TurnSession(ABC):
         return step
 
     def _result(self, seat: int, text: str, *, cut: bool) -> Step:
+        before = self.next
         try:
             if cut:
                 raise ParseError(CUT, "the turn was too long and was cut off; be brief")
             move = self.act(seat, text)
         except ParseError as error:
+            self.next = before  # an illegal turn is taken again, even if `act` had changed `next` already
             return self._illegal(seat, error)
         self.counts.errors_in_a_row[seat] = 0
         self.counts.messages += move.action == MESSAGE

@@ -188,6 +188,22 @@ def test_textarenas_rewards_give_the_advantages_of_its_own_scale_to_each_seat_of
         assert found == pytest.approx(-found_of[group, episode, 1 - seat], abs=1e-4)  # what one wins
 
 
+def test_with_a_shared_reward_three_roles_are_each_compared_with_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each role is once in every episode, so its mean over rows is the mean over episodes, which verl takes."""
+    rng = np.random.default_rng(5)
+    values = {(group, episode): float(rng.uniform()) for group in range(GROUPS) for episode in range(EPISODES)}
+    rewards = {(*episode, seat): reward for episode, reward in values.items() for seat in range(3)}
+    path = write_rows(tmp_path / "train.parquet", rewards, shared=True)
+    keys, fields, rows = handed_to_verl(path, monkeypatch)
+    assert sorted(rows) == sorted(rewards)
+    for (group, episode, seat), found in zip(rows, verls_advantages(keys, fields), strict=True):
+        same_role = np.array([rewards[group, other, seat] for other in range(EPISODES)])
+        expected = (rewards[group, episode, seat] - same_role.mean()) / (same_role.std(ddof=1) + 1e-6)
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_episodes_with_different_partners_are_compared_apart(
     shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -57,6 +57,20 @@ def test_an_illegal_turn_keeps_the_turn_and_only_its_author_reads_why():
     assert (step.action, step.error, step.error_kind) == ("invalid", "That was no whole number.", "no_number")
 
 
+def test_an_illegal_turn_keeps_the_turn_even_if_the_game_had_named_the_next_seat(monkeypatch):
+    own = game("sums")
+    session = own.start(own.state(numbers=(3, 4)))
+    act = type(session).act
+
+    def hasty(self, seat, text):
+        self.next = (1 - seat,)
+        return act(self, seat, text)
+
+    monkeypatch.setattr(type(session), "act", hasty)
+    assert session.step(0, "three").error_kind == "no_number" and session.seats == (0,)
+    assert session.step(0, "[message] 3").error is None and session.seats == (1,)
+
+
 def test_a_turn_that_was_cut_is_illegal_whatever_it_says():
     own = game("sums")
     step = own.start(own.state(numbers=(3, 4))).step(0, "[message] 3", cut=True)
