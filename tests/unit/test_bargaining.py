@@ -596,7 +596,7 @@ def test_drawings_show_each_seat_its_own_table_and_what_the_split_brings():
      [[True, 0, 2], [0, 2, 1]], [[1.0, 0, 2], [0, 2, 1]], "ab"],
 )  # fmt: skip
 def test_what_is_no_split_is_refused(decision):
-    with pytest.raises(ValueError, match="no split"):
+    with pytest.raises(ValueError, match="is not a split"):
         GAME.check_decision(STATE, decision)
     GAME.check_decision(STATE, [list(share) for share in SPLIT])
 
@@ -611,7 +611,7 @@ def test_an_outcome_that_its_split_does_not_give_is_refused_whichever_figure_is_
     first, second = outcome.rewards
     changes = [
         *(({"score": 15 + off}, f"'outcome.score': {15 + off}, but the proposal scores 15") for off in (1, -1)),
-        ({"decision": [[1, 0, 3]]}, "'outcome.proposal': .* no split"),
+        ({"decision": [[1, 0, 3]]}, "'outcome.proposal': .* is not a split"),
         *(({"rewards": (first + off, second)}, "'outcome.rewards': .* are not what a split") for off in (0.02, -0.1)),
         *(({"rewards": (first, second + off)}, "'outcome.rewards'") for off in (0.05, -0.1)),
     ]

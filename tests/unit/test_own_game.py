@@ -20,8 +20,8 @@ GAME = str(Path("examples/sums.py").resolve())
 IMPORTS = "import sys; {code}; print(*(name for name in sys.modules if name.startswith('selfplay_pipeline.games')))"
 EVERYTHING = """
 import pkgutil, importlib, selfplay_pipeline
-others = ("games.matching", "games.bargaining", "games.textarena", "games.pettingzoo",
-          "__main__", "verl", "sglang", "agent_loop")  # verl takes long to import
+others = ("games.matching", "games.bargaining", "games.mediation", "games.textarena",
+          "games.pettingzoo", "__main__", "verl", "sglang", "agent_loop")  # verl takes long to import
 for module in pkgutil.walk_packages(selfplay_pipeline.__path__, "selfplay_pipeline."):
     if not any(part in module.name for part in others):
         importlib.import_module(module.name)

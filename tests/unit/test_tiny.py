@@ -83,7 +83,11 @@ def test_a_lesson_names_a_scripted_player_for_each_seat_and_its_shipped_model_kn
     for stage in taught.stages:
         assert len(stage.players) == len(game.roles)
         assert set(stage.players) <= game.players.keys()
-    tokenizer = AutoTokenizer.from_pretrained(shipped(str(taught.folder)))
+    folder = Path(shipped(str(taught.folder)))
+    if game.name == "mediation":
+        assert not folder.exists(), "compare its words too"
+        return
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.get_vocab() == build_tokenizer(taught.words).get_vocab()
 
 

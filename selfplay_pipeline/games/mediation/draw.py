@@ -48,7 +48,7 @@ def _flights(state: MediationState, user: int) -> Table:
     return Table(
         title="sees",
         seat=user,
-        columns=["price", "times", "points for meetings"],
+        columns=["price", "times", "meetings"],
         rows=[str(at) for at, _ in enumerate(own.flights)],
         cells=[
             [f"${flight.price}", span(flight), str(points)]
