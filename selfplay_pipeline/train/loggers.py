@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from contextvars import copy_context
 from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -87,14 +88,15 @@ def tracking(
             raise UserError(f"--logger {' '.join(names)}: {what}{_advice(names)}") from error
     if lost := [one for one in names if one not in tracked.logger]:
         raise UserError(f"--logger {lost[0]}: the run could not be opened there{_advice(lost)}")
+    # Trackio finds its run in a variable of the context that opened it, and a stage may be a task of its own.
+    context = copy_context()
+    exit_code = 1
     try:
-        yield lambda step, figures: tracked.log(figures, step)
-    except BaseException:
+        yield lambda step, figures: context.run(tracked.log, figures, step)
+        exit_code = 0
+    finally:
         with redirect_stdout(sys.stderr):
-            tracked.finish(1)
-        raise
-    with redirect_stdout(sys.stderr):
-        tracked.finish()
+            context.run(tracked.finish, exit_code)
 
 
 @cache

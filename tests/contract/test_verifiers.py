@@ -101,4 +101,4 @@ def test_the_same_states_have_the_same_rewards_as_in_evaluate(tmp_path, monkeypa
     theirs: list[Any] = asyncio.run(play())
     assert [len(set(one.values())) for one in theirs] == [1] * STATES, "both seats share the reward"
     assert [next(iter(one.values())) for one in theirs] == ours.normalized_reward.tolist()
-    assert ours.normalized_reward.nunique() > 1
+    assert partner != "self" or ours.normalized_reward.nunique() > 1, "else any rewards would agree"

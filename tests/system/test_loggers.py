@@ -60,9 +60,10 @@ def test_a_run_with_nothing_to_do_writes_nothing(tmp_path):
 def alone(tmp_path, logger: str, **variables: str) -> None:
     """Log two iterations in a process of its own, since clients keep their settings for the life of a process."""
     script = (
-        "import json, pathlib, sys; from test_loggers import FIRST, SECOND, log\n"
+        "import asyncio, pathlib, sys; from test_loggers import FIRST, SECOND, log\n"
         "with log(pathlib.Path(sys.argv[1]), sys.argv[2]) as opened:\n"
-        "    opened.open(); opened.write([FIRST, SECOND])"
+        "    async def stage(): opened.open()\n"  # as in `iterate`, a task with a context of its own
+        "    asyncio.run(stage()); opened.write([FIRST, SECOND])"
     )
     prefixes = ("WANDB_", "MLFLOW_", "SWANLAB_", "TRACKIO_", "CLEARML_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
