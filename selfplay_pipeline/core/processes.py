@@ -236,15 +236,26 @@ def own_temporary_files() -> Iterator[None]:
     with scratch_folder(Path(tempfile.gettempdir())) as folder:
         # TMPDIR stays: supervisors search it for folders that this process leaves if it is killed.
         tempfile.tempdir = str(folder)
-        before = os.environ.get(DATASETS_CACHE)
-        os.environ[DATASETS_CACHE] = str(folder)
         try:
-            yield
+            with environment_set({DATASETS_CACHE: str(folder)}):
+                yield
         finally:
             tempfile.tempdir = None
-            del os.environ[DATASETS_CACHE]
-            if before is not None:
-                os.environ[DATASETS_CACHE] = before
+
+
+@contextmanager
+def environment_set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables of this process for a block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def name_semaphores() -> None:

@@ -142,8 +142,9 @@ async def _cell(
     lost = await play_pairing(config, Pairing(first, second, states, file, episodes), servers)
     game = make_game(config.game)
     seating = Seating.BOTH if game.shared_reward or first == second else Seating.FIRST
-    records = list(read_episodes(file))
-    own, every = (
-        Tally(game, len(states), seats, measure_reward).add(records).totals() for seats in (seating, Seating.BOTH)
-    )
-    return Cell(own.intervals()[REWARD.name], every, lost)
+    tallies = {seats: Tally(game, len(states), seats, measure_reward) for seats in {seating, Seating.BOTH}}
+    for record in read_episodes(file):
+        for tally in tallies.values():
+            tally.add([record])
+    totals = {seats: tally.totals() for seats, tally in tallies.items()}
+    return Cell(totals[seating].intervals()[REWARD.name], totals[Seating.BOTH], lost)

@@ -38,6 +38,8 @@ ADAPTERS = [
     "textarena",
 ]
 """Folders of the games that come with the package and play another library's environments, which an extra installs."""
+SHIPPED = (*NAMES, *ADAPTERS)
+"""Folders of all games that come with the package."""
 FIRST_GAME = NAMES[0]
 """Default game of configurations, and the game of stored files that name none."""
 ENTRY_POINTS = "selfplay_pipeline.games"
@@ -67,11 +69,11 @@ def find(name: str) -> type[Game]:
     file, wanted = (name, "") if name.endswith(".py") else name.rpartition(":")[::2]
     if file.endswith(".py"):
         return register(_in_file(file, wanted), file)
-    if name in (*NAMES, *ADAPTERS) or name in _found:
+    if name in SHIPPED or name in _found:
         return known(name)
     offered = entry_points(group=ENTRY_POINTS, name=name)
     if not offered:
-        names = ", ".join([*NAMES, *ADAPTERS, *_offered()])
+        names = ", ".join([*SHIPPED, *_offered()])
         raise UserError(f"there is no game {name!r}; give one of {names}, or the file of a game of your own, FILE.py")
     point = next(iter(offered))
     with importing(f"{name} ({point.value})"):
@@ -121,7 +123,7 @@ def register(kind: Any, place: str = "") -> type[Game]:
     for member in dir(Game):
         if isinstance(getattr(Game, member), property) and member in vars(kind) and callable(getattr(kind, member)):
             raise UserError(f"{here}.{member}: is a method, but has to be a property or a value; {MEMBERS}")
-    if kind.name in (*NAMES, *ADAPTERS):
+    if kind.name in SHIPPED:
         raise UserError(
             f"{here}: its name {kind.name!r} belongs to a game that comes with the package; give it another name"
         )
@@ -141,7 +143,7 @@ def known(name: str) -> type[Game]:
     Raises:
         UnknownGameError: No game has this name, or this process has not found the game yet.
     """
-    if name in (*NAMES, *ADAPTERS) and name not in _found:
+    if name in SHIPPED and name not in _found:
         _found[name] = import_module(f"{__package__}.{name}.game").GAME
     if not isinstance(name, str) or name not in _found:
         names = ", ".join([*NAMES, *sorted(_found.keys() - NAMES)])
@@ -156,7 +158,7 @@ def place_of(kind: type[Game]) -> str:
 
 def own_games() -> list[str]:
     """Returns what the option --game takes to find all games found so far that do not come with the package."""
-    return [place_of(kind) for name, kind in _found.items() if name not in (*NAMES, *ADAPTERS)]
+    return [place_of(kind) for name, kind in _found.items() if name not in SHIPPED]
 
 
 def make_game(config: GameSettings) -> Game:
@@ -213,7 +215,7 @@ GameConfig = Annotated[SerializeAsAny[GameSettings], BeforeValidator(_settings)]
 
 def shipped_games() -> list[type[Game]]:
     """Returns the games that come with the package, those that play another library's environments too."""
-    return [known(name) for name in (*NAMES, *ADAPTERS)]
+    return [known(name) for name in SHIPPED]
 
 
 def parse_game_config(data: Any) -> GameSettings:
@@ -291,7 +293,7 @@ def importing(place: str) -> Iterator[None]:
 
 def fault_of_user(error: BaseException) -> str | None:
     """Returns an error that a game of a user raised, in one line with file, line and member; None for other errors."""
-    own = {getfile(kind) for name, kind in _found.items() if name not in (*NAMES, *ADAPTERS)}
+    own = {getfile(kind) for name, kind in _found.items() if name not in SHIPPED}
     places = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     places = [(code, line) for code, line in places if code.co_filename in own]
     if not places:

@@ -72,8 +72,8 @@ class LostLine(_Line):
     episode_id: str
 
 
-Line = Annotated[PersonLine | BegunLine | TurnLine | LostLine, Field(discriminator="kind")]
-LINES: TypeAdapter[PersonLine | BegunLine | TurnLine | LostLine] = TypeAdapter(Line)
+Line = PersonLine | BegunLine | TurnLine | LostLine
+LINES: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Field(discriminator="kind")])
 WRITER = "`selfplay play --web` writes this file"
 
 
@@ -82,7 +82,7 @@ def log_path(output: Path) -> Path:
     return output.with_suffix(".people.jsonl")
 
 
-def read_log(path: Path) -> Iterator[PersonLine | BegunLine | TurnLine | LostLine]:
+def read_log(path: Path) -> Iterator[Line]:
     """Yields the lines of a log, without an incomplete last one.
 
     Raises:
@@ -100,7 +100,7 @@ def read_log(path: Path) -> Iterator[PersonLine | BegunLine | TurnLine | LostLin
 
 
 @contextmanager
-def opened_log(path: Path) -> Iterator[Callable[[_Line], None]]:
+def opened_log(path: Path) -> Iterator[Callable[[Line], None]]:
     """Yields a function that appends a line; an incomplete last line is removed first.
 
     Raises:

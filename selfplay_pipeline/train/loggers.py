@@ -17,6 +17,7 @@ import psutil
 
 from selfplay_pipeline.core.command_line import program
 from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.processes import environment_set
 
 MORE = ("trackio", "mlflow", "swanlab", "clearml")
 """Loggers that `selfplay setup` installs one by one; the others come with what trains."""
@@ -80,7 +81,7 @@ def tracking(
         UserError: A logger refuses the run.
     """
     # Clients announce themselves on standard output, which belongs to the caller's results.
-    with _set(environment), redirect_stdout(sys.stderr):
+    with environment_set(environment), redirect_stdout(sys.stderr):
         try:
             tracked = _verls_tracking()(PROJECT, name, list(names), {"trainer": {}, **settings})
         except Exception as error:  # each client has its own
@@ -174,7 +175,7 @@ def _check_mlflow() -> None:
     store = os.environ.get("MLFLOW_TRACKING_URI")
     if store is None:  # a file of ours
         return
-    with _set(MLFLOW_PATIENCE):
+    with environment_set(MLFLOW_PATIENCE):
         import mlflow
 
         try:
@@ -212,18 +213,3 @@ LOGINS = {"wandb": WANDB_LOGIN, "swanlab": SWANLAB_LOGIN, "clearml": CLEARML_LOG
 
 def _advice(names: Iterable[str]) -> str:
     return "".join(f"; {LOGINS[name]}" for name in names if name in LOGINS)
-
-
-@contextmanager
-def _set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables for a block."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

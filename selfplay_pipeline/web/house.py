@@ -13,7 +13,7 @@ from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, state_rng
 from selfplay_pipeline.generate.kept import KeptEpisode
-from selfplay_pipeline.generate.people_log import BegunLine, LostLine, PersonLine, TurnLine
+from selfplay_pipeline.generate.people_log import BegunLine, Line, LostLine, PersonLine, TurnLine
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob, missing_episodes
@@ -21,8 +21,6 @@ from selfplay_pipeline.generate.state_source import StateSource
 
 PRESENT = 60.0
 """Seconds after its last request in which a person still counts as waiting for another one."""
-
-Line = PersonLine | BegunLine | TurnLine | LostLine
 
 
 @dataclass

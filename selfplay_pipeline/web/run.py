@@ -29,7 +29,8 @@ PORT = 8230
 """Default port."""
 DOOR_KEY = "SELFPLAY_PLAY_KEY"
 """Variable with the key that people type to play from other machines."""
-LOCAL = ("127.0.0.1", "localhost", "[::1]")
+LOCAL = ("127.0.0.1", "localhost", "::1")
+"""Addresses that other machines cannot reach."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,16 @@ class Place:
     @property
     def is_local(self) -> bool:
         """Whether other machines cannot reach the address."""
-        return self.listen in ("127.0.0.1", "localhost", "::1")
+        return self.listen in LOCAL
 
     @property
     def url(self) -> str:
         """Address for a browser."""
-        host = f"[{self.listen}]" if ":" in self.listen else self.listen
-        return f"http://{host}:{self.port}/"
+        return f"http://{self.authority(self.listen)}/"
+
+    def authority(self, host: str) -> str:
+        """Returns host and port as an address has them."""
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
 
 def door_key(place: Place) -> str:
@@ -132,7 +136,7 @@ async def serve_people(
             "players": ", ".join(f"seat {seat}: {name}" for seat, name in enumerate(seats)),
             "patience": f"{place.patience:g} minutes",
         }
-        hosts = frozenset(f"{host}:{place.port}" for host in LOCAL) if place.is_local else frozenset()
+        hosts = frozenset(map(place.authority, LOCAL)) if place.is_local else frozenset()
         server = Server(house, about, door_key(place), hosts, str(output.absolute()))
         runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
