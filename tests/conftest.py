@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from selfplay_pipeline.core.garbage import collect_seldom
+from selfplay_pipeline.games import registry
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
@@ -79,6 +81,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
     return True
+
+
+@pytest.fixture(scope="module", autouse=True)
+def games_of_one_file() -> Iterator[None]:
+    """Forget, after each file of tests, the games that it found; else commands suggest --game in the next file."""
+    found = dict(registry._found)
+    yield
+    registry._found.clear()
+    registry._found.update(found)
 
 
 @pytest.hookimpl(tryfirst=True)
