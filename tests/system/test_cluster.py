@@ -22,7 +22,6 @@ from two_nodes import TwoNodes, two_nodes
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.offline import TrainResult, prepare_training, run_train
-from selfplay_pipeline.train.process import Trainer
 
 STEPS = 3
 HOW = ("time", "timing_", "perf/", "actor/perf/", "global_seqlen/", "rollout_corr/", "prompt_length/clip_ratio")
@@ -83,8 +82,8 @@ class Expected:
 
 
 @pytest.fixture(scope="module")
-def one(training: TrainConfig, trainer_with_kl: Trainer) -> Expected:
-    return Expected(training, asyncio.run(run_train(training, trainer=trainer_with_kl)))
+def one(training: TrainConfig) -> Expected:
+    return Expected(training, asyncio.run(run_train(training)))
 
 
 @pytest.fixture(scope="module")
