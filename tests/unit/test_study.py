@@ -23,11 +23,18 @@ from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.loopback import hold_port, port_of
 from selfplay_pipeline.evaluate.people import PeopleReport, run_people
+from selfplay_pipeline.games.base import Game, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.scripted import Sharing
+from selfplay_pipeline.games.mediation.game import MediationGame
+from selfplay_pipeline.games.mediation.rules import AGENT
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.altered import AlteredEpisode
+from selfplay_pipeline.generate.kept import SOMEBODY
+from selfplay_pipeline.generate.people import NOBODY
 from selfplay_pipeline.generate.people_log import BegunLine, PersonLine, TurnLine, log_path, read_log
-from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
+from selfplay_pipeline.generate.players import Scripted
+from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, parse_episode
 from selfplay_pipeline.web.house import hash_of
 from selfplay_pipeline.web.order import Order
 from selfplay_pipeline.web.run import Place, serve_study
@@ -51,9 +58,11 @@ class Parrot(Sharing):
         return super().act(view, rng)
 
 
-@pytest.fixture
-def zebras(monkeypatch):
-    monkeypatch.setattr(MatchingGame, "players", {**SCRIPTED, NAMES[0]: Sharing(), NAMES[1]: Parrot()})
+@pytest.fixture(scope="module", autouse=True)
+def zebras():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MatchingGame, "players", {**SCRIPTED, NAMES[0]: Sharing(), NAMES[1]: Parrot()})
+        yield
 
 
 # --- the order
@@ -121,7 +130,7 @@ def spread(counts: Counter, every) -> int:
         ({"consent": "[a"}, r"study.yaml:\d+: not YAML"),
     ],
 )
-def test_a_mistake_in_the_file_is_one_line_with_file_line_and_key(tmp_path, zebras, monkeypatch, changes, words):
+def test_a_mistake_in_the_file_is_one_line_with_file_line_and_key(tmp_path, monkeypatch, changes, words):
     monkeypatch.chdir(tmp_path)
     lines = dict(line.split(": ", 1) for line in STUDY.splitlines()) | changes
     Path("study.yaml").write_text("".join(f"{key}: {value}\n" for key, value in lines.items() if value is not None))
@@ -180,11 +189,12 @@ async def play_all(folder: Path, people: int, text: str = STUDY) -> list[PersonO
     return everyone
 
 
-@pytest.fixture
-def played(tmp_path, zebras) -> tuple[Path, list[PersonOverWeb], list[EpisodeRecord]]:
+@pytest.fixture(scope="module")
+def played(tmp_path_factory) -> tuple[Path, list[PersonOverWeb], list[EpisodeRecord]]:
     """Four people who played their whole lists."""
-    people = asyncio.run(play_all(tmp_path, 4))
-    return tmp_path / "games.jsonl", people, stored(tmp_path / "games.jsonl", str(tmp_path / "free.yaml"))
+    folder = tmp_path_factory.mktemp("study")
+    people = asyncio.run(play_all(folder, 4))
+    return folder / "games.jsonl", people, stored(folder / "games.jsonl", str(folder / "free.yaml"))
 
 
 def test_each_person_plays_the_list_and_nothing_names_a_partner(played):
@@ -206,7 +216,7 @@ def test_each_person_plays_the_list_and_nothing_names_a_partner(played):
     assert len(records) == 16 == len({record.episode_id for record in records})
 
 
-def test_nothing_is_played_or_stored_before_consent_and_texts_are_shown_as_text(tmp_path, zebras):
+def test_nothing_is_played_or_stored_before_consent_and_texts_are_shown_as_text(tmp_path):
     async def play() -> None:
         async with served(tmp_path) as url, PersonOverWeb(url, "person", random.Random(0)) as person:
             reader = await person.get("/")
@@ -255,19 +265,55 @@ def test_altered_messages_are_those_of_people_on_other_states_and_are_marked(pla
     assert len(turns) == sum(turn.heard is not None for record in altered for turn in record.turns)
 
 
-def test_a_reload_and_a_new_server_go_on_in_an_altered_episode(tmp_path, zebras):
+async def altered(game: Game, partner: str, seat: int, said: list[str], others: list[str]) -> EpisodeRecord:
+    """Play an episode in which the person says some turns and leaves, given messages of other episodes."""
+    players = [SOMEBODY if number == seat else Scripted(partner) for number, _ in enumerate(game.roles)]
+    episode = AlteredEpisode(
+        game, game.sample_state(state_rng(0, 0)), players, "e", (0, 0, 0), for_people=game, people={seat: "p1"},
+        log=lambda line: None, patience=600, messages=lambda seat, number: iter(others),
+    )  # fmt: skip
+    playing = asyncio.create_task(episode.play())
+    for text in said:
+        while not episode.desks[seat].waits:
+            await asyncio.sleep(0)
+        episode.desks[seat].give(text)
+    while len([turn for turn in episode.episode.turns if turn.seat == seat]) < len(said):
+        await asyncio.sleep(0)
+    episode.left.set()
+    await playing
+    return episode.record(NOBODY)
+
+
+def test_a_replacement_goes_to_the_same_hearer_and_is_a_message():
+    game = MediationGame()
+    others = ["[accept]", "[message] user 0: which flights?", "[message] user 1: and yours?"]
+    record = asyncio.run(altered(game, "sharing", AGENT, ["[message] user 1: your meetings?"], others))
+    (said,) = (turn for turn in record.turns if turn.seat == AGENT)
+    assert said.heard == {0: others[2], 1: others[2]}
+    record = asyncio.run(altered(game, "sharing", AGENT, ["[message] user 1: your meetings?"], others[:2]))
+    (said,) = (turn for turn in record.turns if turn.seat == AGENT)
+    assert said.heard is None and record.swap == "swapped", "no message fits, not even one without content"
+
+
+def test_without_messages_of_others_the_partner_hears_nothing():
+    game = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game)
+    record = asyncio.run(altered(game, "sharing", 0, ["[message] hello"], ["[reject]"]))
+    assert record.turns[0].heard == {1: ""} and parse_episode(record.model_dump_json().encode()) == record
+
+
+def test_a_reload_and_a_new_server_go_on_in_an_altered_episode(tmp_path):
     async def play() -> None:
         person = PersonOverWeb("", "person", random.Random(0))
         number = next(at for at, trial in enumerate(Order(3, 5, 2, (0, 1), 4, 2).trials(0)) if trial.altered)
         async with person:
-            async with served(tmp_path) as person.url:
+            async with served(tmp_path) as url:
+                person.url = url.rstrip("/")
                 for _ in range(number):
                     await person.begin()
                     await person.play_on()
                 reader = await person.begin()
                 await person.send(reader, "message", text="hello")
                 place, page = person.at, person.page
-            person.http.cookie_jar.update_cookies(person.cookies)
             async with served(tmp_path) as url:
                 person.url = url.rstrip("/")
                 await person.get("/")
@@ -284,7 +330,7 @@ def said_in(page: str) -> list[str]:
     return re.findall(r'<div class="text">([^<]*)</div>', page)
 
 
-def test_a_file_is_not_continued_with_another_study(tmp_path, zebras):
+def test_a_file_is_not_continued_with_another_study(tmp_path):
     async def play() -> None:
         async with served(tmp_path):
             pass
@@ -300,12 +346,13 @@ def test_a_file_is_not_continued_with_another_study(tmp_path, zebras):
 
 def test_altered_episodes_are_left_out_of_training(played, tmp_path, caplog):
     output, _, records = played
-    game = make_game(load_config(str(tmp_path / "free.yaml"), {}).game)
+    game = make_game(load_config(str(output.with_name("free.yaml")), {}).game)
     plain = [one.record for one in recorded_episodes([output], game, lambda *shown: None)]
     assert plain == [record for record in records if record.swap is None]
     assert "8 episodes are left out: others heard altered messages of a person in them" in caplog.text
     caplog.clear()
-    assert run_convert(output, tmp_path / "rows").episodes == 8
+    with pytest.raises(UserError, match="the policy took no turn in any of the 8 episodes"):
+        run_convert(output, tmp_path / "rows")
     assert "8 episodes are left out" in caplog.text
 
 
@@ -313,7 +360,7 @@ def test_figures_of_people_are_those_of_a_computation_by_hand(played, tmp_path, 
     output, _, _ = played
     monkeypatch.chdir(tmp_path)
     report = run_people(load_config(None, {}), output)
-    assert PeopleReport.model_validate_json((tmp_path / "games.evaluation.json").read_text()) == report
+    assert PeopleReport.model_validate_json(output.with_name("games.evaluation.json").read_text()) == report
     assert (report.people, report.states, report.game) == (4, 5, "matching")
     places = {line.episode_id: line.place for line in read_log(log_path(output)) if isinstance(line, BegunLine)}
     rewards: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -339,7 +386,7 @@ def test_figures_of_people_are_those_of_a_computation_by_hand(played, tmp_path, 
     assert "worth of words" in done.stdout and "zebra-one with itself: on the same states" in done.stdout
 
 
-def test_evaluate_says_what_is_missing(tmp_path, zebras):
+def test_evaluate_says_what_is_missing(tmp_path):
     async def nobody() -> None:
         async with served(tmp_path):
             pass
