@@ -55,7 +55,7 @@ class Crossed:
         episodes = np.zeros((len(people), len(states)), dtype=np.int64)
         rows, columns = ({one: at for at, one in enumerate(every)} for every in (people, states))
         for person, state, figures in measured:
-            at = rows[person], columns[state]  # type: ignore[index]
+            at = rows[person], columns[state]
             episodes[at] += 1
             for number, name in enumerate(names):
                 sums[(slice(None), *at, number)] += figures.get(name, (0, 0))
@@ -88,7 +88,7 @@ def crossed_contrast(terms: Sequence[tuple[float, Crossed]], resamples: int = RE
 
     found = value(np.ones((1, people)), np.ones((1, states)))[0]
     values = dict(zip(names, map(number_or_none, found), strict=True))
-    least = min(min(np.count_nonzero(term.episodes.any(axis=axis)) for axis in (0, 1)) for _, term in terms)
+    least = min(int(term.episodes.any(axis=axis).sum()) for _, term in terms for axis in (0, 1))
     if least < 2:
         return {name: Interval(value=number, low=None, high=None) for name, number in values.items()}
     drawn = np.concatenate(

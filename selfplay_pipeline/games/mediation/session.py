@@ -84,7 +84,9 @@ class MediationSession(TurnSession):
                 Part(f"user {user}", tuple(f"{at}: ${flight.price}, {span(flight)}" for at, flight in enumerate(own)))
                 for user, own in enumerate(user.flights for user in self.state.users)
             ]
-            return Choice(kind.value, format_proposal((0, 0)), flights, lambda numbers: format_proposal((*numbers,)))
+            return Choice(
+                kind.value, format_proposal((0, 0)), flights, lambda numbers: format_proposal((numbers[0], numbers[1]))
+            )
         if kind is not ActionKind.MESSAGE:
             return Choice(kind.value, f"[{kind}]")
         room = self.room_due()
