@@ -528,7 +528,8 @@ def test_points_and_proposals_are_read_back():
     points = Points((4, 0, -4), (-6, -3), (-3, 2))
     assert told_points(f"[message] I get {format_points(points)}.") == points
     assert told_points(f"[message] {format_points(points._replace(whole=()))}") == points._replace(whole=())
-    assert told_points("[message] The places were fine") is None
+    for text in ("The places were fine", f"places {10**30} 0 0, travel 0 0", "places 1 2, travel 0 0"):
+        assert told_points(f"[message] {text}") is None
     assert parse_itinerary("[The Mall, a trane, EINSTEINS SUMMER HOUSE]", CATEGORY) == (
         "The Mall",
         "A-Trane",

@@ -50,7 +50,7 @@ _CATEGORY = re.compile(rf"(?:type|at least one) ({'|'.join(CATEGORIES)})\b")
 _VISIT = re.compile(
     r"(?P<must>definitely want to (?:go to|check out)|\bmust\b)|heard (?:good things about|these \w+ were good)|\bgo\b"
 )
-_POINTS = re.compile(r"places((?: -?\d+){3})[,;]? travel((?: -?\d+){2})(?:[,;]? rest((?: -?\d+)+))?")
+_POINTS = re.compile(r"places((?: -?\d{1,4}\b){3})[,;]? travel((?: -?\d{1,4}\b){2})(?:[,;]? rest((?: -?\d{1,4}\b)+))?")
 
 
 class ErrorKind(StrEnum):
