@@ -94,7 +94,7 @@ $(SITE)/.ready: requirements/docs.txt
 
 docs: $(READY) $(SITE)/.ready ## write docs/options.md anew, and build the documents as a site in site/
 	$(BIN)/python -m selfplay_pipeline.cli.reference docs/options.md
-	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
 
 check-gpu-lock: ## install requirements/gpu.txt afresh, test it, play and train with it; needs no GPU, but 11 GB
 	bin/check_gpu_lock.sh
