@@ -86,10 +86,10 @@ def nothing_named_yet(monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    ["matching", "bargaining", "mediation", *(f"examples/{name}.py" for name in ("sums", "haggle", "relay", "lookup"))],
+    [*registry.NAMES, *(f"examples/{name}.py" for name in ("sums", "haggle", "relay", "lookup"))],
 )
 def test_the_games_of_the_package_and_the_examples_pass(name):
-    findings = check_game(registry.find(name), num_states=3 if name == "mediation" else 8)
+    findings = check_game(registry.find(name), num_states=3 if name in ("mediation", "planning") else 8)
     assert len(findings) == 12
     assert [finding for finding in findings if not finding.passed] == []
 
