@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -210,7 +211,8 @@ def main(
     try:
         asyncio.run(serve())
     except UserError as error:
-        raise SystemExit(f"selfplay_openenv: {error}") from None
+        print(f"selfplay_openenv: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 if __name__ == "__main__":
