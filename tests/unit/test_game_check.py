@@ -85,7 +85,7 @@ def nothing_named_yet(monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    ["matching", "bargaining", "mediation", *(f"examples/{name}.py" for name in ("sums", "haggle", "relay", "lookup"))],
+    [*registry.NAMES, *(f"examples/{name}.py" for name in ("sums", "haggle", "relay", "lookup"))],
 )
 def test_the_games_of_the_package_and_the_examples_pass(name):
     findings = check_game(registry.find(name), num_states=3)
