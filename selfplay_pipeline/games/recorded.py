@@ -1,4 +1,4 @@
-"""Reads games between people in the format of DialOp's logs."""
+"""Reads recorded games between people: logs of actions, gzipped, one JSON object a line."""
 
 from __future__ import annotations
 
