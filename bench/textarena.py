@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -41,8 +42,9 @@ ENVS = (
     "TicTacToe-v0", "KuhnPoker-v0", "IteratedRockPaperScissors-v0", "SimpleNegotiation-v0", "ThreePlayerIPD-v0",
     "Secretary-v0",
 )  # fmt: skip
+LESSON = "short"
 ONE_STEP = {
-    "generate.num_episodes": 128,
+    "generate.num_episodes": 64,
     "generate.temperature": 1.0,
     "train.mini_batches": 1,
     "train.old_log_probs": "step",
@@ -53,9 +55,9 @@ ONE_STEP = {
 }
 LEARNED = "Secretary-v0"
 LEARNING = {
-    "generate.num_episodes": 512,
+    "generate.num_episodes": 256,
     "generate.temperature": 1.0,
-    "train.train_batch_size": 512,
+    "train.train_batch_size": 256,
     "train.kl_coef": 0.0,
     "train.learning_rate": 3e-4,
     "train.loggers": [],
@@ -72,6 +74,8 @@ class Step(BaseModel):
     """Figures of one game's episodes, rows and optimizer step.
 
     Attributes:
+        imitated: Number of rows that the warm start imitated.
+        learned: Number of its optimizer steps.
         illegal: Illegal turns of all seats per episode.
         groups: Number of groups, one for each state and seat.
         signal: Number of groups with different rewards.
@@ -81,6 +85,8 @@ class Step(BaseModel):
     """
 
     seats: int
+    imitated: int
+    learned: int
     episodes: int
     illegal: float
     groups: int
@@ -90,6 +96,14 @@ class Step(BaseModel):
     log_prob_gap: float | None
     advantage_gap: float
     moved: float
+
+
+class Learned(NamedTuple):
+    """Trainings of one seed: mean reward of each iteration's episodes, optimizer steps, and evaluations, by player."""
+
+    played: dict[str, list[float]]
+    updates: dict[str, int]
+    outcomes: dict[str, dict[Mode, Totals]]
 
 
 class Player(BaseModel):
@@ -126,21 +140,9 @@ def main(
 ) -> None:
     """Take six games through all stages, learn one of them, and print the tables."""
     steps = {env: one_step(env, work / env) for env in ENVS}
-    warm, outcomes = warm_start(LEARNED, work / LEARNED), Outcomes()
-    played: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
-    updates: dict[str, list[int]] = {arm: [] for arm in ARMS}
-    for seed in range(1, seeds + 1):
-        players = {WARM: str(warm)}
-        for arm, changes in ARMS.items():
-            say(f"{arm}, seed {seed} of {seeds}")
-            numbers = {"seed": seed, "iterate.num_iterations": iterations, "iterate.decay_iterations": iterations}
-            folder = work / "learned" / f"seed_{seed}" / arm.replace(" ", "_")
-            run = stopping.run(run_iterate(configured(LEARNED, warm, LEARNING | numbers | changes), folder))
-            players[arm] = run.checkpoint(iterations)
-            each = range(1, iterations + 1)
-            played[arm].append([found.mean_reward for number in each if (found := run.state.played(number))])
-            updates[arm].append(sum(done.updates or 0 for number in each if (done := run.state.trained(number))))
-        outcomes[seed] = asyncio.run(evaluated(seed, players, states, work / "learned" / f"seed_{seed}"))
+    warm = warm_start(LEARNED, work / LEARNED)
+    learned = {seed: learn(seed, iterations, states, warm, work / "learned") for seed in range(1, seeds + 1)}
+    outcomes = {seed: found.outcomes for seed, found in learned.items()}
     results = Results(
         steps=steps,
         learned=LEARNED,
@@ -148,8 +150,8 @@ def main(
         iterations=iterations,
         states_of_each_seed=states,
         best=best_of(seeds, states),
-        played=played,
-        updates=updates,
+        played={arm: [found.played[arm] for found in learned.values()] for arm in ARMS},
+        updates={arm: [found.updates[arm] for found in learned.values()] for arm in ARMS},
         players={name: player_of(name, outcomes) for name in (WARM, *ARMS)},
     )
     write_text(output / "results.json", results.model_dump_json(indent=1) + "\n")
@@ -168,19 +170,23 @@ def warm_start(env: str, folder: Path) -> Path:
     model = folder / "model"
     if not (model / "warm_start.json").exists():
         say(f"{env}: warm start")
-        stopping.run(build_tiny_model(configured(env), "self-play", model))
+        stopping.run(build_tiny_model(configured(env), LESSON, model))
     return model
 
 
 def one_step(env: str, folder: Path) -> Step:
     """Play, convert and train for one step; returns the figures."""
     model = warm_start(env, folder)
+    say(f"{env}: one step")
     config, games = configured(env, model, ONE_STEP), folder / "games.jsonl"
     played = asyncio.run(generate_episodes(config, games, seats=seats_for(config, ()))).result()
     rows = convert_episodes(config, games, folder)
+    taught = json.loads((model / "warm_start.json").read_text("utf-8"))["stages"][0]
     trained = stopping.run(train_policy(training_of(config, folder / "train.parquet", folder / "training")))
     return Step(
         seats=len(make_game(config.game).roles),
+        imitated=taught["rows"],
+        learned=taught["steps"],
         episodes=played.episodes or 0,
         illegal=played.illegal_per_episode,
         groups=played.groups,
@@ -194,11 +200,15 @@ def one_step(env: str, folder: Path) -> Step:
 
 
 def advantage_gap(games: Path, training: Path) -> float:
-    """Returns the largest difference of verl's advantages to those of TextArena's own rewards, seat by seat."""
+    """Returns the largest difference of verl's advantages to those of TextArena's own rewards, seat by seat.
+
+    An episode that ended before a seat's first turn is none of this seat's.
+    """
     own: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
     for game in read_episodes(games):
-        for seat, reward in enumerate(game.outcome.proposal or ()):
-            own[game.group_index, seat][game.episode] = reward
+        for side in game.trajectories:
+            if side.response_ids:
+                own[game.group_index, side.seat][game.episode] = game.outcome.proposal[side.seat]
     gaps = []
     for row in map(json.loads, next(training.rglob("trained_rows.jsonl")).read_text("utf-8").splitlines()):
         rewards = own[row["group"], row["seat"]]
@@ -214,6 +224,21 @@ def moved(before: Path, after: Path) -> float:
 
     old, new = (load_file(folder / "model.safetensors") for folder in (before, after))
     return max(float((new[name].float() - old[name].float()).abs().max()) for name in old)
+
+
+def learn(seed: int, iterations: int, states: int, warm: Path, work: Path) -> Learned:
+    """Train with the game's rewards and with permuted ones, and evaluate both."""
+    folder, players, found = work / f"seed_{seed}", {WARM: str(warm)}, Learned({}, {}, {})
+    for arm, changes in ARMS.items():
+        say(f"{arm}, seed {seed}")
+        numbers = {"seed": seed, "iterate.num_iterations": iterations, "iterate.decay_iterations": iterations}
+        config = configured(LEARNED, warm, LEARNING | numbers | changes)
+        run = stopping.run(run_iterate(config, folder / arm.replace(" ", "_")))
+        players[arm] = run.checkpoint(iterations)
+        each = range(1, iterations + 1)
+        found.played[arm] = [done.mean_reward for number in each if (done := run.state.played(number))]
+        found.updates[arm] = sum(step.updates or 0 for number in each if (step := run.state.trained(number)))
+    return found._replace(outcomes=asyncio.run(evaluated(seed, players, states, folder)))
 
 
 async def evaluated(seed: int, players: dict[str, str], states: int, folder: Path) -> dict[str, dict[Mode, Totals]]:
@@ -278,18 +303,19 @@ def best_of(seeds: int, states: int) -> float:
 
 def tables(results: Results) -> str:
     """Returns both tables as Markdown."""
-    rows: dict[str, list[str]] = {
-        "seats": [], "episodes": [], "illegal turns per episode": [], "groups with a signal": [], "rows": [],
-        "optimizer steps": [], "log-prob gap (nats)": [], "advantage gap": [], "largest change of a weight": [],
-    }  # fmt: skip
-    for step in results.steps.values():
-        gap = "" if step.log_prob_gap is None else f"{step.log_prob_gap:.1e}"
-        cells = (
-            f"{step.seats}", f"{step.episodes}", f"{step.illegal:.2f}", f"{step.signal} of {step.groups}",
-            f"{step.rows}", f"{step.updates}", gap, f"{step.advantage_gap:.0e}", f"{step.moved:.1e}",
-        )  # fmt: skip
-        for column, cell in zip(rows.values(), cells, strict=True):
-            column.append(cell)
+    of_step: dict[str, Callable[[Step], str]] = {
+        "seats": lambda step: f"{step.seats}",
+        "rows imitated, in steps": lambda step: f"{step.imitated}, {step.learned}",
+        "episodes": lambda step: f"{step.episodes}",
+        "illegal turns per episode": lambda step: f"{step.illegal:.2f}",
+        "groups with a signal": lambda step: f"{step.signal} of {step.groups}",
+        "rows": lambda step: f"{step.rows}",
+        "optimizer steps": lambda step: f"{step.updates}",
+        "log-prob gap (nats)": lambda step: f"{step.log_prob_gap or 0:.1e}",
+        "advantage gap": lambda step: f"{step.advantage_gap:.1e}",
+        "largest change of a weight": lambda step: f"{step.moved:.1e}",
+    }
+    rows = {label: [*map(cell, results.steps.values())] for label, cell in of_step.items()}
     players = results.players.values()
     learned = {f"reward, {mode}": [str(player.reward[mode]) for player in players] for mode in MODES}
     for mode in MODES:

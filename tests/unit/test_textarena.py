@@ -83,8 +83,9 @@ def test_a_tiny_model_can_learn_an_environment_whose_moves_are_single_tokens_and
     from selfplay_pipeline.warm_start.tiny_weights import CONTEXT_LENGTH
 
     game = game_of(env)
-    lesson = game.lessons["self-play"]
-    assert [stage.players for stage in lesson.stages] == [("bracketed",) * SEATS[env]]
+    lesson, short = game.lessons["self-play"], game.lessons["short"]
+    assert {stage.players for taught in (lesson, short) for stage in taught.stages} == {("bracketed",) * SEATS[env]}
+    assert short.words == lesson.words and short.stages[0].episodes < lesson.stages[0].episodes
     tokenizer = build_tokenizer(lesson.words)
     assert len(tokenizer.encode(MOVES[env])) == 1
     for number in range(100, 104):

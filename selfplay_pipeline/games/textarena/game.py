@@ -21,7 +21,7 @@ from typing import Any, Literal
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.abilities import Lesson
 from selfplay_pipeline.games.seeded import SeededGame, SeededSession, SeededSettings, SeededState, fewest, unusable
-from selfplay_pipeline.games.textarena.teacher import Bracketed, lesson_of
+from selfplay_pipeline.games.textarena.teacher import Bracketed, lessons_of
 
 RAW = "-raw"
 """Ending of the registered names of environments without wrappers."""
@@ -96,8 +96,8 @@ class TextArena(SeededGame):
 
     @cached_property
     def lessons(self) -> Mapping[str, Lesson]:
-        """The warm start for `selfplay model tiny`."""
-        return {"self-play": lesson_of(self)}
+        """The warm starts for `selfplay model tiny`."""
+        return lessons_of(self)
 
     def fewest_players(self) -> int:
         """Returns the smallest number of players with which the environment can be reset."""

@@ -22,8 +22,10 @@ WORDS = re.compile(r"\[[^\[\]\n]{1,20}\]|[^\W\d_]+|[^\w\[\]]{2,20}")
 """Words of a text that become one token each: moves in brackets, words, and runs of signs and spaces."""
 READ = 8
 """Number of episodes whose words a tiny model gets as tokens."""
-EPISODES = 4096
-"""Number of episodes that a tiny model imitates."""
+ROWS = {"self-play": 1024, "short": 192}
+"""Number of rows that a tiny model imitates, by lesson; each has several turns."""
+BATCH = 8
+"""Number of rows per optimizer step."""
 
 
 class Bracketed:
@@ -39,14 +41,18 @@ class Bracketed:
         return str(texts[rng.integers(len(texts))])
 
 
-def lesson_of(game: SeededGame) -> Lesson:
-    """Returns the warm start of a tiny model: it imitates `Bracketed` in every seat, whoever wins."""
+def lessons_of(game: SeededGame) -> dict[str, Lesson]:
+    """Returns the warm starts of a tiny model: it imitates `Bracketed` in every seat, whoever wins."""
+    seats = len(game.roles)
     words = {word for text in _texts(game) for word in WORDS.findall(text)}
-    return Lesson(
-        folder=Path(f"data/textarena_{game.config.env}_model"),
-        words=("system", "user", "assistant", *sorted(words), *"0123456789"),
-        stages=(Stage(("bracketed",) * len(game.roles), EPISODES, epochs=1),),
-    )
+    return {
+        name: Lesson(
+            folder=Path(f"data/textarena_{game.config.env}_model"),
+            words=("system", "user", "assistant", *sorted(words), *"0123456789"),
+            stages=(Stage(("bracketed",) * seats, rows // seats, epochs=1, batch_size=BATCH),),
+        )
+        for name, rows in ROWS.items()
+    }
 
 
 def _texts(game: SeededGame) -> Iterator[str]:
