@@ -4,6 +4,7 @@ DEVICE ?= $(if $(shell command -v nvidia-smi 2>/dev/null),gpu,cpu)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 RACE   := .venv-race
+SITE   := .venv-docs
 READY  := $(VENV)/.ready-$(DEVICE)
 
 # Tests run two at a time, and more threads than free cores make a server many times slower.
@@ -86,8 +87,14 @@ lint: $(READY) ## ruff, mypy, the rules of the architecture, the form of docstri
 	$(BIN)/python bin/check_prose.py
 	$(BIN)/python bin/check_files.py
 
-docs: $(READY) ## write docs/options.md anew from the fields of the configuration
+$(SITE)/.ready: requirements/docs.txt
+	test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet -r requirements/docs.txt
+	touch $@
+
+docs: $(READY) $(SITE)/.ready ## write docs/options.md anew, and build the documents as a site in site/
 	$(BIN)/python -m selfplay_pipeline.cli.reference docs/options.md
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
 
 check-gpu-lock: ## install requirements/gpu.txt afresh, test it, play and train with it; needs no GPU, but 11 GB
 	bin/check_gpu_lock.sh
@@ -125,5 +132,5 @@ smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays an
 	bin/smoke_smollm2.sh $(ARGS)
 
 clean: ## remove the environment and what runs wrote
-	rm -rf $(VENV) $(RACE) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(RACE) $(SITE) build site *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/apart data/apart4 data/selfplay_online data/online data/evaluations data/evidence data/crossplay data/listening data/learn data/learn_fixed data/learn_smollm2 data/race data/people data/slime data/slime_matching data/smoke data/games*.jsonl

@@ -24,6 +24,7 @@ from selfplay_pipeline.generate.players import SeatedScript
 GAMES = {
     "matching": ("random", "silent", "sharing", "speaking"),
     "mediation": ("random", "silent", "sharing", "speaking"),
+    "planning": ("random", "silent", "sharing", "speaking"),
 }
 """Scripted players that hold all seats, by game."""
 WIDTH = 1.96

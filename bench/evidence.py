@@ -116,8 +116,6 @@ def _configured(device: str, model: Path, *, bare: bool) -> dict[str, Any]:
         config["train"] |= {"train_batch_size": 16, "learning_rate": 1e-5}
     if bare:
         config["engine"] = {"kind": "transformers"}
-        if device == "cpu":  # one request at a time, without a cache: eight turns an episode take half an hour
-            config["game"] |= {"max_length": 4, "max_errors": 4}
     return config
 
 

@@ -100,7 +100,7 @@ class SelfPlay:
             trainer.model_wrapped, trainer.accelerator, generation_kwargs=trainer.generation_kwargs
         ) as model:
             while live := [(session, seats, session.seats[0]) for session, seats in episodes if session.seats]:
-                turns = _sample(model, [seats[actor].read() for _, seats, actor in live], trainer)
+                turns = sample(model, [seats[actor].read() for _, seats, actor in live], trainer)
                 for (session, seats, actor), turn in zip(live, turns, strict=True):
                     seats[actor].say(turn)
                     text = tokenizer.decode(turn, skip_special_tokens=True)
@@ -121,7 +121,7 @@ class SelfPlay:
         return session, [Seat(tokenizer, session.opening(seat)) for seat in range(len(self._game.roles))]
 
 
-def _sample(model: Any, prompts: Sequence[list[int]], trainer: GRPOTrainer) -> list[list[int]]:
+def sample(model: Any, prompts: Sequence[list[int]], trainer: GRPOTrainer) -> list[list[int]]:
     """Returns a sampled turn for each prompt, up to and including its first end token."""
     pad, end = trainer.processing_class.pad_token_id, trainer.processing_class.eos_token_id
     width = max(map(len, prompts))

@@ -14,6 +14,10 @@ from selfplay_pipeline.core.checkpoints import shards
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.reporting import logger
 
+ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
+"""Kinds of layers, by their names in a model's configuration, that are attention."""
+NO_ATTENTION = ("mamba", "ssm", "conv")
+"""Words in the keys of the configuration of a model with other layers."""
 PATIENCE_SECONDS = 10.0
 """Seconds to wait for the hub's answer about a model; a download has no such limit."""
 
@@ -67,6 +71,12 @@ def config_of(model: str) -> Any:
         raise UserError(
             f"model {model}: cannot be loaded ({first_line(error)}); give a folder with a config.json, or a hub name"
         ) from None
+
+
+def only_attention(config: Any) -> bool:
+    """Whether a model has neither convolutions nor recurrent layers, by its transformers configuration."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    return kinds <= ATTENTION and not any(word in key for key in config.to_dict() for word in NO_ATTENTION)
 
 
 def fetched(name: str, patterns: Sequence[str]) -> Path:

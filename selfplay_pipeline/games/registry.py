@@ -31,6 +31,7 @@ NAMES = [
     "matching",
     "bargaining",
     "mediation",
+    "planning",
 ]
 """Folders of the games that come with the package; `GAME` in each folder's `game.py` is the game's class."""
 ADAPTERS = [

@@ -55,7 +55,7 @@ EMPTY_MESSAGE = "empty_message"
 NOT_NOW = "not_now"
 """Error kind of an action at the wrong time, such as an answer without a proposal."""
 
-Proposal = TypeVar("Proposal", bound=Sequence[Sequence[int]])
+Proposal = TypeVar("Proposal", bound=Sequence[Sequence[Any]])
 
 
 class TaggedSettings(GameSettings):
@@ -288,8 +288,8 @@ class TaggedSession(TurnSession, Generic[Proposal]):
             raise ParseError(NOT_NOW, f"there is no proposal to {kind.value}")
 
 
-def _as_json(proposal: Sequence[Sequence[int]] | None) -> list[list[int]] | None:
-    return None if proposal is None else [list(part) for part in proposal]
+def _as_json(proposal: Sequence[Sequence[Any]] | None) -> list[list[Any] | str] | None:
+    return None if proposal is None else [part if isinstance(part, str) else [*part] for part in proposal]
 
 
 class TaggedGame(Game):

@@ -16,7 +16,7 @@ from packaging.version import Version
 from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.gpus import Device
-from selfplay_pipeline.core.hub import config_of
+from selfplay_pipeline.core.hub import config_of, only_attention
 from selfplay_pipeline.core.loopback import loopback_environment
 from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
 from selfplay_pipeline.train.loggers import PROJECT, logging_environment, name_of_run
@@ -25,10 +25,6 @@ PARTS = "selfplay_pipeline.train.verl"
 EXTENSION = f"{PARTS}.load_offline"
 IMPORTANCE_THRESHOLD = 2.0
 """Upper bound of the importance weights (trainer over engine, per token); larger weights are truncated."""
-ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
-"""Kinds of layers, by their names in a model's configuration, that are attention."""
-NO_ATTENTION = ("mamba", "ssm", "conv")
-"""Words in the keys of the configuration of a model with other layers."""
 OBJECT_STORE_BYTES = 300_000_000
 """Size of Ray's shared memory; small, because trajectories pass through TransferQueue's own sockets."""
 
@@ -266,11 +262,9 @@ def can_be_packed(model: str) -> bool:
     is reported elsewhere.
     """
     try:
-        config = config_of(model)
+        return only_attention(config_of(model))
     except UserError:
         return True
-    kinds = set(getattr(config, "layer_types", None) or ())
-    return kinds <= ATTENTION and not any(word in key for key in config.to_dict() for word in NO_ATTENTION)
 
 
 def _memory(options: TrainOptions, half: bool) -> dict[str, Any]:

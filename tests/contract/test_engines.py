@@ -122,6 +122,21 @@ def test_sampling_follows_the_softmax_of_scaled_logits(ask):
     assert distance < 3 * exact
 
 
+def test_transformers_answers_a_batch_as_it_answers_each_request_alone():
+    seeds = range(5)
+    asked = [([*prompt(), *prompt()[: 3 * seed]], SamplingParams(0.8, 4 + seed, (), seed=seed)) for seed in seeds]
+    asked += [(prompt()[seed:], SamplingParams(0.0, 12, (chat().end_of_turn,))) for seed in seeds]
+
+    async def both():
+        engine = TransformersEngine(TINY)
+        together = await asyncio.gather(*(engine.generate(ids, params) for ids, params in asked))
+        return together, [await engine.generate(ids, params) for ids, params in asked]
+
+    for batched, alone in zip(*asyncio.run(both()), strict=True):
+        assert (batched.token_ids, batched.finish_reason) == (alone.token_ids, alone.finish_reason)
+        assert batched.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+
+
 def test_a_stop_token_is_the_last_token_and_a_limit_is_length(ask):
     params = SamplingParams(0.0, 60, (chat().end_of_turn,))
     stopped = complete(ask, params)

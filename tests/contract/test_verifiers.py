@@ -11,12 +11,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from chat_answers import ChatModel, is_cut
 
 import selfplay_pipeline
-from selfplay_pipeline.engines.transformers_engine import TransformersEngine
-from selfplay_pipeline.engines.types import FinishReason, SamplingParams
-from selfplay_pipeline.generate.records import ChatMessage
-from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 pytestmark = pytest.mark.skipif(not find_spec("verifiers"), reason="`pip install verifiers` installs it")
 TINY = "data/tiny_model"
@@ -26,27 +23,18 @@ STATES = int(os.environ.get("VERIFIERS_STATES", "6"))
 @asynccontextmanager
 async def chat_api(model: str):
     """An OpenAI-compatible endpoint that answers with a model's own text; yields its address."""
-    engine, chat = TransformersEngine(model), ChatTokenizer.load(model)
+    asked = ChatModel(model)
 
     async def answer(request: web.Request) -> web.Response:
         sent = await request.json()
-        messages = [ChatMessage(role=one["role"], content=one["content"]) for one in sent["messages"]]
-        prompt = chat.tokenizer.apply_chat_template(
-            [one.model_dump() for one in messages], tokenize=False, add_generation_prompt=True
-        )
-        ids = chat.tokenizer.encode(prompt, add_special_tokens=False)
-        params = SamplingParams(
-            temperature=sent["temperature"], max_new_tokens=sent["max_tokens"], stop_token_ids=chat.stops
-        )
-        done = await engine.generate(ids, params)
-        cut = done.finish_reason is FinishReason.LENGTH
-        text = chat.tokenizer.decode(done.token_ids if cut else done.token_ids[:-1])
+        messages = [{"role": one["role"], "content": one["content"]} for one in sent["messages"]]
+        text, done = await asked.answer(messages, sent["temperature"], sent["max_tokens"])
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": text},
-            "finish_reason": "length" if cut else "stop",
+            "finish_reason": "length" if is_cut(done) else "stop",
         }
-        usage = {"prompt_tokens": len(ids), "completion_tokens": len(done.token_ids)}
+        usage = {"prompt_tokens": done.prompt_tokens, "completion_tokens": len(done.token_ids)}
         usage["total_tokens"] = sum(usage.values())
         named = {"id": "1", "object": "chat.completion", "created": 0, "model": sent["model"]}
         return web.json_response({**named, "choices": [choice], "usage": usage})

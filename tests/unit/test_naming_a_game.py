@@ -64,7 +64,7 @@ def test_a_file_of_several_games_needs_a_name(tmp_path):
     [
         (
             "name: chess",
-            "key 'game.name': there is no game 'chess'; give one of matching, bargaining, mediation, petting",
+            "key 'game.name': there is no game 'chess'; give one of matching, bargaining, mediation, planning, pet",
         ),
         ("name: own.py", "key 'game.name': 'own.py' is a file; name it with the key `path`"),
         (f"path: {GAME}\n  name: chess", "key 'game.path': .*sums.py: defines no game 'chess', but sums"),

@@ -20,8 +20,9 @@ GAME = str(Path("examples/sums.py").resolve())
 IMPORTS = "import sys; {code}; print(*(name for name in sys.modules if name.startswith('selfplay_pipeline.games')))"
 EVERYTHING = """
 import pkgutil, importlib, selfplay_pipeline
-others = ("games.matching", "games.bargaining", "games.mediation", "games.textarena",
-          "games.pettingzoo", "__main__", "verl", "sglang", "agent_loop")  # verl takes long to import
+others = ("games.matching", "games.bargaining", "games.mediation", "games.planning",
+          "games.textarena", "games.pettingzoo", "__main__",
+          "verl", "sglang", "agent_loop")  # verl takes long to import
 for module in pkgutil.walk_packages(selfplay_pipeline.__path__, "selfplay_pipeline."):
     if not any(part in module.name for part in others):
         importlib.import_module(module.name)
@@ -91,7 +92,8 @@ def test_its_files_are_read_when_it_is_named_and_else_one_line_says_how_to_name_
     done = selfplay(command, str(games))
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert (
-        "field 'game': 'sums', but the games are matching, bargaining, mediation; give the option --game" in done.stderr
+        "field 'game': 'sums', but the games are matching, bargaining, mediation, planning; give the option --game"
+        in done.stderr
     )
     assert f": --game {GAME}, if it still is the code that played them" in done.stderr
     done = selfplay(command, str(games), "--game", GAME)

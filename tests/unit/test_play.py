@@ -62,6 +62,7 @@ def stored(output: Path, config: str = "tiny_honest") -> list[EpisodeRecord]:
     [
         ("tiny_honest", "sharing", "what do you see?"),
         ("tiny_bargaining", "sharing", "what do you see?"),
+        ("tiny_planning", "sharing", "kids + yes - no"),
         ("examples/sums.yaml", "adding", "7"),
     ],
 )

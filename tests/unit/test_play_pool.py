@@ -14,6 +14,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.engines import transformers_engine
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 from selfplay_pipeline.engines.types import EngineError, SamplingParams
 from selfplay_pipeline.evaluate.pairing import Pairing, play_pairings
@@ -31,6 +32,12 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 MODEL = "data/tiny_model"
 SAMPLED, GREEDY = "sampled.jsonl", "greedy.jsonl"
+
+
+@pytest.fixture(autouse=True)
+def one_request_at_a_time(monkeypatch) -> None:
+    """A batch changes the last bits of log-probs, and these tests compare files byte for byte."""
+    monkeypatch.setattr(transformers_engine, "BATCH", 1)
 
 
 @cache

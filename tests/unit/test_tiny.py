@@ -84,7 +84,7 @@ def test_a_lesson_names_a_scripted_player_for_each_seat_and_its_shipped_model_kn
         assert len(stage.players) == len(game.roles)
         assert set(stage.players) <= game.players.keys()
     folder = Path(shipped(str(taught.folder)))
-    if game.name == "mediation":
+    if game.name in ("mediation", "planning"):
         assert not folder.exists(), "compare its words too"
         return
     tokenizer = AutoTokenizer.from_pretrained(folder)
