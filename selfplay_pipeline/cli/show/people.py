@@ -51,9 +51,9 @@ def show_people(report: PeopleReport, file: Path) -> None:
     lines = [f"({ABOUT})"]
     lines += [f"{name} with itself: on {one.self_play_on}" for name, one in report.partners.items() if one.self_play]
     lines += [
-        f"{name} with itself: not known; `selfplay evaluate {name}` stores it"
+        f"{name} with itself: not known; `selfplay evaluate {one.player}` stores it"
         for name, one in report.partners.items()
-        if one.self_play is None
+        if one.player and one.self_play is None
     ]
     if report.references:
         lines.append(references_in_words(report.references))
