@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, write_text
+from selfplay_pipeline.core.shipped import as_listed
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.run import SELF, Evaluation, default_folder
 from selfplay_pipeline.evaluate.states import StateSet, references
@@ -239,7 +240,7 @@ def parts_of(games: Path) -> list[Held]:
             raise UserError(f"{games}: {record.episode_id}: {log_path(games).name} does not say who played it")
         for seat in own:
             assert begun is not None
-            others = sorted({held.name for number, held in enumerate(record.seats) if number != seat})
+            others = sorted({as_listed(held.name) for number, held in enumerate(record.seats) if number != seat})
             seconds = logged.seconds.get((record.episode_id, seat), [])
             parts.append(Held(record, seat, begun.people[seat], ", ".join(others), begun.place, seconds))
     if not parts:
@@ -308,7 +309,7 @@ def self_play_of(
         rewards = [_self_play(game, others[0].name, number, state) for number, state in states.items()]
         return {"player": others[0].name, "self_play": _mean(rewards), "self_play_on": "the same states"}
     player = others[0].policy.checkpoint if others[0].policy else others[0].name
-    return {"player": player, **_stored(config, game, rules, others[0], player)}
+    return {"player": as_listed(player), **_stored(config, game, rules, others[0], player)}
 
 
 def _self_play(game: Game, player: str, number: int, state: Any) -> float:
