@@ -1,4 +1,4 @@
-# An image for GPUs; docs/gpus-and-clusters.md says how to build and run it.
+# An image for GPUs; docs/gpus.md says how to build and run it.
 # CUDA's compiler is part of it, since SGLang compiles kernels when it first runs.
 FROM nvidia/cuda:13.0.1-devel-ubuntu24.04
 RUN apt-get update && apt-get install -y --no-install-recommends g++-13 git libnuma1 make python3-dev python3-venv && rm -rf /var/lib/apt/lists/*

@@ -22,6 +22,13 @@ SIZES: dict[str, dict[str, Any]] = {
     "phone": {"viewport": {"width": 360, "height": 720}, "color_scheme": "dark", "is_mobile": True, "has_touch": True},
 }
 PLAY = ("play", "--web", "--config", "default", "--player", "person", "--player", "sharing")
+STUDY = """\
+states: {count: 6}
+partners: [sharing, own-view]
+episodes: 4
+altered: 1
+title: Planning together
+"""
 TALLEST = 1100
 """Height at which a picture is cut."""
 COLORS = 32
@@ -31,6 +38,7 @@ COLORS = 32
 @contextmanager
 def served(folder: Path, *arguments: str) -> Iterator[str]:
     """Yields the address of a server that runs in the meantime."""
+    folder.mkdir(exist_ok=True)
     with hold_port() as holder:
         port = port_of(holder)
     command = [sys.executable, "-m", "selfplay_pipeline", *arguments, "--port", str(port)]
@@ -85,6 +93,10 @@ def main(out: Path) -> None:
                     )
 
                 play_through(page, url, shot)
+            (Path(folder) / "study.yaml").write_text(STUDY)
+            with served(Path(folder) / size, "play", "--web", "--config", "default", "--study", "../study.yaml") as url:
+                page.goto(url)
+                shot("consent")
         browser.close()
 
 

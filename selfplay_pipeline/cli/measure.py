@@ -12,6 +12,7 @@ from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import OTHERS, DryRun, output_file, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
@@ -34,8 +35,11 @@ StatesFile = Annotated[Path | None, typer.Option("--states", help="Play these st
 def evaluate(
     context: typer.Context,
     checkpoint: Annotated[
-        str, typer.Argument(help="The evaluated player: a folder, a hub name, a scripted player, or chat.")
-    ],
+        str | None,
+        typer.Argument(
+            help="The evaluated player: a folder, a hub name, a scripted player, or chat.", show_default=False
+        ),
+    ] = None,
     partner: Annotated[str, typer.Option(help=f"Who holds the other seats: self, {OTHERS}.")] = "self",
     first_only: Annotated[
         bool,
@@ -51,6 +55,13 @@ def evaluate(
     output: Annotated[
         Path | None, typer.Option(help="Folder for episodes and evaluation.json [default: data/evaluations/…].")
     ] = None,
+    people: Annotated[
+        Path | None,
+        typer.Option(
+            help="File, or folder of a study, that `selfplay play --web` wrote: measure the people in its episodes by "
+            "partner, and play nothing. No player and no other option is given then."
+        ),
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Play fixed held-out states, sampled and greedily, and report every figure with a 95 % interval.
@@ -59,6 +70,13 @@ def evaluate(
     another player as partner, the evaluated player holds each seat in turn, and figures count its seats only. After an
     interruption, the same command continues.
     """
+    if people is not None:
+        if checkpoint or states or compare or output or first_only or partner != "self":
+            raise UserError("--people: measures stored episodes; leave out the player and the options of playing")
+        _evaluate_people(context, people, dry=dry_run)
+        return
+    if checkpoint is None:
+        raise UserError("evaluate: name the evaluated player, or give --people FILE")
     settings = _load_for(checkpoint, context)
     checkpoint, partner = shipped(checkpoint), shipped(partner)
     from selfplay_pipeline.cli.show.evaluation import show_differences, show_evaluation
@@ -91,6 +109,17 @@ def evaluate(
     if compare is not None:
         show_differences(compare_with(settings, job, compare), compare, make_game(settings.game))
     fail_if_lost(sum(report.lost for report in evaluation.modes.values()))
+
+
+def _evaluate_people(context: typer.Context, place: Path, *, dry: bool) -> None:
+    from selfplay_pipeline.cli.show.people import show_people
+    from selfplay_pipeline.evaluate.people import evaluation_path, games_at, parts_of, run_people
+
+    settings, games = load(context), games_at(place)
+    if dry:
+        parts = parts_of(games)
+        planned(f"figures of {len({part.person for part in parts})} people in {games} to {evaluation_path(games)}")
+    show_people(run_people(settings, place), evaluation_path(games))
 
 
 @app.command(cls=taking(*MEASURING))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfplay_pipeline.cli.options import load, taking
+from selfplay_pipeline.cli.options import given, load, taking
 from selfplay_pipeline.cli.shared import OTHERS, DryRun, output_file, planned, suggest
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
@@ -48,11 +48,21 @@ def play(
     ] = 0,
     output: Annotated[
         Path | None,
-        output_file("JSONL file; one episode a line [default: data/played/PLAYERS/selfplay_games.jsonl]."),
+        output_file(
+            "JSONL file; one episode a line [default: data/played/PLAYERS/selfplay_games.jsonl, with --study "
+            "data/studies/NAME/selfplay_games.jsonl]."
+        ),
     ] = None,
     web: Annotated[
         bool, typer.Option("--web", help="Let people play in their browsers; each has a page of their own.")
     ] = False,
+    study: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file of a study, with --web: each person plays a list of states and partners in a balanced "
+            "order, after consent (docs/studies.md)."
+        ),
+    ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the pages, with --web.")] = 8230,
     listen: Annotated[
         str,
@@ -73,7 +83,8 @@ def play(
     the episode. Two people may share the terminal, which is cleared between their turns.
 
     With --web, any number of people play at once in their browsers, each in an episode of their own, or together if
-    several seats are held by people. A server that was killed goes on where it stopped if the command is repeated.
+    several seats are held by people. A server that was killed goes on where it stopped if the command is repeated. With
+    --study, each person plays a fixed list of episodes, and is not told who the partners are.
 
     Each state is played once. An episode that is left is stored too, with the status `abandoned`. The same command
     continues with the next state. `show`, `report` and `imitate` take the file.
@@ -85,12 +96,20 @@ def play(
     from selfplay_pipeline.generate.records import PERSON, POLICY
     from selfplay_pipeline.web.run import Place, check_web
 
+    place = Place(listen, port, patience)
+    if study is not None:
+        if not web or player or first_state or num_episodes or given(context, "seed") is not None:
+            raise UserError(
+                "--study: needs --web, and takes players, states, number of episodes and seed from its file; leave out "
+                "--player, --first-state, --num-episodes and --seed"
+            )
+        play_study(settings, study, output, place, dry=dry_run)
+        return
     roles = make_game(settings.game).roles
     seats = [*map(shipped, player or [PERSON, *[POLICY] * (len(roles) - 1)])]
     if len(seats) != len(roles):
         raise UserError(f"--player: given {len(seats)} times, but the game has {len(roles)} seats; name each once")
     output = output or default_output(seats)
-    place = Place(listen, port, patience)
     if not web and place != Place():
         raise UserError("--port, --listen and --patience are about pages in browsers; give --web too")
     if dry_run:
@@ -107,6 +126,20 @@ def play(
     stored = run(play_episodes(settings, output, seats, TerminalScreen(), first_state=first_state, limit=num_episodes))
     if stored:
         suggest("show", output)
+
+
+def play_study(config: Config, file: Path, output: Path | None, place: Place, *, dry: bool) -> None:
+    """Serve the pages of a study until a signal stops the command."""
+    from selfplay_pipeline.web.run import check_study_pages, serve_study
+    from selfplay_pipeline.web.study import read_study
+
+    study = read_study(file, config)
+    output = output or Path("data/studies") / file.stem / "selfplay_games.jsonl"
+    if dry:
+        check_study_pages(config, output, study, place)
+        planned(f"{study.plan}, to {output}")
+    say_announced()
+    run(serve_study(config, output, study, place, lambda url: say(f"play at {url} (Ctrl-C stops)")))
 
 
 def serve(config: Config, output: Path, seats: list[str], place: Place, first_state: int, limit: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from selfplay_pipeline.config.fields import keys, listed
 from selfplay_pipeline.config.schema import Config
@@ -259,15 +260,20 @@ def explain(error: ValidationError, section: type[Section], given: Mapping[str, 
     """
     first = error.errors()[0]
     path = [part for part in first["loc"] if isinstance(part, str)]
-    kind, context = first["type"], first.get("ctx", {})
-    if kind == "extra_forbidden":
+    if first["type"] == "extra_forbidden":
         return path, f"there is no such key; {_meant(path, section, given)}`selfplay config` prints all keys"
+    return path, mistake(first)
+
+
+def mistake(error: ErrorDetails) -> str:
+    """Returns the expected and the found value of one mistake."""
+    kind, found = error["type"], error["input"]
     if kind not in KINDS:
-        return path, str(first["msg"]).removeprefix("Value error, ")
-    expected, found = KINDS[kind].format(**context).replace("'", ""), first["input"]
+        return str(error["msg"]).removeprefix("Value error, ")
+    expected = KINDS[kind].format(**error.get("ctx", {})).replace("'", "")
     remedy = "; write it in brackets" if kind == "list_type" and isinstance(found, str | int | float) else ""
     shown = str(found) if kind.startswith(("greater", "less")) else _described(found)
-    return path, f"expected {expected}, found {shown}{remedy}"
+    return f"expected {expected}, found {shown}{remedy}"
 
 
 def _meant(path: list[str], section: type[Section], given: Mapping[str, Any]) -> str:

@@ -17,9 +17,11 @@ from selfplay_pipeline.generate.records import (
     Trajectory,
     TurnRecord,
     check_heard_as_said,
+    is_altered,
     named_at,
     parse_episode,
     read_lines,
+    tell_left_out,
 )
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
@@ -44,6 +46,8 @@ class Recorded(NamedTuple):
 def recorded_episodes(files: Sequence[Path], game: Game, shown: Update) -> Iterator[Recorded]:
     """Yields the episodes of all files in order, whoever played them.
 
+    Episodes in which others heard altered messages of a person are left out, and a warning counts them.
+
     Args:
         files: Files of episodes.
         game: The game of all episodes.
@@ -54,6 +58,7 @@ def recorded_episodes(files: Sequence[Path], game: Game, shown: Update) -> Itera
     """
     size, done = sum(path.stat().st_size for path in files if path.is_file()), 0
     for file, path in enumerate(files):
+        altered = 0
         for number, line in read_lines(path):
             done += len(line)
             shown(done, size, lambda: "bytes")
@@ -62,6 +67,9 @@ def recorded_episodes(files: Sequence[Path], game: Game, shown: Update) -> Itera
             where = f"{path}:{number}"
             try:
                 record = parse_episode(line)
+                if is_altered(record):
+                    altered += 1
+                    continue
                 check_heard_as_said(record)
             except ValueError as error:
                 raise UserError(f"{where}: {error}{named_at(path, error)}") from None
@@ -71,6 +79,7 @@ def recorded_episodes(files: Sequence[Path], game: Game, shown: Update) -> Itera
                     f"{OTHERWISE}"
                 )
             yield Recorded(file, where, line, record)
+        tell_left_out(path, altered)
 
 
 def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Trajectory]:

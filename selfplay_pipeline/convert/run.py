@@ -36,9 +36,11 @@ from selfplay_pipeline.generate.records import (
     EpisodeRecord,
     PolicyRecord,
     check_heard_as_said,
+    is_altered,
     named_at,
     parse_episode,
     read_lines,
+    tell_left_out,
 )
 from selfplay_pipeline.metrics.signal import Scored, Signal, check_compared, comparison_key, groups_of
 
@@ -171,7 +173,7 @@ def _read(
     shown: Update,
 ) -> None:
     size = games.stat().st_size if games.exists() else 0
-    done = 0
+    done = altered = 0
     for number, line in read_lines(games):
         done += len(line)
         shown(done, size, lambda: "bytes")
@@ -179,6 +181,9 @@ def _read(
             continue
         try:
             record = parse_episode(line)
+            if is_altered(record):
+                altered += 1
+                continue
             check_heard_as_said(record)
             _check_vocabulary(record)
             credits = turn_credits(record, credits_by) if credits_by else None
@@ -212,6 +217,7 @@ def _read(
         index.partners.append(index.known.setdefault(record.partners, len(index.known)))
         index.statuses[record.outcome.status] += 1
         index.game = record.game
+    tell_left_out(games, altered)
     report.temperature = index.policy.temperature if index.policy else 0.0
     if reward and not np.isnan(index.rewards).all():
         report.trained_reward = float(np.nanmean(index.rewards))

@@ -149,7 +149,8 @@ class Choice:
         action: One of the game's `actions`.
         form: Text of such a turn, which a person edits: the beginning of a message, or a legal proposal.
         parts: Parts to select in place of the form; empty if the turn can only be written.
-        write: Returns the text of the turn, given the number of the selected option of each part.
+        write: Returns the text of the turn, given the number of the selected option of each part; of a message, the
+            beginning, which the words follow.
     """
 
     action: str
@@ -564,13 +565,13 @@ class Counts:
     errors_in_a_row: list[int] = field(default_factory=list)
 
 
-TRAIN, HELD_OUT, MONITOR, SEATS, SILENCE, LISTENING, SWAPPED = 0, 1, 3, 4, 5, 6, 7
+TRAIN, HELD_OUT, MONITOR, SEATS, SILENCE, LISTENING, SWAPPED, STUDY = 0, 1, 3, 4, 5, 6, 7, 8
 """Seed spaces, one for each use of random numbers; no two share a random stream.
 
 TRAIN draws the states for training, HELD_OUT those for evaluation. MONITOR draws the states on which the iterations of
 a run are compared, so that the best iteration can still be evaluated on held-out states. SEATS is for the choices of
 partners, SILENCE for the states of the silence line, LISTENING for altered messages, SWAPPED for the states of swapped
-messages. The number 2 was used for the warm starts of the shipped models.
+messages, STUDY for the order of a study with people. The number 2 was used for the warm starts of the shipped models.
 """
 
 

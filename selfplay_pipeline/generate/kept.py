@@ -190,6 +190,7 @@ class KeptEpisode(PlayedEpisode):
                 cut=turn.error_kind == CUT,
                 finish_reason=turn.finish_reason,
                 seconds=desk.seconds if desk else None,
+                heard=self.episode.heard_at(number),
                 completion=asdict(engine.last) if engine and engine.last else None,
                 usage=seat.usage if isinstance(seat, SeatedChat) else None,
             )

@@ -34,6 +34,8 @@ class PersonLine(_Line):
     """Anonymous name of the person."""
     key_hash: str
     """SHA-256 of the key that the person's browser holds; the key itself is stored nowhere."""
+    consent: str | None = None
+    """SHA-256 of the text to which the person agreed before a study; None without a study."""
 
 
 class BegunLine(_Line):
@@ -44,6 +46,8 @@ class BegunLine(_Line):
     group: int
     people: dict[int, str]
     """Person of each seat that a person holds."""
+    place: int | None = None
+    """Number of the episode in the person's list of a study, from 0; None without a study."""
 
 
 class TurnLine(_Line):
@@ -59,6 +63,8 @@ class TurnLine(_Line):
     finish_reason: str
     seconds: float | None = None
     """Time between the moment at which a person could act and the person's turn; None for other players."""
+    heard: dict[int, str] | None = None
+    """Replacements of this message that other seats heard, by seat; None if they heard the message."""
     completion: dict[str, Any] | None = None
     """Completion of a checkpoint, whose tokens are never made of text again; None for other players."""
     usage: PartnerUsage | None = None

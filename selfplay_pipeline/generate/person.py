@@ -105,12 +105,20 @@ class PersonEpisode(Episode):
 
     def take_turn(self, seat: int, reply: Reply) -> None:
         """Apply one reply to both sessions and pass the observations to the seats."""
+        self.show_people(seat, reply)
+        super().take_turn(seat, reply)
+        self.taken()
+
+    def heard_at(self, number: int) -> dict[int, str] | None:
+        """Returns what other seats heard in place of a turn, by seat; None if they heard the turn itself."""
+        return None
+
+    def show_people(self, seat: int, reply: Reply) -> None:
+        """Apply one reply to the session for people, and let them read its observations."""
         step = self.for_people.step(seat, reply.text, cut=reply.cut)
         for holder, observation in zip(self.seats, step.observations, strict=True):
             if isinstance(holder, SeatedPerson) and observation:
                 holder.read.append((False, observation))
-        super().take_turn(seat, reply)
-        self.taken()
 
 
 @dataclass
@@ -127,13 +135,21 @@ class PlayedEpisode(SeatedEpisode):
     def __post_init__(self) -> None:
         super().__post_init__()
         shown = self.for_people.start(self.state)
-        self.episode = PersonEpisode(self.episode.session, self.episode.seats, for_people=shown)
+        self.episode = self.begun(shown)
         for seat in self.episode.seats:
             if isinstance(seat, SeatedPerson):
                 seat.opening = shown.opening(seat.number)
                 seat.views = self.for_people.draw_view(self.state, seat.number)
                 seat.choices = partial(self.for_people.choices, shown, seat.number)
                 seat.check = partial(tried, self.for_people, self.state, self.episode.turns, seat.number)
+
+    def begun(self, shown: Session) -> PersonEpisode:
+        """Returns the episode of the seated players.
+
+        Args:
+            shown: Session with the prompts for people.
+        """
+        return PersonEpisode(self.episode.session, self.episode.seats, for_people=shown)
 
 
 def tried(game: Game, state: State, turns: Sequence[TurnRecord], seat: int, text: str) -> Step:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain
+from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.small_files import check_regular, read_object
 from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, Outcome, State, Status, Step
@@ -499,6 +500,18 @@ def _check_turn(where: str, turn: TurnRecord, game: Game, state: State) -> None:
 @lru_cache(maxsize=64)
 def _load(game: str, state: str) -> State:
     return game_named(game).state_from_json(json.loads(state))
+
+
+def is_altered(record: EpisodeRecord) -> bool:
+    """Whether others heard altered messages of a person, as in some episodes of `play --study`; no training takes
+    them."""
+    return record.swap is not None and any(seat.kind == "person" for seat in record.seats)
+
+
+def tell_left_out(path: Path, altered: int) -> None:
+    """Log the number of episodes of a file that were left out because messages of a person were altered."""
+    if altered:
+        logger.warning(f"{path}: {altered} episodes are left out: others heard altered messages of a person in them")
 
 
 def check_heard_as_said(record: EpisodeRecord) -> None:

@@ -46,6 +46,11 @@ class Someone:
     lost: bool = False
     begun: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def number(self) -> int:
+        """Number of the person, from 0 in the order of arrival."""
+        return int(self.name.removeprefix("p")) - 1
+
 
 @dataclass
 class Past:
@@ -114,10 +119,13 @@ class House:
         """Seats that people hold."""
         return [seat for seat, player in enumerate(self.players) if player.record.kind == "person"]
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no further episode may begin."""
+    def is_over(self, person: Someone | None) -> bool:
+        """Whether a person may begin no further episode."""
         return bool(self.limit) and len(self._taken) >= self.limit
+
+    def progress_of(self, person: Someone) -> tuple[int, int] | None:
+        """Returns the numbers of a person's episodes so far and in all; None if the latter is not fixed."""
+        return None
 
     async def resume(self, past: Past) -> None:
         """Bring back the people of the log, and let unfinished episodes go on."""
@@ -129,16 +137,21 @@ class House:
             for name in begun.people.values():
                 by_name[name].episode_id = begun.episode_id
             if begun.episode_id not in self.ended:
-                place = (begun.group, 0)
+                place = self._place_of(begun)
                 self._taken.add(place)
                 turns = past.turns[begun.episode_id]
                 self._start(await self._seat(begun.episode_id, place, begun.people, turns))
 
-    def welcome(self) -> tuple[Someone, str]:
-        """Returns a new person, and the key that the person's browser must bring."""
+    def welcome(self, consent: str | None = None) -> tuple[Someone, str]:
+        """Returns a new person, and the key that the person's browser must bring.
+
+        Args:
+            consent: Text to which the person has agreed; None without a study.
+        """
         key = secrets.token_urlsafe(24)
         person = Someone(f"p{len(self.people) + 1}", hash_of(key), seen=time.monotonic())
-        self._log(PersonLine(at=time.time(), person=person.name, key_hash=person.key_hash))
+        agreed = None if consent is None else hash_of(consent)
+        self._log(PersonLine(at=time.time(), person=person.name, key_hash=person.key_hash, consent=agreed))
         self.people[person.key_hash] = person
         return person, key
 
@@ -160,24 +173,33 @@ class House:
 
     async def ask_for_episode(self, person: Someone) -> None:
         """Seat a person in a new episode as soon as enough people wait; a person has one episode at a time."""
-        if person.starts or self.is_busy(person) or self.is_full:
+        if person.starts or self.is_busy(person) or self.is_over(person):
             return
         person.waits = True
         person.begun.clear()
         now = time.monotonic()
         waiting = [one for one in self.people.values() if one.waits and now - one.seen < PRESENT]
         if len(waiting) >= len(self.free_seats):
-            await self._begin(dict(zip(self.free_seats, waiting, strict=False)))
+            place = self._again.pop() if self._again else next(self._next)
+            await self._begin(place, dict(zip(self.free_seats, waiting, strict=False)))
 
-    async def _begin(self, seated: Mapping[int, Someone]) -> None:
-        place = self._again.pop() if self._again else next(self._next)
+    async def _begin(self, place: tuple[int, int], seated: Mapping[int, Someone], number: int | None = None) -> None:
+        """Begin an episode.
+
+        Args:
+            place: Number of the state, and number of the episode within its group.
+            seated: Person of each seat that a person holds.
+            number: Number of the episode in the person's list of a study.
+        """
         self._taken.add(place)
         for one in seated.values():
             one.waits, one.starts = False, True
         try:
             people = {seat: one.name for seat, one in seated.items()}
             kept = await self._seat(self.job.episode_id(*place), place, people, ())
-            self._log(BegunLine(at=time.time(), episode_id=kept.episode_id, group=place[0], people=people))
+            self._log(
+                BegunLine(at=time.time(), episode_id=kept.episode_id, group=place[0], people=people, place=number)
+            )
             self._start(kept)
         finally:
             for one in seated.values():
@@ -185,6 +207,10 @@ class House:
         for one in seated.values():
             one.episode_id, one.lost = kept.episode_id, False
             one.begun.set()
+
+    def _place_of(self, begun: BegunLine) -> tuple[int, int]:
+        """Returns the number of the state and of the episode within its group of a logged episode."""
+        return begun.group, 0
 
     async def _seat(
         self, episode_id: str, place: tuple[int, int], people: dict[int, str], turns: Sequence[TurnLine]
@@ -244,7 +270,7 @@ class House:
 
 
 def hash_of(key: str) -> str:
-    """Returns the form in which a person's key is stored."""
+    """Returns the form in which a person's key, or the text of a consent, is stored."""
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
 
 

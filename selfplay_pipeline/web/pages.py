@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from selfplay_pipeline.games.base import MESSAGE, Choice, Game, Status
+from selfplay_pipeline.games.base import CUT, MESSAGE, Choice, Game, State, Status
 from selfplay_pipeline.games.drawing import HIDDEN, UNKNOWN, Table
 from selfplay_pipeline.generate.person import SeatedPerson
 from selfplay_pipeline.generate.records import EpisodeRecord
@@ -25,7 +25,7 @@ MOST_BUTTONS = 7
 ENDINGS = {
     Status.TURN_LIMIT: "The episode reached its limit of turns.",
     Status.ERROR_LIMIT: "A player made too many illegal turns.",
-    Status.CONTEXT_LENGTH: "The conversation became too long for the model.",
+    Status.CONTEXT_LENGTH: "The conversation became too long for the other player.",
     Status.ABANDONED: "Somebody left the episode.",
 }
 
@@ -52,7 +52,8 @@ class Form:
     """Form of one action.
 
     Attributes:
-        kind: `grid` (cells of a table), `parts` (options), `button` (nothing to fill in) or `text`.
+        kind: `grid` (cells of a table), `parts` (options, with words if it is a message), `button` (nothing to fill in)
+            or `text`.
         text: Text that the form begins with.
         table: Table whose cells are selected; None for other kinds.
     """
@@ -92,7 +93,7 @@ def _is_grid(choice: Choice, view: Table) -> bool:
 def turn_of(choice: Choice, text: str, selected: Sequence[int]) -> str:
     """Returns the text of a turn that a form makes."""
     if choice.parts:
-        return choice.write(selected)
+        return choice.write(selected) + (text if choice.action == MESSAGE else "")
     if choice.form == f"[{choice.action}]":
         return choice.form
     return choice.form + text if choice.action == MESSAGE and choice.form else text
@@ -113,8 +114,16 @@ def of_turn(seat: SeatedPerson, *, may_act: bool) -> dict[str, Any]:
     }
 
 
-def of_end(game: Game, record: EpisodeRecord, seat: int) -> dict[str, Any]:
-    """Returns the content of an ended episode for one person."""
+def of_end(game: Game, record: EpisodeRecord, seat: int, *, blind: bool = False) -> dict[str, Any]:
+    """Returns the content of an ended episode for one person.
+
+    Args:
+        game: The game with the prompts for people.
+        record: The episode.
+        seat: Seat of the person.
+        blind: Whether the conversation has only what the person could read, since all that the other player wrote would
+            show who it is.
+    """
     state, outcome = game.state_from_json(record.state), record.outcome
     drawn = game.draw_episode(state, record.turns, outcome.proposal)
     tables = game.draw_state(state)
@@ -131,11 +140,24 @@ def of_end(game: Game, record: EpisodeRecord, seat: int) -> dict[str, Any]:
         "whole": tables.whole,
         "about_whole": drawn.about_whole,
         "results": drawn.results,
-        "turns": [
+        "turns": [*_as_read(game, state, record, seat)]
+        if blind
+        else [
             (turn.seat == seat, f"seat {turn.seat}", turn.text if turn.seat != seat else plain(turn.text), turn.error)
             for turn in record.turns
         ],
     }
+
+
+def _as_read(game: Game, state: State, record: EpisodeRecord, seat: int) -> Iterator[tuple[bool, str, str, None]]:
+    """Yields all that a seat read and wrote, as the template shows turns."""
+    session = game.start(state)
+    for turn in record.turns:
+        if turn.seat == seat:
+            yield True, "", plain(turn.text), None
+        observation = session.step(turn.seat, turn.text, cut=turn.error_kind == CUT).observations[seat]
+        if observation:
+            yield False, "", plain(observation), None
 
 
 def plain(text: str) -> str:
@@ -159,7 +181,7 @@ class Pages:
         style = (resources.files("selfplay_pipeline.web") / "page" / "style.css").read_text("utf-8")
         self.style_hash = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
         self._environment.globals |= {
-            "HIDDEN": HIDDEN, "UNKNOWN": UNKNOWN, "MOST_BUTTONS": MOST_BUTTONS, "style": style,
+            "HIDDEN": HIDDEN, "UNKNOWN": UNKNOWN, "MESSAGE": MESSAGE, "MOST_BUTTONS": MOST_BUTTONS, "style": style,
         }  # fmt: skip
 
     def render(self, name: str, **content: Any) -> str:

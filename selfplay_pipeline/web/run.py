@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from aiohttp import web
 
@@ -15,20 +16,29 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.loopback import ADDRESS
 from selfplay_pipeline.core.server_keys import SHORTEST_SECRET, key_from_environment
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.kept import SOMEBODY
-from selfplay_pipeline.generate.people_log import log_path, opened_log, read_log
+from selfplay_pipeline.generate.people_log import Line, log_path, opened_log, read_log
 from selfplay_pipeline.generate.play import FOR_PEOPLE, check_play_together, play_job
+from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
+from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.seats import checkpoints_of, seat_players, seats_named
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.web.house import House, Past
 from selfplay_pipeline.web.server import Server
+from selfplay_pipeline.web.study import OpenStudy, check_study
+from selfplay_pipeline.web.study_house import StudyHouse
 
 PORT = 8230
 """Default port."""
 DOOR_KEY = "SELFPLAY_PLAY_KEY"
 """Variable with the key that people type to play from other machines."""
+Ended: TypeAlias = Mapping[str, EpisodeRecord]
+"""Stored episodes by id."""
+Writers: TypeAlias = tuple[Callable[[EpisodeRecord], None], Callable[[Line], None]]
+"""Functions that store an episode, and a line of the log."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
 """Addresses that other machines cannot reach."""
 
@@ -83,6 +93,19 @@ def check_web(config: Config, output: Path, first_state: int, seats: Sequence[st
         pass
 
 
+def check_study_pages(config: Config, output: Path, study: OpenStudy, place: Place) -> None:
+    """Raises UserError unless the server of a study can start and its files can be continued; writes nothing."""
+    check_study(config, output, study)
+    door_key(place)
+    for _ in read_log(log_path(output)):
+        pass
+
+
+def both(config: Config) -> tuple[Game, Game]:
+    """Returns the configured game, and the same with the prompts for people."""
+    return make_game(config.game), make_game(config.game.model_copy(update={"prompts": FOR_PEOPLE}))
+
+
 async def serve_people(
     config: Config,
     output: Path,
@@ -108,9 +131,55 @@ async def serve_people(
         UserError: A player cannot play, a file was made with other arguments, or the address cannot be used.
     """
     check_web(config, output, first_state, seats, place)
-    games = make_game(config.game), make_game(config.game.model_copy(update={"prompts": FOR_PEOPLE}))
+
+    def make(by_name: Mapping[str, Player], ended: Ended, writers: Writers) -> House:
+        players = [SOMEBODY if name == PERSON else by_name[name] for name in seats]
+        return House(both(config), job, players, ended, writers, patience=60 * place.patience, limit=limit)
+
     job = play_job(config, output, first_state, seats)
-    others = [name for name in seats if name != PERSON]
+    about = {"players": ", ".join(f"seat {seat}: {name}" for seat, name in enumerate(seats))}
+    await _serve(config, place, job, seats, make, about, announce)
+
+
+async def serve_study(
+    config: Config, output: Path, study: OpenStudy, place: Place, announce: Callable[[str], None]
+) -> None:
+    """Let the people of a study play in their browsers until a signal stops the server.
+
+    Raises:
+        UserError: A partner cannot play, a file was made with other arguments, or the address cannot be used.
+    """
+    check_study_pages(config, output, study, place)
+
+    def make(by_name: Mapping[str, Player], ended: Ended, writers: Writers) -> House:
+        return StudyHouse(study, both(config), job, by_name, ended, writers, patience=60 * place.patience)
+
+    job = study.job(config, output)
+    about = {"players": "", "study": study.study}
+    await _serve(config, place, job, study.study.partners, make, about, announce)
+
+
+async def _serve(
+    config: Config,
+    place: Place,
+    job: GenerateJob,
+    names: Sequence[str],
+    make: Callable[[Mapping[str, Player], Ended, Writers], House],
+    about: Mapping[str, Any],
+    announce: Callable[[str], None],
+) -> None:
+    """Serve the pages of a house until a signal stops the server.
+
+    Args:
+        config: The configuration.
+        place: Address and patience.
+        job: All episodes that may be played.
+        names: Players that hold seats; people are left out.
+        make: Returns the house, given the players by name, the stored episodes and the functions that store more.
+        about: What pages say of the players and of the study.
+        announce: Called with the address once people may come.
+    """
+    output, others = job.output, [name for name in names if name != PERSON]
     ended: dict[str, EpisodeRecord] = {}
 
     def take(record: EpisodeRecord) -> None:
@@ -120,22 +189,16 @@ async def serve_people(
     async with AsyncExitStack() as stack:
         at_once = max(1, len(checkpoints_of(config, others, str(config.model))))
         servers = await stack.enter_async_context(Servers(config, output.parent, at_once=at_once))
-        named = [seat for seat in seats_named(config, seats, job.policy) if seat.name != PERSON]
-        by_name = await seat_players(config, named, servers)
+        by_name = await seat_players(config, seats_named(config, others, job.policy), servers)
         stack.enter_context(job.store.held())
         store = stack.enter_context(job.store.opened(take))
         past = Past.of(read_log(log_path(output)))
         log = stack.enter_context(opened_log(log_path(output)))
-        players = [SOMEBODY if name == PERSON else by_name[name] for name in seats]
-        house = House(games, job, players, ended, (store, log), patience=60 * place.patience, limit=limit)
+        house = make(by_name, ended, (store, log))
         stack.push_async_callback(house.close)
         await house.resume(past)
-        about = {
-            "game": games[0].name,
-            "about": games[0].describe(),
-            "players": ", ".join(f"seat {seat}: {name}" for seat, name in enumerate(seats)),
-            "patience": f"{place.patience:g} minutes",
-        }
+        game = make_game(config.game)
+        about = {"game": game.name, "about": game.describe(), "patience": f"{place.patience:g} minutes", **about}
         hosts = frozenset(map(place.authority, LOCAL)) if place.is_local else frozenset()
         server = Server(house, about, door_key(place), hosts, str(output.absolute()))
         runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)

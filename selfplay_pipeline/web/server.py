@@ -24,6 +24,7 @@ from selfplay_pipeline.games.base import Choice
 from selfplay_pipeline.generate.kept import KeptEpisode
 from selfplay_pipeline.web.house import House, Someone
 from selfplay_pipeline.web.pages import Draft, Pages, of_end, of_turn, turn_of
+from selfplay_pipeline.web.study import Study
 
 MOST_BYTES = 64 * 1024
 """Largest body of a request."""
@@ -50,7 +51,7 @@ class Server:
 
     Attributes:
         house: The people and their episodes.
-        about: Short description of the game and its players.
+        about: Short description of the game and its players, and the texts of a study (`study`).
         door_key: Key that everybody must type once; "" if none is needed.
         hosts: Names by which a browser may call the server; empty for any name.
         cookie: Name of the cookie with a person's key.
@@ -58,7 +59,7 @@ class Server:
 
     def __init__(self, house: House, about: Mapping[str, Any], door_key: str, hosts: frozenset[str], name: str) -> None:
         """Make the handlers; `name` distinguishes the cookies of several servers."""
-        self.house, self.about, self.door_key, self.hosts = house, about, door_key, hosts
+        self.house, self.about, self.door_key, self.hosts = house, {"study": None, **about}, door_key, hosts
         self.cookie = f"selfplay-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         self.pages = Pages()
 
@@ -106,7 +107,7 @@ class Server:
             return self._page("lobby", person)
         if person is not None and person.episode_id:
             raise web.HTTPSeeOther(f"/episode/{person.episode_id}")
-        return self._page("front", person, wrong_key=False, form_key=self._form_key(request))
+        return self._front(person, form_key=self._form_key(request))
 
     async def wait_for_others(self, request: web.Request) -> web.Response:
         """Hold the request until the person's episode begins."""
@@ -122,8 +123,10 @@ class Server:
         person, data, key = self._person(request), await _form(request), ""
         if person is None:
             if not hmac.compare_digest(data.get("key", "").strip().encode(), self.door_key.encode()):
-                return self._page("front", None, status=403, wrong_key=True)
-            person, key = self.house.welcome()
+                return self._front(None, status=403, wrong_key=True)
+            if self.study is not None and data.get("consent") != "yes":
+                return self._front(None, status=422, no_consent=True)
+            person, key = self.house.welcome(self.study.agreed_to if self.study else None)
         else:
             self._check_form(request, data)
         await self.house.ask_for_episode(person)
@@ -187,6 +190,17 @@ class Server:
                 await kept.news(kept.version, NEWS_SECONDS)
         raise web.HTTPSeeOther(f"/episode/{request.match_info['id']}")
 
+    @property
+    def study(self) -> Study | None:
+        """The study; None if people just play."""
+        found: Study | None = self.about["study"]
+        return found
+
+    def _front(self, person: Someone | None, *, status: int = 200, **content: Any) -> web.Response:
+        """Returns the first page; in a study, a new person agrees to the text of its consent there."""
+        name = "front" if self.study is None or person is not None else "consent"
+        return self._page(name, person, status=status, **{"wrong_key": False, "no_consent": False, **content})
+
     def _person(self, request: web.Request) -> Someone | None:
         key = request.cookies.get(self.cookie, "")
         return self.house.person(key) if key else None
@@ -224,12 +238,18 @@ class Server:
             numbers = {"turn": len(kept.episode.turns), "version": kept.version}
             return self._page("turn", person, status=status, may_act=may_act, **numbers, **shared, **content)
         if record is not None:
-            content = of_end(self.house.for_people, record, seat)
-            return self._page("end", person, status=status, full=self.house.is_full, **shared, **content)
+            content = of_end(self.house.for_people, record, seat, blind=self.study is not None)
+            return self._page("end", person, status=status, **shared, **content)
         return self._page("lost", person, status=status, **shared)
 
     def _page(self, name: str, person: Someone | None = None, *, status: int = 200, **content: Any) -> web.Response:
-        known = {"person": person, "asks_key": bool(self.door_key), "full": self.house.is_full, "form_key": ""}
+        known = {
+            "person": person,
+            "progress": person and self.house.progress_of(person),
+            "asks_key": bool(self.door_key),
+            "full": self.house.is_over(person),
+            "form_key": "",
+        }
         text = self.pages.render(name, **{**self.about, **known, **content})
         return web.Response(text=text, status=status, content_type="text/html")
 

@@ -115,12 +115,12 @@ class PersonOverWeb:
         return [form.hidden["action"] for form in reader.forms if "action" in form.hidden]
 
     async def begin(self) -> Reader:
-        """Begin the next episode, unless one runs or has an end that was not seen yet."""
+        """Begin the next episode, unless one runs or has an end that was not seen yet; consents to a study."""
         reader = await self.get("/")
         if reader.heading in ENDS and self.at.rpartition("/")[2] not in self.ended:
             return reader
         form = next((form for form in reader.forms if form.action == "/begin"), None)
-        return reader if form is None else await self.post("/begin", form.hidden)
+        return reader if form is None else await self.post("/begin", {**form.hidden, "consent": "yes"})
 
     async def play_on(self, words: str = "") -> str:
         """Play the episode on to its end; returns its id. Speaks once, then proposes; accepts whatever is proposed."""

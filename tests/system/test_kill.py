@@ -103,15 +103,9 @@ class Driver:
         assert self.left() == []
 
 
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    return tmp_path
-
-
 @dataclass
 class Killed:
-    """A run of two iterations that was killed in each stage and between two, and then came to its end."""
+    """A run of two iterations that was stopped in each stage, and then came to its end."""
 
     run: Path
     drivers: list[Driver]
@@ -156,9 +150,9 @@ class Watched:
 def killed(tmp_path_factory) -> Killed:
     """One run serves all kills, each followed by the same command.
 
-    The driver is killed in each stage but the training and between two of them; Ctrl-C stops the training. The driver
-    goes on when the server is killed, or the trainer that has nothing to do, and fails with exit code 1 when the
-    trainer is killed while it trains.
+    The driver is killed while it converts; Ctrl-C stops the training, and later the play. The driver goes on when the
+    server is killed, or the trainer that has nothing to do, and fails with exit code 1 when the trainer is killed while
+    it trains.
     """
     folder = tmp_path_factory.mktemp("killed")
     (folder / "config.yaml").write_text(CONFIG)
@@ -167,30 +161,30 @@ def killed(tmp_path_factory) -> Killed:
 
     @contextmanager
     def driver() -> Iterator[Driver]:
-        """The command, to its end."""
-        drivers.append(
-            Driver(folder, "iterate", "--config", str(folder / "config.yaml"), "--output", str(folder / "run"))
-        )
+        """The command, to its end; it is started as a shell starts background jobs, with SIGINT ignored."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            where = ("--config", str(folder / "config.yaml"), "--output", str(folder / "run"))
+            drivers.append(Driver(folder, "iterate", *where))
+        finally:
+            signal.signal(signal.SIGINT, before)
         yield drivers[-1]
         drivers[-1].assert_nothing_is_left()
 
-    def kill_driver_when(happened: Callable[[], bool]) -> None:
-        with driver() as killed:
-            killed.send_when(signal.SIGKILL, happened)
-
-    kill_driver_when(lambda: now.converting(1))
+    with driver() as killed:
+        killed.send_when(signal.SIGKILL, lambda: now.converting(1))
     with driver() as stopped:
         stopped.send_when(signal.SIGINT, lambda: now.saved(1))
         assert stopped.process.returncode == 130, "the wait for the trainer hears Ctrl-C"
     with driver() as going_on:
         going_on.kill_when("train.verl.main", lambda: now.finished(1, "train"))
-        going_on.send_when(signal.SIGKILL, lambda: now.games(2) >= 3)
+        going_on.send_when(signal.SIGINT, lambda: now.games(2) >= 3)
+        assert going_on.process.returncode == 130, "and so does the play"
     played = now.games(2)
     with driver() as failing:
         failing.kill_when("sglang::scheduler", lambda: now.games(2) > played)
         failing.kill_when("train.verl.main", lambda: now.steps(2) >= 1)
         assert failing.process.wait(1200) == 1, "the training failed, and the command says so"
-    kill_driver_when(lambda: now.finished(2, "train"))
     with driver() as last:
         assert last.process.wait(1200) == 0, (folder / "driver.log").read_text()[-3000:]
     files_left = [path for driver in drivers for path in driver.files_left()]
@@ -217,6 +211,7 @@ def test_a_process_that_is_killed_is_started_anew_or_the_command_fails_in_one_li
     said = killed.said
     assert said.count("starting it again with") == 1, "the server"
     assert said.count("selfplay: verl ended with exit code") == 1
+    assert said.count("the same command continues") >= 2, "of Ctrl-C"
     assert "Traceback" not in said
 
 
@@ -243,18 +238,3 @@ def test_no_copy_of_a_checked_file_is_left_in_the_home_directory(killed, tmp_pat
     env.pop("HF_HOME", None)
     subprocess.run([sys.executable, "-m", "selfplay_pipeline.cli", *command], env=env, check=True)
     assert [path for path in tmp_path.rglob("*") if path.suffix in (".arrow", ".lock")] == []
-
-
-def test_ctrl_c_stops_the_server_and_says_that_the_command_continues(folder):
-    output = folder / "out" / "games.jsonl"
-    # What a driver inherits from us: shells start background jobs with SIGINT ignored.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        driver = Driver(folder, "generate", "--config", str(folder / "config.yaml"), "--output", str(output))
-    finally:
-        signal.signal(signal.SIGINT, before)
-    driver.send_when(signal.SIGINT, lambda: len(driver.left()) >= 3, every=0.1)
-    assert driver.process.returncode == 130
-    driver.assert_nothing_is_left()
-    assert driver.files_left() == []
-    assert "the same command continues" in (folder / "driver.log").read_text()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from shared_server import TINY, Server
 from test_online_train import Run
+from test_train import farthest, optimizer_updates
 
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import FinishReason, SamplingParams
@@ -52,6 +53,12 @@ def test_a_killed_training_does_every_step_once(run):
     assert [line["step"] for line in run.lines] == list(range(STEPS + 1))
     for line in run.lines[1:]:
         assert (line["selfplay/episodes"], line["selfplay/episodes_lost"]) == (STATES * EPISODES, 0)
+
+
+def test_all_weights_are_trained_one_update_a_step(run):
+    assert optimizer_updates(run.folder / "trainer_state") == STEPS
+    moved = farthest(run.folder / "checkpoint", TINY)
+    assert 1e-6 < moved < 2 * STEPS * 1e-6, "AdamW's steps at this learning rate"
 
 
 def test_each_trained_row_names_weights_that_existed_and_verls_staleness_follows(run):

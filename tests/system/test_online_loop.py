@@ -1,8 +1,7 @@
 """The agent loop in verl's own worker, TransferQueue and advantage: recorded tokens in place of a server, no training.
 
 Games recorded by the offline code are played again by the loop: a client gives each player the tokens that it sampled
-then. What verl stores must be what the offline route gives it. Every remedy for a trap of verl's is also taken away,
-to show that the test would notice.
+then. What verl stores must be what the offline route gives it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -27,6 +28,7 @@ import pytest
 from factories import BOARD, POLICY, Habits, make_episode
 from test_advantages import verls_advantages
 from training_rows import write_training_rows
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.config.schema import GenerateConfig
@@ -43,6 +45,9 @@ from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.train.online_overrides import CONFIG_NAME, StatesFile, config_folder, online_overrides
 from selfplay_pipeline.train.online_states import game_rows
+from selfplay_pipeline.train.stopped import TrainingStopped
+from selfplay_pipeline.train.verl.dataset import GroupDataset
+from selfplay_pipeline.train.verl.guard import Guarded
 
 EPISODES = 8
 LIMIT = 4096
@@ -520,64 +525,6 @@ def test_figures_are_those_of_evaluate(cleared):
         )
 
 
-# What happens without the remedies: outputs are spoilt on their way from the loop to verl's worker.
-
-
-def played_spoilt(queue: Any, monkeypatch: pytest.MonkeyPatch, change: Any) -> Played:
-    from selfplay_pipeline.train.verl.agent_loop import SelfPlayLoop
-
-    run, records = SelfPlayLoop.run, recorded(1)
-
-    async def run_and_spoil(self: Any, sampling_params: dict[str, Any], **row: Any) -> Any:
-        return change(await run(self, sampling_params, **row))
-
-    monkeypatch.setattr(SelfPlayLoop, "run", run_and_spoil)
-    return play(queue, RecordedClient(records), records)
-
-
-def without(field: str) -> Any:
-    def change(outputs: list[Any]) -> list[Any]:
-        for output in outputs:
-            output.extra_fields.pop(field)
-        return outputs
-
-    return change
-
-
-def with_a_silent_player(outputs: list[Any]) -> list[Any]:
-    empty = {"response_ids": [], "response_mask": [], "response_logprobs": []}
-    return [*outputs, outputs[0].model_copy(update=empty)]
-
-
-@pytest.mark.parametrize("change", [without("reward_extra_info"), with_a_silent_player], ids=["figures", "tokens"])
-def test_without_these_on_an_output_verl_loses_the_episode(cleared, monkeypatch, change):
-    with pytest.raises(RuntimeError):
-        played_spoilt(cleared, monkeypatch, change)
-
-
-def test_without_own_rewards_the_last_outputs_reward_is_everybodys(cleared, monkeypatch):
-    def spoil(outputs: list[Any]) -> list[Any]:
-        outputs[-1].reward_score = 0.25
-        return outputs
-
-    online = played_spoilt(cleared, monkeypatch, spoil)
-    assert {sum(row) for row in online.column("rm_scores").values()} == {0.25}
-
-
-def test_without_an_explicit_number_of_turns_the_row_has_none(cleared, monkeypatch):
-    def forget(outputs: list[Any]) -> list[Any]:
-        for output in outputs:
-            output.model_fields_set.discard("num_turns")
-        return outputs
-
-    assert "num_turns" not in played_spoilt(cleared, monkeypatch, forget).data("num_turns")
-
-
-def test_without_versions_verls_staleness_metrics_have_nothing_to_subtract(cleared, monkeypatch):
-    online = played_spoilt(cleared, monkeypatch, without("min_global_steps"))
-    assert None in [tag["min_global_steps"] for tag in online.batch.tags]
-
-
 def test_sampling_whose_log_probs_are_not_reported_is_refused():
     from selfplay_pipeline.core.errors import UserError
     from selfplay_pipeline.train.verl.rollout_engine import check_sampling
@@ -644,6 +591,61 @@ def test_rows_that_verl_adds_for_lost_episodes_are_in_no_figure(cleared):
     online.batch = filled
     added = [key for key in filled.keys if key.startswith("pad")]
     assert all(sum(online.column("loss_mask")[key]) == 0 for key in added), "nor in the loss"
+
+
+class Computes:
+    """In place of verl's trainer."""
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        raise AssertionError("verl computes with it")
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        return batch
+
+
+class Trains(Guarded, Computes):
+    """The first step of a training; nothing is saved yet."""
+
+    def __init__(self, folder: Path, temperature: float = 1.0) -> None:
+        rollout = SimpleNamespace(rollout=SimpleNamespace(temperature=temperature))
+        self.config = SimpleNamespace(actor_rollout_ref=rollout, trainer=SimpleNamespace(default_local_dir=folder))
+        self.global_steps = 1
+
+    def row_name(self, key: str) -> str:
+        return key
+
+
+@pytest.mark.parametrize("temperature", [math.nan, math.inf, 0.0])
+def test_a_temperature_that_cannot_be_stops_before_anything_is_computed(tmp_path, temperature):
+    with pytest.raises(TrainingStopped, match=f"step 1: the sampling temperature is {temperature}"):
+        Trains(tmp_path, temperature)._compute_old_log_prob(None, {})
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_log_prob_that_is_not_a_number_stops_the_step_and_its_row_is_named(cleared, tmp_path, number):
+    records = recorded(2)
+    online = play(cleared, RecordedClient(records), records)
+    assert Trains(tmp_path)._compute_advantage(online.batch, {}) is online.batch
+    values = [row.clone() for row in online.data("rollout_log_probs")["rollout_log_probs"].unbind()]
+    values[5][-1] = values[7][0] = number
+    fields = list_of_dict_to_tensordict([{"rollout_log_probs": row} for row in values])
+    cleared.kv_batch_put(keys=online.batch.keys, partition_id=online.batch.partition_id, fields=fields)
+    rows, key = len(values), online.batch.keys[5]
+    says = f"step 1: the engine's log-probs of {key}: {number} is not finite (2 of {rows} rows of the step are like "
+    with pytest.raises(TrainingStopped, match=re.escape(f"{says}this); nothing was saved")):
+        Trains(tmp_path)._compute_advantage(online.batch, {})
+
+
+def test_a_row_of_a_file_is_named_by_its_number_and_its_episode(tmp_path):
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    records = recorded(4, habits=Habits(spoil=0.0, cut=0.0))
+    for file, some in zip(files, (records[: 3 * EPISODES], records[3 * EPISODES :]), strict=True):
+        write_training_rows(file, [row for record in some for row in episode_to_rows(record, EPISODES)])
+    chosen = SimpleNamespace(selfplay=SimpleNamespace(keep_zero_signal=True, imitated=None))
+    dataset = GroupDataset([str(file) for file in files], chosen)
+    for group, episode, place in ((1, 2, f"{files[0]}, row {2 * EPISODES + 5}"), (3, 0, f"{files[1]}, row 1")):
+        named = records[group * EPISODES + episode].episode_id
+        assert dataset.row_name(group, episode, 1) == f"{place} ({named}, seat 1)"
 
 
 class TestSizes:

@@ -1,4 +1,7 @@
-"""Online training with the real verl and SGLang on a CPU: of an adapter, killed and continued, and of all weights."""
+"""Online training of an adapter with the real verl and SGLang on a CPU: killed in the middle, and continued.
+
+`test_cluster.py` and `test_online_async.py` train all weights.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,15 @@ from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.records import read_episodes
 
-STATES, EPISODES, HELD_OUT, RANK = 2, 8, 8, 4
+STEPS, STATES, EPISODES, HELD_OUT, RANK = 3, 2, 8, 8, 4
 """All episodes of a step have equal rewards, so that its weights stay, twice in a million times."""
-CONFIG = """\
+CONFIG = f"""\
 base: tiny
-model: {model}
+model: {TINY}
 game: {{size: 3, max_score: 9, scale_max: 1, max_length: 20, max_errors: 1, prompts: compact}}
-generate: {{episodes_per_state: {episodes}, temperature: 0.8, max_new_tokens: 64}}
-train: {{learning_rate: {rate}, kl_coef: 0.05, save_every: 1, lora_rank: {rank}}}
-online: {{steps: {steps}, states_per_step: {states}, held_out_states: {held_out}}}
+generate: {{episodes_per_state: {EPISODES}, temperature: 0.8, max_new_tokens: 64}}
+train: {{learning_rate: 3.0e-3, kl_coef: 0.05, save_every: 1, lora_rank: {RANK}}}
+online: {{steps: {STEPS}, states_per_step: {STATES}, held_out_states: {HELD_OUT}}}
 """
 
 
@@ -76,28 +79,13 @@ class Killed(Run):
     """Lines of metrics.jsonl then."""
 
 
-def configured(home: Path, **settings: Any) -> Path:
-    fixed = {"model": TINY, "episodes": EPISODES, "states": STATES, "held_out": HELD_OUT}
-    (home / "config.yaml").write_text(CONFIG.format(**fixed, **settings))
-    return home / "run"
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two steps of all weights."""
-    folder = configured(tmp_path_factory.mktemp("whole"), steps=2, rank=0, rate=3e-4)
-    run = Run(folder, 2, [])
-    driver = run.begin()
-    assert driver.process.wait(1200) == 0, (folder.parent / "driver.log").read_text()[-3000:]
-    driver.assert_nothing_is_left()
-    return run
-
-
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     """Three steps of an adapter, killed once the first is saved."""
-    folder = configured(tmp_path_factory.mktemp("killed"), steps=3, rank=RANK, rate=3e-3)
-    run = Killed(folder, 3, [], [], set())
+    home = tmp_path_factory.mktemp("killed")
+    (home / "config.yaml").write_text(CONFIG)
+    folder = home / "run"
+    run = Killed(folder, STEPS, [], [], set())
     saved = folder / "trainer_state" / "latest_checkpointed_iteration.txt"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, str(folder))
@@ -117,16 +105,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
         while second.process.poll() is None:
             run.traces |= traces(folder)
             time.sleep(2)
-        assert second.process.returncode == 0, (folder.parent / "driver.log").read_text()[-3000:]
+        assert second.process.returncode == 0, (home / "driver.log").read_text()[-3000:]
         second.assert_nothing_is_left()
     return run
-
-
-@pytest.fixture(params=["whole", "killed"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Each of the two trainings."""
-    found: Run = request.getfixturevalue(request.param)
-    return found
 
 
 def test_what_a_kill_9_of_the_driver_leaves_is_nothing_not_even_the_server(killed: Killed) -> None:
@@ -147,47 +128,47 @@ def test_no_other_machine_can_reach_a_socket_of_online_training_nor_another_user
     assert {mode for driver in killed.drivers for mode in driver.watch.scratch.values()} == {"drwx------"}
 
 
-def test_a_line_a_step_without_gap_or_repetition(run: Run) -> None:
-    assert [line["step"] for line in run.lines] == list(range(run.steps + 1))
-    for line in run.lines[1:]:
+def test_a_line_a_step_without_gap_or_repetition(killed: Killed) -> None:
+    assert [line["step"] for line in killed.lines] == list(range(killed.steps + 1))
+    for line in killed.lines[1:]:
         assert line["selfplay/episodes"] == STATES * EPISODES
         assert line["selfplay/episodes_lost"] == 0
         with_signal = STATES - line["selfplay/groups_without_signal"]
         assert line["selfplay/rows"] <= 2 * EPISODES * (with_signal or STATES)
         assert 0 <= line["selfplay/reward"] <= 1
         assert {"actor/pg_loss", "actor/grad_norm", "timing_s/step"} <= line.keys()
-    assert abs(run.lines[1]["actor/kl_loss"]) < 1e-7 < run.lines[2]["actor/kl_loss"], "to the model as it was"
+    assert abs(killed.lines[1]["actor/kl_loss"]) < 1e-7 < killed.lines[2]["actor/kl_loss"], "to the model as it was"
 
 
-def test_the_server_has_new_weights_after_each_step_and_they_are_the_trainers(run: Run) -> None:
+def test_the_server_has_new_weights_after_each_step_and_they_are_the_trainers(killed: Killed) -> None:
     by_step: dict[int, set[float]] = {}
-    for probe in run.probes:
+    for probe in killed.probes:
         by_step.setdefault(probe["step"], set()).add(round(probe["probe_logprob"], 5))
-    assert sorted(by_step) == list(range(run.steps + 1))
+    assert sorted(by_step) == list(range(killed.steps + 1))
     assert all(len(values) == 1 for values in by_step.values()), "a continued training has the weights that it had"
-    assert len(set().union(*by_step.values())) == run.steps + 1
-    for line in run.lines[1:]:
+    assert len(set().union(*by_step.values())) == killed.steps + 1
+    for line in killed.lines[1:]:
         assert line["training/rollout_probs_diff_max"] < 1e-4
         assert line["training/off_policy/trajectory_staleness_worst/max"] == 0
 
 
-def test_the_servers_log_probs_are_those_of_the_files(run: Run) -> None:
+def test_the_servers_log_probs_are_those_of_the_files(killed: Killed) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    for probe, folder in ((run.probes[0], TINY), (run.probes[-1], run.folder / "checkpoint")):
+    for probe, folder in ((killed.probes[0], TINY), (killed.probes[-1], killed.folder / "checkpoint")):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         with torch.no_grad():
             scores = torch.log_softmax(model(torch.tensor([[0, 1, 2]])).logits[0, -1], -1)
         assert float(scores[probe["probe_token"]]) == pytest.approx(probe["probe_logprob"], abs=1e-5)
 
 
-def test_a_step_is_one_update_and_the_checkpoint_a_trained_model(run: Run) -> None:
+def test_a_step_is_one_update_and_the_checkpoint_a_trained_model(killed: Killed) -> None:
     from transformers import AutoTokenizer
 
-    assert optimizer_updates(run.folder / "trainer_state") == run.steps
-    assert farthest(run.folder / "checkpoint", TINY) > 1e-4
-    assert AutoTokenizer.from_pretrained(run.folder / "checkpoint").chat_template
+    assert optimizer_updates(killed.folder / "trainer_state") == killed.steps
+    assert farthest(killed.folder / "checkpoint", TINY) > 1e-4
+    assert AutoTokenizer.from_pretrained(killed.folder / "checkpoint").chat_template
 
 
 def test_an_adapter_is_trained_and_kept(killed: Killed) -> None:
@@ -206,15 +187,15 @@ def smallest_lead(checkpoint: str, episodes: Path) -> float:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_validation_gives_the_figures_of_selfplay_evaluate(whole: Run, when: str, tmp_path: Path) -> None:
-    config = load_config(str(whole.folder.parent / "config.yaml"), {"engine.kind": "transformers"})
+def test_validation_gives_the_figures_of_selfplay_evaluate(killed: Killed, when: str, tmp_path: Path) -> None:
+    config = load_config(str(killed.folder.parent / "config.yaml"), {"engine.kind": "transformers"})
     states = held_out_states(MatchingGame(config.game), HELD_OUT, space=MONITOR)
-    player = str(TINY.resolve() if when == "before" else whole.folder / "checkpoint")
+    player = str(TINY.resolve() if when == "before" else killed.folder / "checkpoint")
     job = EvaluationJob(player=player, states=states, output=tmp_path, episodes=1)
     evaluation = asyncio.run(run_evaluate(config, job))
     if smallest_lead(player, job.file("greedy")) < 1e-4:
         pytest.skip("two engines, which round differently, may choose different tokens")
-    line = whole.lines[0 if when == "before" else -1]
+    line = killed.lines[0 if when == "before" else -1]
     figures = evaluation.modes["greedy"].figures
     counts = {"episodes", "episodes_lost", "groups", "groups_lost", "groups_without_signal"}
     assert {name.removeprefix("held_out/") for name in line if name.startswith("held_out/")} == figures.keys() | counts
@@ -224,8 +205,8 @@ def test_validation_gives_the_figures_of_selfplay_evaluate(whole: Run, when: str
         assert line[f"held_out/{name}"] == expected, name
 
 
-def test_a_finished_training_is_not_repeated(whole: Run) -> None:
-    before = (whole.folder / "metrics.jsonl").read_text()
-    again = selfplay(*whole.command)
+def test_a_finished_training_is_not_repeated(killed: Killed) -> None:
+    before = (killed.folder / "metrics.jsonl").read_text()
+    again = selfplay(*killed.command)
     assert again.returncode == 0, again.stderr
-    assert (whole.folder / "metrics.jsonl").read_text() == before
+    assert (killed.folder / "metrics.jsonl").read_text() == before

@@ -462,8 +462,8 @@ def test_a_run_of_the_loop_may_ask_in_another_way_but_not_someone_else_who_plays
 def test_the_key_is_nowhere(endpoint, tmp_path):
     """The whole command with all logs on and a server that sends the key back in every way that it can."""
     endpoint.script = [
-        echoes_its_key(500), echoes_its_key(429), says(f"[message] my key is {KEY}"), says("[message] I", reason=KEY),
-        body({"choices": KEY}), page(KEY),
+        echoes_its_key(500), says(f"[message] my key is {KEY}"), echoes_its_key(429), FINE,
+        says("[message] I", reason=KEY), FINE, body({"choices": KEY}), FINE, page(KEY),
     ]  # fmt: skip
     config = tmp_path / "run.yaml"
     config.write_text(

@@ -81,20 +81,6 @@ def test_the_learning_rate_falls_linearly_over_the_iterations_and_never_to_zero(
         load_config(written(tmp_path, "iterate: {num_iterations: 9, decay_iterations: 4}"), {})
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("seed: 1\nbase: huge\n", r":2: key 'base': there is no base 'huge'; choose one of default, one_gpu, tiny"),
-        ("seed: 1\nbase: [tiny]\n", r":2: key 'base': there is no base \['tiny'\]"),
-        ("base: tiny\ngame:\n  base: tiny\n", r":3: key 'game\.base': there is no such key"),
-        ("base: tiny\n\ngame: 5\n", r":3: key 'game'"),
-    ],
-)
-def test_a_mistake_names_file_and_line(tmp_path, text, words):
-    with pytest.raises(UserError, match=rf"run\.yaml{words}"):
-        load_config(written(tmp_path, text), {"game.max_length": 3})
-
-
 def test_config_prints_the_whole_and_says_what_it_builds_on(tmp_path):
     path = written(tmp_path, "generate: {temperature: 0.9}")
     done = CliRunner().invoke(app, ["config", "--config", path])

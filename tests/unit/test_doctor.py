@@ -1,6 +1,7 @@
 """Memory and disk are counted as an audit of verl's engine found them, and what cannot fit is refused in one line."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -304,28 +305,35 @@ def test_this_machine_is_looked_at_with_the_shipped_model(tmp_path):
 
 
 WITHOUT_SGLANG = """
-import importlib.metadata as packages, sys
+import importlib.metadata as packages, shlex, sys
 sys.modules["sglang"] = None
 version = packages.version
 packages.version = lambda name: version(name.replace("sglang", "none-such"))
 from selfplay_pipeline.cli import main
-main()
+for command in sys.argv[1:]:
+    sys.argv[1:] = shlex.split(command)
+    try:
+        main()
+    except SystemExit as ended:
+        print("ended with", ended.code or 0, flush=True)
 """
 
 
 @pytest.mark.long
 def test_a_machine_without_sglang_plays_with_transformers_and_has_no_fault_then(tmp_path):
-    config = tmp_path / "bare.yaml"
-    config.write_text("base: tiny\nengine: {kind: transformers}\ngenerate: {num_episodes: 2, episodes_per_state: 2}\n")
-
-    def without(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-c", WITHOUT_SGLANG, *arguments], capture_output=True, text=True)
-
-    refused = without("doctor", "--config", "tiny", "--device", "cpu")
-    assert refused.returncode == 2 and "NO  versions: sglang missing (locked: " in refused.stdout
-    for command in ("doctor --device cpu", f"generate --output {tmp_path / 'games.jsonl'}"):
-        done = without(*command.split(), "--config", str(config))
-        assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "bare.yaml").write_text(
+        "base: tiny\nengine: {kind: transformers}\ngenerate: {num_episodes: 2, episodes_per_state: 2}\n"
+    )
+    with_transformers = f"--config {tmp_path / 'bare.yaml'}"
+    commands = (
+        "doctor --config tiny --device cpu",
+        f"doctor --device cpu {with_transformers}",
+        f"generate --output {tmp_path / 'games.jsonl'} {with_transformers}",
+    )
+    done = subprocess.run([sys.executable, "-c", WITHOUT_SGLANG, *commands], capture_output=True, text=True)
+    refused, fine, played = re.split(r"(?<=ended with \d)\n", done.stdout.strip())
+    assert refused.endswith("ended with 2") and "NO  versions: sglang missing (locked: " in refused, done.stdout
+    assert fine.endswith("ended with 0") and played.endswith("ended with 0"), done.stdout + done.stderr
 
 
 def test_a_folder_with_a_configuration_alone_is_enough(tmp_path):

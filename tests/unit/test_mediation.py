@@ -270,6 +270,23 @@ ILLEGAL = {
 }
 
 
+def test_a_person_as_the_agent_selects_the_user_to_whom_it_speaks_and_the_flights_that_it_proposes():
+    session = GAME.start(STATE)
+    for seat in USERS:
+        session.step(seat, "[message] hello")
+    message, proposal = GAME.choices(session, AGENT)
+    assert [part.options for part in message.parts] == [("user 0", "user 1")]
+    assert message.write([1]) == "[message] user 1: "
+    assert [part.label for part in proposal.parts] == ["user 0", "user 1"]
+    assert proposal.parts[1].options == ("0: $100, Wed 10:00-18:00", "1: $300, Wed 12:00-20:00")
+    assert session.step(AGENT, proposal.write([1, 0])).decision == [1, 0]
+    fixed = TWICE.start(state_of(0, TWICE))
+    for seat in USERS:
+        fixed.step(seat, "[message] hello")
+    (due,) = TWICE.choices(fixed, AGENT)
+    assert (due.form, due.parts) == ("[message] user 0: ", ())
+
+
 @pytest.mark.parametrize(("seat", "text", "words", "kind"), ILLEGAL.values(), ids=ILLEGAL)
 def test_an_illegal_turn_changes_nothing_and_its_author_alone_reads_why(seat, text, words, kind):
     session = GAME.start(STATE)

@@ -135,7 +135,7 @@ class TestRefusals:
 
 
 @pytest.mark.long
-def test_over_ten_thousand_random_episodes_no_hidden_cell_reaches_a_player_but_through_the_partners_words():
+def test_over_two_thousand_random_episodes_no_hidden_cell_reaches_a_player_but_through_the_partners_words():
     """A player's tokens are the same whatever stands in the cells that it does not see.
 
     The same words are played on a state and on one whose cells hidden from a player hold other scores; what the
@@ -144,7 +144,7 @@ def test_over_ten_thousand_random_episodes_no_hidden_cell_reaches_a_player_but_t
     chat, game, rng = ChatTokenizer(ByteTokenizer()), MatchingGame(BOARD), np.random.default_rng(0)
     compared = 0
     states = [game.sample_state(state_rng(0, number)) for number in range(500)]
-    for number in range(10_000):
+    for number in range(2_000):
         state, seat = states[number // 2 % len(states)], number % 2
         hidden = ~state.masks[seat]
         table = np.where(hidden, rng.integers(0, 10, state.table.shape), state.table)
@@ -156,7 +156,7 @@ def test_over_ten_thousand_random_episodes_no_hidden_cell_reaches_a_player_but_t
         compared += bool((table != state.table).any())
         words = [random_words(rng, state) for _ in range(int(rng.integers(1, 7)))]
         assert read_by(seat, chat, game, state, words) == read_by(seat, chat, game, other, words)
-    assert compared > 9_000
+    assert compared > 1_800
 
 
 def random_words(rng, state) -> str:

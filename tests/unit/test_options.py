@@ -14,9 +14,7 @@ from pydantic import Field
 from selfplay_pipeline.cli.reference import commands, page
 from selfplay_pipeline.config import load, schema
 from selfplay_pipeline.config.fields import keys
-from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config, GenerateConfig
-from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.sections import Option
 
 ROOT = Path(__file__).parents[2]
@@ -85,29 +83,3 @@ def test_a_new_field_is_an_option_a_help_and_a_comment(monkeypatch, tmp_path):
         assert done.returncode == 2 and words in done.stderr
     given = ("--haste", "much", "--patience", "3", "--player", "random", "--player", "random")
     assert selfplay("generate", *given, "--dry-run", "--output", str(tmp_path / "games.jsonl")).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("generate: {num_episode: 8}", "'generate.num_episode': there is no such key; did you mean `num_episodes`?"),
-        ("temperatur: 1", "'temperatur': there is no such key; `selfplay config` prints all keys"),
-        ("max_concurrency: 1", "did you mean `generate.max_concurrency` or `partner.max_concurrency`?"),
-        ("engine: {server_url: http://x}", "'engine.server_url': expected a list, found the text 'http://x'; write it"),
-        (
-            "train: {loggers: [console, stone]}",
-            "'train.loggers': expected console, tensorboard, wandb, trackio, mlflow, swanlab or clearml, found the",
-        ),
-        ("generate: {num_episodes: 0}", "expected at least 1, found 0"),
-        ("generate: {temperature: [1]}", "expected a number, found a list"),
-        ("generate: {thinking: 7}", "expected true or false, found 7"),
-        ("generate: 5", "key 'generate': expected keys and values, found 5"),
-        ("generate: {num_episodes: null}", "num_episodes': expected a whole number, found nothing"),
-        ("iterate: {partner: 5}", "expected a text, found 5"),
-        ("train: {learning_rate: 0}", "expected a number above 0, found 0"),
-    ],
-)
-def test_a_mistake_in_a_file_is_said_in_plain_words(tmp_path, text, words):
-    (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(UserError, match=r":1: .*" + re.escape(words)):
-        load_config(str(tmp_path / "run.yaml"), {})

@@ -127,8 +127,12 @@ import sys
 for module in {modules}:
     sys.modules[module] = None
 from selfplay_pipeline.cli import main
-sys.argv[1:] = {arguments}
-main()
+for arguments in {commands}:
+    sys.argv[1:] = arguments
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, arguments
 """
 
 
@@ -137,17 +141,17 @@ def test_scripted_players_and_looking_at_what_there_is_need_no_extra(tmp_path):
     providers = packages_distributions()
     extras = {canonicalize_name(requirement.name) for requirement in declared(MODELS, GPU, *ADAPTERS)}
     modules = [name for name, given in providers.items() if extras & {canonicalize_name(one) for one in given}]
-    for command in (
+    commands = (
         "generate --config tiny --player random --player sharing --num-episodes 8 --output episodes.jsonl",
         "evaluate own-view --config default --states data/dialop/optimization_human.jsonl --episodes 1 --output people",
         "crossplay sharing random --config tiny --num-states 4",
         "report people",
         "show episodes.jsonl",
         "slime data --config tiny --num-states 4",
-    ):
-        program = WITHOUT_EXTRAS.format(modules=modules, arguments=command.split())
-        done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    )
+    program = WITHOUT_EXTRAS.format(modules=modules, commands=[command.split() for command in commands])
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.long

@@ -126,9 +126,10 @@ def test_only_the_partners_messages_count_as_heard() -> None:
 
 @pytest.mark.parametrize("scale", [1.3, 2.0, 5.37, 9.9])
 def test_a_scale_is_read_off_the_numbers_shown_under_it(scale: float) -> None:
-    values = np.random.default_rng(0).integers(0, 100, 25)
-    cells = {(0, index): int(value * scale) for index, value in enumerate(values)}
-    assert likely_scale(cells, 99, (1.0, 10.0)) == pytest.approx(scale, rel=0.02)
+    values = np.random.default_rng(0).integers(0, 100, (5, 5))
+    view = view_of([[int(value * scale) for value in row] for row in values], scales=(1.0, 10.0))
+    assert likely_scale(own_cells(view), 99, view.scales) == pytest.approx(scale, rel=0.02)
+    assert estimate(view, {}) == pytest.approx(values, abs=3)
 
 
 def test_estimates_join_both_views_and_take_the_mean_elsewhere() -> None:
@@ -145,9 +146,27 @@ def test_sharing_rejects_what_it_cannot_judge_once_then_tells() -> None:
     assert sharing.act(view, rng) == "[message] Ava BLEU 0 Ava Electra 9"
 
 
-def test_sharing_judges_a_proposal_by_all_that_it_was_told() -> None:
-    sharing, rng = SCRIPTED["sharing"], np.random.default_rng(0)
-    heard = ((1, "[message] Daniel BLEU 9"),)
-    known = {"max_score": 9, "mean_score": 5, "scales": (1.0, 1.0), "history": heard}
-    assert sharing.act(view_of([[0, 9], [None, None]], pending=((0, 0), (1, 1)), **known), rng) == "[reject]"
-    assert sharing.act(view_of([[0, 9], [None, None]], pending=((0, 1), (1, 0)), **known), rng) == "[accept]"
+KNOWN = {"max_score": 99, "mean_score": 50, "scales": (1.0, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("other", "further", "answer"),
+    [
+        (48, (), "accept"),  # 96 of the 100 of its own plan
+        (47, (), "reject"),
+        (53, (), "accept"),
+        (0, ((0, "[reject]"),), "accept"),  # it rejects once
+    ],
+)
+def test_sharing_accepts_what_comes_near_its_own_plan_by_all_that_it_was_told(other, further, answer) -> None:
+    history = ((1, f"[message] Daniel BLEU {other} Daniel Electra 50"), *further)
+    view = view_of([[50, other], [None, None]], pending=((0, 1), (1, 0)), history=history, **KNOWN)
+    assert SCRIPTED["sharing"].act(view, np.random.default_rng(0)) == f"[{answer}]"
+
+
+@pytest.mark.parametrize(
+    "history", [((1, "[message] Daniel Electra 60"),), ((0, "[message] none"), (1, "[message] hi"))]
+)
+def test_sharing_tells_nothing_once_it_was_told_or_has_told(history) -> None:
+    view = view_of([[9, 0], [None, None]], history=history, **KNOWN)
+    assert SCRIPTED["sharing"].act(view, np.random.default_rng(0)) == "[propose] Proposal: BLEU: Ava\nElectra: Daniel"

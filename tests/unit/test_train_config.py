@@ -201,7 +201,7 @@ def test_further_hydra_overrides_come_last_and_untouched():
 
 def test_verl_takes_each_of_its_keys_that_the_documents_name_after_ours() -> None:
     docs = Path(__file__).parents[2] / "docs"
-    pages = "".join((docs / f"{name}.md").read_text() for name in ("configuration", "gpus-and-clusters"))
+    pages = "".join((docs / f"{name}.md").read_text() for name in ("configuration", "gpus"))
     named = re.findall(r"[`'](~[\w.]+|(?:actor_rollout_ref|algorithm)\.[\w.]+=[\w.-]+)[`']", pages)
     assert len(named) >= 10 and any(key.startswith("~") for key in named)
     check_verls_keys(config(overrides=named))

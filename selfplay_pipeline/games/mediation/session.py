@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from selfplay_pipeline.games.base import AGREED, MESSAGE, Choice, Game, Opening, ParseError
+from selfplay_pipeline.games.base import AGREED, MESSAGE, Choice, Game, Opening, ParseError, Part
 from selfplay_pipeline.games.mediation.rules import AGENT, USERS, MediationConfig, MediationState, Pair
 from selfplay_pipeline.games.mediation.text import ErrorKind, format_proposal, parse_proposal, span, split_room
 from selfplay_pipeline.games.prompts import Prompts
@@ -73,12 +73,27 @@ class MediationSession(TurnSession):
     def choices(self, seat: int) -> list[Choice]:
         """Returns the actions that a seat may take."""
         kinds = [kind for kind in OF_ROLE[seat == AGENT] if self._why_not(seat, kind) is None]
-        room = self.room_due() or 0
-        forms = {
-            ActionKind.MESSAGE: f"[message] user {room}: " if seat == AGENT else "[message] ",
-            ActionKind.PROPOSE: format_proposal((0, 0)),
-        }
-        return [Choice(kind.value, forms.get(kind, f"[{kind}]")) for kind in kinds]
+        return [self._choice(kind, agent=seat == AGENT) for kind in kinds]
+
+    def _choice(self, kind: ActionKind, *, agent: bool) -> Choice:
+        """Returns an action with its form; the agent selects the flights of a proposal, and in free play the user to
+        whom it speaks.
+        """
+        if kind is ActionKind.PROPOSE:
+            flights = [
+                Part(f"user {user}", tuple(f"{at}: ${flight.price}, {span(flight)}" for at, flight in enumerate(own)))
+                for user, own in enumerate(user.flights for user in self.state.users)
+            ]
+            return Choice(
+                kind.value, format_proposal((0, 0)), flights, lambda numbers: format_proposal((numbers[0], numbers[1]))
+            )
+        if kind is not ActionKind.MESSAGE:
+            return Choice(kind.value, f"[{kind}]")
+        room = self.room_due()
+        if not agent or room is not None:
+            return Choice(kind.value, f"[message] user {room}: " if agent else "[message] ")
+        rooms = [Part("to", tuple(f"user {user}" for user in USERS))]
+        return Choice(kind.value, "[message] user 0: ", rooms, lambda numbers: f"[message] user {numbers[0]}: ")
 
     def act(self, seat: int, text: str) -> Move:
         """Take a turn; see `TurnSession.act`."""

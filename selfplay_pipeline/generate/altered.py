@@ -1,0 +1,132 @@
+"""Episodes of a study in which the other players hear a message that the person did not write.
+
+The rule is that of `generate/swapped.py` for games that cannot draw a state anew: a message that somebody wrote in an
+earlier episode on another state, and which so says nothing about this one, takes the place of each message of the
+person. All proposals and answers stay as they are, and the person reads what the others really write.
+
+The other players hold their seats in a second session, which takes the same turns with the replaced messages. A
+replacement must be a legal message after which the same seats may act; `NOTHING` takes the place of a message for which
+there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.base import CUT, Game, Session, State
+from selfplay_pipeline.generate.episode import Reply
+from selfplay_pipeline.generate.kept import KeptEpisode
+from selfplay_pipeline.generate.people_log import TurnLine
+from selfplay_pipeline.generate.person import PersonEpisode
+from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, TurnRecord
+from selfplay_pipeline.generate.swapped import NOTHING, is_words
+
+MOST_TRIES = 20
+"""Largest number of messages of other episodes that are tried in place of one message."""
+Messages = Callable[[int, int], Iterable[str]]
+"""Function that returns messages of other episodes, the preferred one first.
+
+Its arguments are the seat of the person, and the number of the person's message in its episode.
+"""
+
+
+@dataclass
+class HeardOtherwise(PersonEpisode):
+    """Episode in progress: `session` takes the turns as they are, `heard` as the other players hear them.
+
+    Attributes:
+        messages: Messages of other episodes.
+        known: Logged turns, whose replacements are taken again.
+        replaced: Replacements by the number of the turn; "" for `NOTHING`.
+    """
+
+    game: Game = field(kw_only=True)
+    state: State = field(kw_only=True)
+    heard: Session = field(kw_only=True)
+    people: Sequence[int] = field(kw_only=True)
+    messages: Messages = field(kw_only=True)
+    known: Sequence[TurnLine] = field(kw_only=True)
+    replaced: dict[int, str] = field(default_factory=dict, kw_only=True)
+
+    def take_turn(self, seat: int, reply: Reply) -> None:
+        """Apply one reply to all sessions; the other players observe the session that they hear."""
+        self.show_people(seat, reply)
+        turn = TurnRecord.of(seat, reply.text, self.session.step(seat, reply.text, cut=reply.cut), reply.finish_reason)
+        heard = self._replacement(turn)
+        step = self.heard.step(seat, reply.text if heard is None else heard or NOTHING, cut=reply.cut)
+        if (step.action, self.heard.seats) != (turn.action, self.session.seats):
+            raise UserError(
+                f"key 'altered' of the study: a message decides how an episode of the game {self.game.name} goes on, "
+                "so that no other message can take its place; leave the key out"
+            )
+        for holder, observation in zip(self.seats, step.observations, strict=True):
+            holder.observe(observation)
+        if heard is not None:
+            self.replaced[len(self.turns)] = heard
+        self.turns.append(turn)
+        self.taken()
+
+    def heard_at(self, number: int) -> dict[int, str] | None:
+        """Returns the replacements of a turn by the seats that heard them; None if they heard the turn itself."""
+        if number not in self.replaced:
+            return None
+        return {seat: self.replaced[number] for seat, _ in enumerate(self.seats) if seat not in self.people}
+
+    def _replacement(self, turn: TurnRecord) -> str | None:
+        """Returns the message that the others hear in place of a turn: "" for `NOTHING`, None for the turn itself."""
+        number = len(self.turns)
+        if turn.seat not in self.people or not is_words(turn):
+            return None
+        if number < len(self.known):
+            return next(iter((self.known[number].heard or {}).values()), None)
+        said = sum(earlier.seat == turn.seat and is_words(earlier) for earlier in self.turns)
+        found = islice(self.messages(turn.seat, said), MOST_TRIES)
+        fitting = next((text for text in found if self._fits(turn, text)), None)
+        if fitting is None:
+            return "" if self._fits(turn, NOTHING) else None
+        return fitting
+
+    def _fits(self, turn: TurnRecord, text: str) -> bool:
+        """Whether a text is a message that leaves the order of turns as it is."""
+        session = self.game.start(self.state)
+        for number, earlier in enumerate(self.turns):
+            as_heard = (self.replaced[number] or NOTHING) if number in self.replaced else earlier.text
+            session.step(earlier.seat, as_heard, cut=earlier.error_kind == CUT)
+        step = session.step(turn.seat, text)
+        return step.action == turn.action and step.decision is None and session.seats == self.session.seats
+
+
+@dataclass
+class AlteredEpisode(KeptEpisode):
+    """An episode with a person, whose messages the other players do not hear.
+
+    Attributes:
+        messages: Messages of other episodes.
+    """
+
+    messages: Messages = field(kw_only=True)
+
+    def begun(self, shown: Session) -> PersonEpisode:
+        """Returns the episode; the seats, which hold the first session, hear the replaced messages."""
+        return HeardOtherwise(
+            self.game.start(self.state),
+            self.episode.seats,
+            for_people=shown,
+            game=self.game,
+            state=self.state,
+            heard=self.episode.session,
+            people=[*self.people],
+            messages=self.messages,
+            known=self.kept,
+        )
+
+    def record(self, policy: PolicyRecord) -> EpisodeRecord:
+        """Returns the record of the finished episode, marked as one with replaced messages."""
+        turns = [
+            turn.model_copy(update={"heard": self.episode.heard_at(number)})
+            for number, turn in enumerate(self.episode.turns)
+        ]
+        return super().record(policy).model_copy(update={"turns": turns, "swap": "swapped"})

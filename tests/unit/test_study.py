@@ -1,0 +1,406 @@
+"""A study: the balanced order, its file, consent, hidden partners, altered messages, and figures of its people."""
+
+import asyncio
+import json
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+from command import selfplay
+from person_over_web import PersonOverWeb
+from test_play import stored
+from test_play_web import FREE
+
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.convert.replay import recorded_episodes
+from selfplay_pipeline.convert.run import run_convert
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.loopback import hold_port, port_of
+from selfplay_pipeline.evaluate.people import PeopleReport, run_people
+from selfplay_pipeline.games.base import Game, state_rng
+from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
+from selfplay_pipeline.games.matching.scripted import Sharing
+from selfplay_pipeline.games.mediation.game import MediationGame
+from selfplay_pipeline.games.mediation.rules import AGENT
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.altered import AlteredEpisode
+from selfplay_pipeline.generate.kept import SOMEBODY
+from selfplay_pipeline.generate.people import NOBODY
+from selfplay_pipeline.generate.people_log import BegunLine, PersonLine, TurnLine, log_path, read_log
+from selfplay_pipeline.generate.players import Scripted
+from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, parse_episode
+from selfplay_pipeline.web.house import hash_of
+from selfplay_pipeline.web.order import Order
+from selfplay_pipeline.web.run import Place, serve_study
+from selfplay_pipeline.web.study import CONSENT, NOTICE, read_study
+
+NAMES = ("zebra-one", "zebra-two")
+"""Partners whose names occur nowhere else."""
+TEXTS = "instructions: 'Read <b>this</b> & play.'\nthanks: your code is 4711\n"
+STUDY = (
+    f"states: {{count: 5}}\npartners: [{', '.join(NAMES)}]\nseats: [0, 1]\nepisodes: 4\nseed: 3\naltered: 2\n{TEXTS}"
+)
+
+
+class Parrot(Sharing):
+    """Repeats what it heard, and proposes like `sharing`."""
+
+    def act(self, view, rng):
+        heard = [text for seat, text in view.history if seat != view.seat and text.startswith("[message]")]
+        if heard and view.pending is None and not view.said(view.seat):
+            return f"[message] did you say: {heard[-1].removeprefix('[message] ')}"
+        return super().act(view, rng)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def zebras():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MatchingGame, "players", {**SCRIPTED, NAMES[0]: Sharing(), NAMES[1]: Parrot()})
+        yield
+
+
+# --- the order
+
+
+@pytest.mark.parametrize(
+    ("states", "partners", "seats", "episodes", "altered"),
+    [(12, 3, (0, 1), 6, 2), (5, 2, (0, 1), 5, 2), (7, 4, (0,), 6, 3), (4, 1, (0, 1, 2), 4, 1), (9, 5, (0, 1), 3, 0)],
+)
+def test_the_order_is_balanced_within_a_person_and_over_people(states, partners, seats, episodes, altered):
+    order = Order(11, states, partners, seats, episodes, altered)
+    people = [order.trials(person) for person in range(partners * states * 2)]
+    assert people == [replace(order).trials(person) for person in range(len(people))], "the same each time"
+    for trials in people:
+        assert len({trial.state for trial in trials}) == len(trials) == episodes, "no state is repeated"
+        changed = [trial.partner for trial in trials if trial.altered]
+        assert len(changed) == altered and not trials[0].altered
+        assert spread(Counter(trial.partner for trial in trials), range(partners)) <= 1
+        assert spread(Counter(changed), range(partners)) <= 1
+        for partner in range(partners):
+            assert spread(Counter(trial.seat for trial in trials if trial.partner == partner), seats) <= 1
+    for square in range(0, len(people), partners):
+        together = [*enumerate(zip(*people[square : square + partners], strict=True))]
+        for _, trials in together:  # everybody's episode at one place of the list
+            assert len({trial.state for trial in trials}) == 1 and len({trial.altered for trial in trials}) == 1
+            assert sorted(trial.partner for trial in trials) == [*range(partners)]
+    everything = [trial for trials in people for trial in trials]
+    assert (
+        spread(Counter((trial.state, trial.partner) for trial in everything), product(range(states), range(partners)))
+        == 0
+    )
+    assert Order(12, states, partners, seats, episodes, altered).trials(0) != people[0]
+
+
+def spread(counts: Counter, every) -> int:
+    values = [counts[one] for one in every]
+    return max(values) - min(values)
+
+
+# --- the file
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"partner": "[sharing]"},
+            r"study.yaml:\d: key 'partner': there is no such key; the keys are states, partners",
+        ),
+        ({"states": "{count: 5, number: 3}"}, r"study.yaml:1: key 'states.number': there is no such key"),
+        ({"states": "{count: 0}"}, r"study.yaml:1: key 'states.count': expected at least 1, found 0"),
+        ({"states": "{file: states.jsonl, seed: 1}"}, r"study.yaml:1: key 'states': has a `file` and a `seed`"),
+        ({"states": "{seed: 1}"}, r"study.yaml:1: key 'states': give `count`"),
+        ({"states": "{file: none.jsonl}"}, r"study.yaml:1: key 'states.file': none.jsonl: No such file"),
+        ({"states": None}, r"study.yaml:1: key 'states': is missing"),
+        ({"partners": "[]"}, r"key 'partners': .*at least 1 item"),
+        ({"partners": "[sharing, sharing]"}, r"study.yaml:2: key 'partners': names one of them twice"),
+        ({"partners": "[sharing, nobody]"}, r"study.yaml:2: key 'partners': no scripted player or checkpoint 'nobody'"),
+        ({"partners": "[person]"}, r"study.yaml:2: key 'partners': 'person' is no partner"),
+        ({"episodes": "6"}, r"study.yaml:4: key 'episodes': 6, but there are 5 states"),
+        ({"episodes": "'4'"}, r"study.yaml:4: key 'episodes': expected a whole number, found the text '4'"),
+        ({"seats": "[2]"}, r"study.yaml:3: key 'seats': 2, but the game matching has 2 seats"),
+        ({"altered": "4"}, r"study.yaml:6: key 'altered': 4 of 4 episodes; the first one is never altered"),
+        ({"consent": "''"}, r"key 'consent': .*at least 1 character"),
+        ({"consent": "[a"}, r"study.yaml:\d+: not YAML"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line_with_file_line_and_key(tmp_path, monkeypatch, changes, words):
+    monkeypatch.chdir(tmp_path)
+    lines = dict(line.split(": ", 1) for line in STUDY.splitlines()) | changes
+    Path("study.yaml").write_text("".join(f"{key}: {value}\n" for key, value in lines.items() if value is not None))
+    with pytest.raises(UserError, match=words) as refused:
+        read_study(Path("study.yaml"), load_config("tiny_honest", {}))
+    assert "\n" not in str(refused.value)
+
+
+def test_the_command_checks_the_file_and_takes_no_option_that_the_file_decides(tmp_path):
+    (tmp_path / "study.yaml").write_text("states: {count: 3}\npartners: [sharing]\nepisodes: 2\naltered: 1\n")
+    study = ("play", "--config", "tiny_honest", "--study", str(tmp_path / "study.yaml"))
+    done = selfplay(*study, "--web", "--dry-run", "--output", str(tmp_path / "games.jsonl"))
+    assert done.returncode == 0 and "plays 2 episodes, 1 of them with altered messages, with sharing" in done.stdout
+    for more in (), ("--web", "--player", "sharing"), ("--web", "--seed", "1"), ("--web", "--num-episodes", "1"):
+        done = selfplay(*study, *more)
+        assert done.returncode == 2 and "--study: needs --web, and takes players" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
+
+
+# --- the pages
+
+
+@asynccontextmanager
+async def served(folder: Path, text: str = STUDY) -> AsyncIterator[str]:
+    """Serve a study in this process; yields the address."""
+    (folder / "free.yaml").write_text(FREE)
+    (folder / "study.yaml").write_text(text)
+    config = load_config(str(folder / "free.yaml"), {})
+    with hold_port() as holder:
+        place = Place(port=port_of(holder))
+    ready = asyncio.Event()
+    study = read_study(folder / "study.yaml", config)
+    server = asyncio.create_task(serve_study(config, folder / "games.jsonl", study, place, lambda url: ready.set()))
+    begun = asyncio.create_task(ready.wait())
+    await asyncio.wait({server, begun}, return_when=asyncio.FIRST_COMPLETED)
+    begun.cancel()
+    try:
+        if server.done():
+            server.result()
+        yield place.url
+    finally:
+        server.cancel()
+        with suppress(asyncio.CancelledError):
+            await server
+
+
+async def play_all(folder: Path, people: int, text: str = STUDY) -> list[PersonOverWeb]:
+    """Let people play their lists one after the other; the server is started anew after each person."""
+    everyone = []
+    for number in range(people):
+        async with served(folder, text) as url, PersonOverWeb(url, f"person {number}", random.Random(number)) as person:
+            everyone.append(person)
+            while "your code is 4711" not in person.page:
+                await person.begin()
+                await person.play_on()
+    return everyone
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory) -> tuple[Path, list[PersonOverWeb], list[EpisodeRecord]]:
+    """Four people who played their whole lists."""
+    folder = tmp_path_factory.mktemp("study")
+    people = asyncio.run(play_all(folder, 4))
+    return folder / "games.jsonl", people, stored(folder / "games.jsonl", str(folder / "free.yaml"))
+
+
+def test_each_person_plays_the_list_and_nothing_names_a_partner(played):
+    output, people, records = played
+    order = Order(3, 5, 2, (0, 1), 4, 2)
+    begun = [line for line in read_log(log_path(output)) if isinstance(line, BegunLine)]
+    of_id = {record.episode_id: record for record in records}
+    for number, person in enumerate(people):
+        own = [line for line in begun if [*line.people.values()] == [f"p{number + 1}"]]
+        assert [line.episode_id for line in own] == person.ended and [line.place for line in own] == [0, 1, 2, 3]
+        for trial, line in zip(order.trials(number), own, strict=True):
+            record = of_id[line.episode_id]
+            players = [PERSON if seat == trial.seat else NAMES[trial.partner] for seat in (0, 1)]
+            assert (record.group_index, record.players) == (trial.state, players)
+            assert (record.swap is not None) == trial.altered
+        traffic = "".join([*person.received, *person.ends])
+        assert "did you say" in traffic and "zebra" not in traffic
+        assert not any(path in traffic for path in ("scripted", "checkpoint"))
+    assert len(records) == 16 == len({record.episode_id for record in records})
+
+
+def test_nothing_is_played_or_stored_before_consent_and_texts_are_shown_as_text(tmp_path):
+    async def play() -> None:
+        async with served(tmp_path) as url, PersonOverWeb(url, "person", random.Random(0)) as person:
+            reader = await person.get("/")
+            assert "Read &lt;b&gt;this&lt;/b&gt; &amp; play." in person.page and NOTICE.split("\n")[0] in person.page
+            for data in ({}, {"consent": "no"}, {"consent": ""}):
+                await person.post("/begin", {**reader.forms[0].hidden, **data})
+                assert person.status == 422 and "Nothing is played without your consent" in person.page
+                assert not person.cookies and not log_path(tmp_path / "games.jsonl").read_text()
+            await person.begin()
+            assert "Your turn" in person.page and "game 1 of 4" in person.page
+            (line,) = (one for one in read_log(log_path(tmp_path / "games.jsonl")) if isinstance(one, PersonLine))
+            assert line.consent == hash_of(f"{CONSENT}\n\n{NOTICE}")
+
+    asyncio.run(play())
+
+
+def test_altered_messages_are_those_of_people_on_other_states_and_are_marked(played):
+    output, _, records = played
+    written = {
+        turn.text: record
+        for record in records
+        for turn in record.turns
+        if turn.action == "message" and turn.finish_reason == PERSON
+    }
+    altered = [record for record in records if record.swap == "swapped"]
+    assert len(altered) == 8
+    for record in altered:
+        own = record.players.index(PERSON)
+        for turn in record.turns:
+            assert (turn.heard is not None) == (turn.seat == own and turn.action == "message")
+            if turn.heard is not None:
+                (heard,) = turn.heard.values()
+                assert [*turn.heard] == [1 - own] and heard != turn.text
+                source = written[heard]
+                assert source.swap is None and source.group_index != record.group_index
+    echoes = [
+        (turn.text.partition(": ")[2], [one for one in record.turns[:at] if one.action == "message"][-1])
+        for record in records
+        for at, turn in enumerate(record.turns)
+        if "did you say" in turn.text
+    ]
+    for echo, said in echoes:
+        assert echo == (said.heard or {}).get(1 - said.seat, said.text).removeprefix("[message] ")
+    assert {said.heard is None for _, said in echoes} == {True, False}
+    turns = [line for line in read_log(log_path(output)) if isinstance(line, TurnLine) and line.heard]
+    assert len(turns) == sum(turn.heard is not None for record in altered for turn in record.turns)
+
+
+async def altered(game: Game, partner: str, seat: int, said: list[str], others: list[str]) -> EpisodeRecord:
+    """Play an episode in which the person says some turns and leaves, given messages of other episodes."""
+    players = [SOMEBODY if number == seat else Scripted(partner) for number, _ in enumerate(game.roles)]
+    episode = AlteredEpisode(
+        game, game.sample_state(state_rng(0, 0)), players, "e", (0, 0, 0), for_people=game, people={seat: "p1"},
+        log=lambda line: None, patience=600, messages=lambda seat, number: iter(others),
+    )  # fmt: skip
+    playing = asyncio.create_task(episode.play())
+    for text in said:
+        while not episode.desks[seat].waits:
+            await asyncio.sleep(0)
+        episode.desks[seat].give(text)
+    while len([turn for turn in episode.episode.turns if turn.seat == seat]) < len(said):
+        await asyncio.sleep(0)
+    episode.left.set()
+    await playing
+    return episode.record(NOBODY)
+
+
+def test_a_replacement_goes_to_the_same_hearer_and_is_a_message():
+    game = MediationGame()
+    others = ["[accept]", "[message] user 0: which flights?", "[message] user 1: and yours?"]
+    record = asyncio.run(altered(game, "sharing", AGENT, ["[message] user 1: your meetings?"], others))
+    (said,) = (turn for turn in record.turns if turn.seat == AGENT)
+    assert said.heard == {0: others[2], 1: others[2]}
+    record = asyncio.run(altered(game, "sharing", AGENT, ["[message] user 1: your meetings?"], others[:2]))
+    (said,) = (turn for turn in record.turns if turn.seat == AGENT)
+    assert said.heard is None and record.swap == "swapped", "no message fits, not even one without content"
+
+
+def test_without_messages_of_others_the_partner_hears_nothing():
+    game = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game)
+    record = asyncio.run(altered(game, "sharing", 0, ["[message] hello"], ["[reject]"]))
+    assert record.turns[0].heard == {1: ""} and parse_episode(record.model_dump_json().encode()) == record
+
+
+def test_a_reload_and_a_new_server_go_on_in_an_altered_episode(tmp_path):
+    async def play() -> None:
+        person = PersonOverWeb("", "person", random.Random(0))
+        number = next(at for at, trial in enumerate(Order(3, 5, 2, (0, 1), 4, 2).trials(0)) if trial.altered)
+        async with person:
+            async with served(tmp_path) as url:
+                person.url = url.rstrip("/")
+                for _ in range(number):
+                    await person.begin()
+                    await person.play_on()
+                reader = await person.begin()
+                await person.send(reader, "message", text="hello")
+                place, page = person.at, person.page
+            async with served(tmp_path) as url:
+                person.url = url.rstrip("/")
+                await person.get("/")
+                assert person.at == place and said_in(person.page) == said_in(page)
+                assert await person.play_on() == place.rpartition("/")[2]
+
+    asyncio.run(play())
+    record = stored(tmp_path / "games.jsonl", str(tmp_path / "free.yaml"))[-1]
+    heard = [turn.heard for turn in record.turns if turn.heard]
+    assert record.swap == "swapped" and heard and record.turns[-1].action == "accept"
+
+
+def said_in(page: str) -> list[str]:
+    return re.findall(r'<div class="text">([^<]*)</div>', page)
+
+
+def test_a_file_is_not_continued_with_another_study(tmp_path):
+    async def play() -> None:
+        async with served(tmp_path):
+            pass
+        async with served(tmp_path, STUDY.replace("seed: 3", "seed: 4")):
+            pass
+
+    with pytest.raises(UserError, match=r"games.jsonl was begun with study.seed = 3, now it is 4"):
+        asyncio.run(play())
+
+
+# --- what becomes of the episodes
+
+
+def test_altered_episodes_are_left_out_of_training(played, tmp_path, caplog):
+    output, _, records = played
+    game = make_game(load_config(str(output.with_name("free.yaml")), {}).game)
+    plain = [one.record for one in recorded_episodes([output], game, lambda *shown: None)]
+    assert plain == [record for record in records if record.swap is None]
+    assert "8 episodes are left out: others heard altered messages of a person in them" in caplog.text
+    caplog.clear()
+    with pytest.raises(UserError, match="the policy took no turn in any of the 8 episodes"):
+        run_convert(output, tmp_path / "rows")
+    assert "8 episodes are left out" in caplog.text
+
+
+def test_figures_of_people_are_those_of_a_computation_by_hand(played, tmp_path, monkeypatch):
+    output, _, _ = played
+    monkeypatch.chdir(tmp_path)
+    report = run_people(load_config(None, {}), output)
+    assert PeopleReport.model_validate_json(output.with_name("games.evaluation.json").read_text()) == report
+    assert (report.people, report.states, report.game) == (4, 5, "matching")
+    places = {line.episode_id: line.place for line in read_log(log_path(output)) if isinstance(line, BegunLine)}
+    rewards: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for line in output.read_text().splitlines():
+        record = json.loads(line)
+        (partner,) = {*record["players"]} - {PERSON}
+        reward = record["outcome"]["normalized_reward"]
+        rewards[partner, "altered" if "swap" in record else "plain"].append(reward)
+        if "swap" not in record and places[record["episode_id"]]:
+            rewards[partner, "later"].append(reward)
+    for name, one in report.partners.items():
+        mean = {kind: sum(values) / len(values) for (partner, kind), values in rewards.items() if partner == name}
+        assert one.figures["reward"].value == pytest.approx(mean["plain"])
+        assert one.altered.reward.value == pytest.approx(mean["altered"])
+        assert one.altered.worth.value == pytest.approx(mean["later"] - mean["altered"])
+        assert one.figures["reward"].low < one.figures["reward"].value < one.figures["reward"].high
+        assert (one.episodes, one.altered.episodes, one.people) == (4, 4, 4)
+        assert one.figures["agreed"].value == 1 and one.figures["words"].value > 0
+        assert one.altered.empty == 0 and one.self_play_on == "the same states"
+    assert report.references["best"].value == 1 if "best" in report.references else True
+    done = selfplay("evaluate", "--people", str(output))
+    assert done.returncode == 0, done.stderr
+    assert "worth of words" in done.stdout and "zebra-one with itself: on the same states" in done.stdout
+
+
+def test_evaluate_says_what_is_missing(tmp_path):
+    async def nobody() -> None:
+        async with served(tmp_path):
+            pass
+
+    asyncio.run(nobody())
+    games = tmp_path / "games.jsonl"
+    for arguments, words in (
+        (["--people", str(tmp_path)], "selfplay_games.args.json"),
+        (["--people", str(games)], "has no episode of a person"),
+        (["--people", str(games), "sharing"], "leave out the player"),
+        ([], "name the evaluated player"),
+    ):
+        done = selfplay("evaluate", *arguments)
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+    log_path(games).unlink()
+    done = selfplay("evaluate", "--people", str(games))
+    assert done.returncode == 2 and "has no games.people.jsonl beside it" in done.stderr
