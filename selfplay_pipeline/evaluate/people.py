@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, write_text
+from selfplay_pipeline.core.shipped import as_listed
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.run import SELF, Evaluation, default_folder
 from selfplay_pipeline.evaluate.states import StateSet, references
@@ -98,6 +99,7 @@ class WithPartner(BaseModel):
         people: Number of people.
         states: Number of played states.
         altered: Further episodes, with altered messages; None without any.
+        player: Partner as `selfplay evaluate` takes it; "" for several players or a person.
         self_play: Reward of the partner with itself; None if it is unknown.
         self_play_on: States of the partner's self-play.
     """
@@ -110,6 +112,7 @@ class WithPartner(BaseModel):
     statuses: dict[str, int]
     figures: dict[str, Interval]
     altered: AlteredWords | None = None
+    player: str = ""
     self_play: Interval | None = None
     self_play_on: str = ""
 
@@ -237,7 +240,7 @@ def parts_of(games: Path) -> list[Held]:
             raise UserError(f"{games}: {record.episode_id}: {log_path(games).name} does not say who played it")
         for seat in own:
             assert begun is not None
-            others = sorted({held.name for number, held in enumerate(record.seats) if number != seat})
+            others = sorted({as_listed(held.name) for number, held in enumerate(record.seats) if number != seat})
             seconds = logged.seconds.get((record.episode_id, seat), [])
             parts.append(Held(record, seat, begun.people[seat], ", ".join(others), begun.place, seconds))
     if not parts:
@@ -287,7 +290,7 @@ def with_partner(game: Game, parts: Sequence[Held], states: Sequence[int]) -> Wi
 def self_play_of(
     config: Config, game: Game, rules: Mapping[str, Any], parts: Sequence[Held], states: Mapping[int, Any]
 ) -> dict[str, Any]:
-    """Returns the fields about the self-play of a partner; empty if nothing is known.
+    """Returns the fields about the self-play of a partner; empty for several players or a person.
 
     A script plays the states of the people now. Of other players, `selfplay evaluate` stored it in its default folder.
 
@@ -304,8 +307,9 @@ def self_play_of(
         return {}
     if others[0].kind == "script":
         rewards = [_self_play(game, others[0].name, number, state) for number, state in states.items()]
-        return {"self_play": _mean(rewards), "self_play_on": "the same states"}
-    return _stored(config, game, rules, others[0])
+        return {"player": others[0].name, "self_play": _mean(rewards), "self_play_on": "the same states"}
+    player = others[0].policy.checkpoint if others[0].policy else others[0].name
+    return {"player": as_listed(player), **_stored(config, game, rules, others[0], player)}
 
 
 def _self_play(game: Game, player: str, number: int, state: Any) -> float:
@@ -320,9 +324,8 @@ def _self_play(game: Game, player: str, number: int, state: Any) -> float:
     return total / SELF_PLAY_EPISODES
 
 
-def _stored(config: Config, game: Game, rules: Mapping[str, Any], held: SeatRecord) -> dict[str, Any]:
+def _stored(config: Config, game: Game, rules: Mapping[str, Any], held: SeatRecord, player: str) -> dict[str, Any]:
     """Returns the stored self-play of the same checkpoint, or of the same chat model, under the same rules."""
-    player = held.policy.checkpoint if held.policy else held.name
     folder = default_folder(player, SELF, None, config.model_copy(update={"game": game.config}))
     if not (folder / "evaluation.json").is_file():
         return {}

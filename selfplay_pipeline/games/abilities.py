@@ -58,11 +58,13 @@ class Stage:
         players: Name of each seat's player in `Game.players`.
         episodes: Number of episodes, each on a state of its own.
         epochs: Number of epochs over the episodes.
+        batch_size: Number of rows per optimizer step; a row is one seat's part of an episode.
     """
 
     players: Sequence[str]
     episodes: int
     epochs: int
+    batch_size: int = 64
 
 
 @dataclass(frozen=True)

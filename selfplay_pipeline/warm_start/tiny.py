@@ -123,6 +123,7 @@ def _settings(config: Config, model: Path, stage: Stage, lesson: Lesson) -> Conf
         seats=list(lesson.seats),
         learning_rate=LEARNING_RATE,
         held_out=HELD_OUT,
+        train_batch_size=stage.batch_size,
     )
     trained = config.train.model_copy(
         update={

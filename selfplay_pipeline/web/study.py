@@ -30,15 +30,18 @@ MOST_PEOPLE = 100_000
 """Largest number of people of one file."""
 LONGEST = 20_000
 """Largest number of characters of one text."""
-INSTRUCTIONS = """\
-You play several short games, each with another player, which may be a computer program. In each game you see your part
-of a problem, talk with the other player, and decide together. Try to reach as high a reward as you can."""
-CONSENT = """\
-Taking part is voluntary. You may stop at any time, by closing this page. What you write is stored under a number,
-together with the times of your turns, and without your name or your address."""
-NOTICE = """\
-In some games the other player does not receive what you write, but a message that somebody wrote in another game. You
-are not told in which games."""
+INSTRUCTIONS = (
+    "You play several short games, each with another player, which may be a computer program. In each game you see "
+    "your part of a problem, talk with the other player, and decide together. Try to reach as high a reward as you can."
+)
+CONSENT = (
+    "Taking part is voluntary. You may stop at any time, by closing this page. What you write is stored under a "
+    "number, together with the times of your turns, and without your name or your address."
+)
+NOTICE = (
+    "In some games the other player does not receive what you write, but a message that somebody wrote in another "
+    "game. You are not told in which games."
+)
 THANKS = "That was the last game of this study. Thank you."
 
 Count = Annotated[int, Field(ge=1, le=LARGEST)]

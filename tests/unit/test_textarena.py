@@ -12,6 +12,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.doctor.game_check import check_game
 from selfplay_pipeline.games import registry, seeded
 from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.turn_session import Known
 from selfplay_pipeline.generate.records import parse_episode
 
 textarena = pytest.importorskip("textarena", reason="the extra textarena is not installed")
@@ -25,6 +26,15 @@ SEATS = {
 }
 """Number of seats of each environment; the first three are zero-sum."""
 ZERO_SUM = [*SEATS][:3]
+MOVES = {
+    "TicTacToe-v0": "[4]",
+    "KuhnPoker-v0": "[check]",
+    "IteratedRockPaperScissors-v0": "[rock]",
+    "SimpleNegotiation-v0": "[Accept]",
+    "ThreePlayerIPD-v0": "[1 defect]",
+    "Secretary-v0": "[continue]",
+}
+"""A move of each environment."""
 
 
 def game_of(env, **further):
@@ -65,6 +75,37 @@ def test_an_environment_passes_the_check_of_games(env):
     findings = check_game(game, num_states=2)
     assert [finding for finding in findings if finding.passed is False] == []
     assert [finding.check for finding in findings if finding.passed is None] == ["nothing hidden is told"]
+
+
+@pytest.mark.parametrize("env", SEATS)
+def test_a_tiny_model_can_learn_an_environment_whose_moves_are_single_tokens_and_whose_episodes_it_can_hold(env):
+    from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
+    from selfplay_pipeline.warm_start.tiny_weights import CONTEXT_LENGTH
+
+    game = game_of(env)
+    lesson, short = game.lessons["self-play"], game.lessons["short"]
+    assert {stage.players for taught in (lesson, short) for stage in taught.stages} == {("bracketed",) * SEATS[env]}
+    assert short.words == lesson.words and short.stages[0].episodes < lesson.stages[0].episodes
+    tokenizer = build_tokenizer(lesson.words)
+    assert len(tokenizer.encode(MOVES[env])) == 1
+    for number in range(100, 104):
+        session, rng = game.start(drawn(game, number)), np.random.default_rng(number)
+        while session.seats:
+            turn(game, session, rng)
+        for seat in range(SEATS[env]):
+            opening, view = session.opening(seat), game.view(session, seat)
+            frame = 8 * (1 + len(view.read) + len(view.said))  # at most, of each message
+            texts = "".join([opening.system, *view.read, *view.said])
+            assert len(tokenizer.encode(texts)) + frame < CONTEXT_LENGTH
+
+
+def test_the_scripted_player_repeats_a_move_unless_it_was_refused():
+    play, rng = game_of("Secretary-v0").players["bracketed"].act, np.random.default_rng(0)
+    asked, next_one = "[accept] or [continue]", "The current value is 0.5."
+    again = [play(Known(0, (asked, next_one), ("[continue]",)), rng) for _ in range(64)]
+    assert set(again) == {"[accept]", "[continue]"}
+    refused = "Player 0 attempted an invalid move. Reason: [continue] or [accept]."
+    assert {play(Known(0, (asked, refused), ("[continue]",)), rng) for _ in range(64)} == {"[accept]"}
 
 
 def test_episodes_that_take_turns_in_one_process_do_not_disturb_each_other():

@@ -13,8 +13,8 @@ from selfplay_pipeline.evaluate.people import SHOWN, PeopleReport
 from selfplay_pipeline.games.figures import Figure
 
 ABOUT = (
-    "intervals resample people and states at once; worth of words: reward minus reward with altered messages, without "
-    "each person's first episode"
+    "intervals count the spreads over people and over states; worth of words: reward minus reward with altered "
+    "messages, without each person's first episode"
 )
 
 
@@ -51,9 +51,9 @@ def show_people(report: PeopleReport, file: Path) -> None:
     lines = [f"({ABOUT})"]
     lines += [f"{name} with itself: on {one.self_play_on}" for name, one in report.partners.items() if one.self_play]
     lines += [
-        f"{name} with itself: not known; `selfplay evaluate {name}` stores it"
+        f"{name} with itself: not known; `selfplay evaluate {one.player}` stores it"
         for name, one in report.partners.items()
-        if one.self_play is None
+        if one.player and one.self_play is None
     ]
     if report.references:
         lines.append(references_in_words(report.references))

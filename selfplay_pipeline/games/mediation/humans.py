@@ -8,8 +8,6 @@ its reason.
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +28,7 @@ from selfplay_pipeline.games.mediation.rules import (
     User,
 )
 from selfplay_pipeline.games.mediation.text import format_proposal
+from selfplay_pipeline.games.recorded import RecordedGame, episodes_of, read_games
 
 GAMES = Path(__file__).parent / "data" / "dialop" / "mediation_human.jsonl.gz"
 ABOUT = "games between three humans, two users and an agent (data/dialop), each looked at from all three seats"
@@ -73,27 +72,14 @@ class Part:
         return 1 + len(self.answers)
 
 
-def recorded() -> Iterator[dict[str, Any]]:
+def recorded() -> Iterator[RecordedGame]:
     """Yields the recorded games; none if the file is missing."""
-    if GAMES.exists():
-        for line in gzip.decompress(GAMES.read_bytes()).decode("utf-8").splitlines():
-            yield json.loads(line)
+    return read_games(GAMES)
 
 
 def human_episodes() -> Iterator[HumanEpisode]:
     """Yields the human games of DialOp that the rules can play; none if the file is missing."""
-    for game in recorded():
-        left_out: Counter[str] = Counter()
-        legal = legal_turns(game, left_out)
-        said = [entry for entry in game["action_log"] if entry["type"] == "message"]
-        yield HumanEpisode(
-            state=state_of(game),
-            turns=[Said(entry["player"], entry["message"]["data"]) for entry in said],
-            reward=game["result"]["norm"],
-            num_turns=len(game["action_log"]),
-            legal=legal,
-            left_out=+left_out,
-        )
+    return episodes_of(recorded(), state_of, legal_turns)
 
 
 def state_of(game: dict[str, Any]) -> MediationState:

@@ -7,8 +7,6 @@ message of the user. What does not fit is left out, with its reason.
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +29,7 @@ from selfplay_pipeline.games.planning.rules import (
     Visit,
 )
 from selfplay_pipeline.games.planning.text import format_proposal
+from selfplay_pipeline.games.recorded import RecordedGame, episodes_of, read_games
 
 GAMES = Path(__file__).parent / "data" / "dialop" / "planning_human.jsonl.gz"
 ABOUT = "games between two humans, a user and an agent (data/dialop), each looked at from both seats"
@@ -45,27 +44,14 @@ AGAIN = "a rejected proposal, or its rejection, after which the user said nothin
 NOT_ALL = "a game in which the user said nothing before the end, so that our rules cannot play it"
 
 
-def recorded() -> Iterator[dict[str, Any]]:
+def recorded() -> Iterator[RecordedGame]:
     """Yields the recorded games; none if the file is missing."""
-    if GAMES.exists():
-        for line in gzip.decompress(GAMES.read_bytes()).decode("utf-8").splitlines():
-            yield json.loads(line)
+    return read_games(GAMES)
 
 
 def human_episodes() -> Iterator[HumanEpisode]:
     """Yields the human games of DialOp; none if the file is missing."""
-    for game in recorded():
-        left_out: Counter[str] = Counter()
-        legal = legal_turns(game, left_out)
-        said = [entry for entry in game["action_log"] if entry["type"] == "message"]
-        yield HumanEpisode(
-            state=state_of(game),
-            turns=[Said(entry["player"], entry["message"]["data"]) for entry in said],
-            reward=game["result"]["norm"],
-            num_turns=len(game["action_log"]),
-            legal=legal,
-            left_out=+left_out,
-        )
+    return episodes_of(recorded(), state_of, legal_turns)
 
 
 def state_of(game: dict[str, Any]) -> PlanningState:

@@ -10,18 +10,18 @@ from __future__ import annotations
 import difflib
 import io
 import re
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.abilities import Lesson
 from selfplay_pipeline.games.seeded import SeededGame, SeededSession, SeededSettings, SeededState, fewest, unusable
-from selfplay_pipeline.games.turn_session import Known
+from selfplay_pipeline.games.textarena.teacher import Bracketed, lessons_of
 
 RAW = "-raw"
 """Ending of the registered names of environments without wrappers."""
@@ -30,10 +30,6 @@ WORDS = ("corpora/words", "taggers/averaged_perceptron_tagger_eng")
 NEEDS_WORDS = re.compile(r"\bnltk\b|\bEnglishDictionary\b")
 INVALID_MOVE = -1.0
 """TextArena's reward of an invalid move. Some of its environments put the reason in the reward's place."""
-BRACKETS = re.compile(r"\[[^\[\]\n]{1,60}\]")
-SPEAKERS = re.compile(r"^\[(GAME|Player( \d+)?)\]$", re.IGNORECASE)
-NEWEST = 0.8
-"""Chance that `Bracketed` chooses from the newest text."""
 
 
 class TextArenaSettings(SeededSettings):
@@ -91,24 +87,17 @@ class TextArenaSession(SeededSession):
         return [_number(rewards.get(seat, INVALID_MOVE)) for seat in range(self.state.players)]
 
 
-class Bracketed:
-    """Writes a random text in brackets that it has read, usually one of the newest text: often a legal move."""
-
-    def act(self, view: Known, rng: np.random.Generator) -> str:
-        found = [[text for text in BRACKETS.findall(read) if not SPEAKERS.match(text)] for read in view.read]
-        found = [[text for text in texts if text not in view.said[-1:]] or texts for texts in found if texts]
-        if not found:
-            return "[1]"
-        texts = found[-1] if rng.random() < NEWEST else [text for texts in found for text in texts]
-        return str(texts[rng.integers(len(texts))])
-
-
 class TextArena(SeededGame):
     """TextArena under one `TextArenaSettings`."""
 
     name = "textarena"
     settings = TextArenaSettings
     players = {"bracketed": Bracketed()}
+
+    @cached_property
+    def lessons(self) -> Mapping[str, Lesson]:
+        """The warm starts for `selfplay model tiny`."""
+        return lessons_of(self)
 
     def fewest_players(self) -> int:
         """Returns the smallest number of players with which the environment can be reset."""
