@@ -61,7 +61,7 @@ def _places(state: PlanningState) -> Table:
     return Table(
         title="sees",
         seat=AGENT,
-        columns=["category", "price", "position", "features"],
+        columns=["category", "price", "position in miles east and north", "features"],
         rows=[place.name for place in state.places],
         cells=[[place.category, f"${place.price}", position_of(place), features_of(place)] for place in state.places],
     )
