@@ -39,13 +39,16 @@ SERVED = re.compile(r"\b(?:_session_server|sglang_server|session_trainer|loop_wi
 """The text of a test file that uses the session's server or trainer; `run` is the loop that was run on them."""
 FIRST = (
     "test_kill.py",
-    "test_cluster.py",
     "test_lora.py",
+    "test_cluster.py",
     "test_train.py",
-    "test_online_train.py",
     "test_train_stops.py",
+    "test_online_train.py",
 )
-"""What takes longest of the files that use neither; they begin after the session's server, in another process."""
+"""What takes longest of the files that use neither; they begin after the session's server, in another process.
+
+One trainer goes from a file to the next where both have trainings that it can do.
+"""
 
 
 class OneServer(LoadFileScheduling):

@@ -8,7 +8,6 @@ scores. A score's means and intervals are those of evaluation.json.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -32,11 +31,13 @@ from inspect_ai.model import ChatMessage, ChatMessageAssistant, ChatMessageSyste
 from inspect_ai.scorer import Score
 
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.dataset import read
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import find, make_game, parse_game_config
 from selfplay_pipeline.metrics.figures import measure
 
+EVALUATE = "selfplay evaluate"
 MESSAGES = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
 
 
@@ -50,9 +51,7 @@ def write_logs(folder: Path) -> list[Path]:
         UserError: The folder holds no evaluation, or its episodes cannot be read.
     """
     summary = folder / "evaluation.json"
-    if not summary.is_file():
-        raise UserError(f"{folder}: holds no evaluation.json; give an output folder of `selfplay evaluate`")
-    evaluation = json.loads(summary.read_text())
+    evaluation = read_object(summary, EVALUATE, "modes", "player", "partner", "states", "references")
     created = datetime.fromtimestamp(summary.stat().st_mtime, UTC).isoformat()
     written = []
     for mode, found in evaluation["modes"].items():
@@ -83,7 +82,7 @@ def write_logs(folder: Path) -> list[Path]:
 
 
 def _samples(episodes: Path) -> Iterator[EvalSample]:
-    settings = json.loads(episodes.with_suffix(".args.json").read_text())
+    settings = read_object(episodes.with_suffix(".args.json"), EVALUATE, "first")
     game = make_game(parse_game_config({key[5:]: value for key, value in settings.items() if key.startswith("game.")}))
     for _, record, seats in read([episodes], game):
         for seat in record.seats_of(settings["first"]):

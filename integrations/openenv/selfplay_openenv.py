@@ -39,6 +39,8 @@ from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record
 
 CLIENT = ChatPlayer("client")
+LOOPBACK = "127.0.0.1"
+"""The only address that is served: OpenEnv has no keys. Reach it from elsewhere through an SSH tunnel or a proxy."""
 
 
 class Turn(Action):
@@ -69,16 +71,19 @@ class SeatEnvironment(Environment[Turn, Heard, State]):
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def __init__(self, config: Config, partner: Player, seat: int, numbers: Iterator[int]) -> None:
+    def __init__(
+        self, config: Config, partner: Player, seat: int, numbers: Iterator[int], played: Iterator[int]
+    ) -> None:
         """Args:
         config: The configuration of the game and its states.
         partner: Player of all seats but the client's.
         seat: The client's seat.
         numbers: Numbers of the states for resets without a seed; all sessions share them.
+        played: Numbers of the episodes of training; all sessions share them.
         """
         super().__init__()
         self._config, self._game = config, make_game(config.game)
-        self._partner, self._seat, self._numbers = partner, seat, numbers
+        self._partner, self._seat, self._numbers, self._played = partner, seat, numbers, played
         self._episode: Episode | None = None
         self._state = State()
 
@@ -96,8 +101,10 @@ class SeatEnvironment(Environment[Turn, Heard, State]):
         config = self._config
         rng = state_rng(config.evaluate.state_seed, number, HELD_OUT) if held_out else state_rng(config.seed, number)
         players = [CLIENT if seat == self._seat else self._partner for seat, _ in enumerate(self._game.roles)]
-        name = episode_id or f"g{number:06d}"
-        self._episode = SeatedEpisode(self._game, self._game.sample_state(rng), players, name, (0, number, 0)).episode
+        # Random partners act differently in the episodes of a state, as in `selfplay generate`.
+        played = 0 if held_out else next(self._played)
+        name, place = episode_id or f"g{number:06d}-p{played}", (config.seed, number, played)
+        self._episode = SeatedEpisode(self._game, self._game.sample_state(rng), players, name, place).episode
         self._state = State(episode_id=name, step_count=0)
         return await self._heard()
 
@@ -178,9 +185,9 @@ async def environment(config: Config, partner: str, seat: int, sessions: int) ->
     with TemporaryDirectory() as logs:
         async with Servers(config, Path(logs)) as servers:
             players = await seat_players(config, records, servers)
-            numbers = itertools.count()
+            numbers, played = itertools.count(), itertools.count()
             yield create_fastapi_app(
-                lambda: SeatEnvironment(config, players[partner], seat, numbers),
+                lambda: SeatEnvironment(config, players[partner], seat, numbers, played),
                 Turn,
                 Heard,
                 max_concurrent_envs=sessions,
@@ -195,7 +202,6 @@ def main(
     seat: Annotated[int, typer.Option(help="The client's seat.")] = 0,
     game: Annotated[str | None, typer.Option(help="Game: a name, or FILE.py, whose code is run.")] = None,
     sessions: Annotated[int, typer.Option(help="Largest number of sessions at the same time.")] = 64,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
 ) -> None:
     """Serve a game as an OpenEnv environment, in which the client holds one seat."""
@@ -206,7 +212,7 @@ def main(
             find(game)
             settings["game.path" if game.endswith(".py") else "game.name"] = game
         async with environment(load_config(config, settings), partner, seat, sessions) as app:
-            await uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning")).serve()
+            await uvicorn.Server(uvicorn.Config(app, host=LOOPBACK, port=port, log_level="warning")).serve()
 
     try:
         asyncio.run(serve())

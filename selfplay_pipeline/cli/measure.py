@@ -59,8 +59,8 @@ def evaluate(
         Path | None,
         typer.Option(
             help="File, or folder of a study, that `selfplay play --web` wrote: measure the people in its episodes by "
-            "partner. It measures stored episodes and needs no server; scripted partners also play the same states with "
-            "themselves. Give no player and no option of playing then."
+            "partner. It measures stored episodes and needs no server; scripted partners also play the same states "
+            "with themselves. Give no player and no option of playing then."
         ),
     ] = None,
     dry_run: DryRun = False,

@@ -37,7 +37,8 @@ class _Request:
 class TransformersEngine:
     """Answers the waiting requests in batches, each until its last request is complete.
 
-    There is no cache between requests. Models compute in float32 on a CPU and in bfloat16 on a GPU.
+    There is no cache between requests. An error fails the whole batch. Models compute in float32 on a CPU and in
+    bfloat16 on a GPU.
     """
 
     def __init__(self, model: str, device: str = "cpu", seed: int = 0) -> None:
@@ -91,24 +92,29 @@ class TransformersEngine:
         """Answer the waiting requests until there are none."""
         while self._waiting:
             async with self._lock:
-                # A recurrent layer would read the padding.
-                size = BATCH if only_attention(self._model.config) else 1
-                batch, self._waiting = self._waiting[:size], self._waiting[size:]
+                batch = self._next_batch()
                 try:
-                    completions = await asyncio.to_thread(self._generate, batch)
+                    await asyncio.to_thread(self._generate, batch)
                 except Exception as error:
                     for request in batch:
                         if not request.answer.done():
                             request.answer.set_exception(error)
-                    continue
-            for request, completion in zip(batch, completions, strict=True):
-                if not request.answer.done():  # the caller may have been cancelled
-                    request.answer.set_result(completion)
+            for request in batch:
+                if not request.answer.done():  # the caller may have been cancelled meanwhile
+                    request.answer.set_result(_completion(request))
 
-    def _generate(self, batch: list[_Request]) -> list[Completion]:
+    def _next_batch(self) -> list[_Request]:
+        """Remove the first requests from those that wait, and return those whose callers still wait."""
+        # A recurrent layer would read the padding.
+        size = BATCH if self._model is not None and only_attention(self._model.config) else 1
+        batch, self._waiting = self._waiting[:size], self._waiting[size:]
+        return [request for request in batch if not request.answer.done()]
+
+    def _generate(self, batch: list[_Request]) -> None:
+        """Sample the tokens of each request."""
         import torch
 
-        longest = max(len(request.prompt_ids) for request in batch)
+        longest = max((len(request.prompt_ids) for request in batch), default=0)
         padding = [longest - len(request.prompt_ids) for request in batch]
         inputs = self._tensor([[0] * pad + request.prompt_ids for pad, request in zip(padding, batch, strict=True)])
         mask = self._tensor([[0] * pad + [1] * (longest - pad) for pad in padding])
@@ -123,13 +129,11 @@ class TransformersEngine:
                 inputs = self._sample(rows, output.logits[:, -1].float())
                 mask = torch.cat([mask, torch.ones_like(inputs)], dim=1)
                 left = [row for row, request in enumerate(rows) if not request.complete]
-                if left and 2 * len(left) <= len(
-                    rows
-                ):  # at each step the copy of the cache would cost more than it saves
+                # Copying the cache at every completion would cost more than it saves.
+                if left and 2 * len(left) <= len(rows):
                     kept = torch.tensor(left, device=self.device)
                     cache.batch_select_indices(kept)
                     inputs, mask, rows = inputs[kept], mask[kept], [rows[row] for row in left]
-        return [_completion(request) for request in batch]
 
     def _sample(self, rows: list[_Request], logits: Any) -> Any:
         """Add a token to each request that is not complete.

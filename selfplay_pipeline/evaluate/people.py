@@ -14,6 +14,7 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, write_text
 from selfplay_pipeline.core.reporting import progress
+from selfplay_pipeline.core.shipped import as_listed
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.run import SELF, Evaluation, default_folder
 from selfplay_pipeline.evaluate.states import StateSet, references
@@ -221,7 +222,7 @@ def games_at(place: Path) -> Path:
     """Returns the file of episodes at a path that names the file or its folder.
 
     Raises:
-        UserError: There is no such file.
+        UserError: The file does not exist.
     """
     games = place / GAMES if place.is_dir() else place
     if not games.is_file():
@@ -263,7 +264,7 @@ def parts_of(games: Path) -> tuple[list[Held], int]:
             raise UserError(f"{games}: {record.episode_id}: {log_path(games).name} does not say who played it")
         for seat in own:
             assert begun is not None
-            others = sorted({held.name for number, held in enumerate(record.seats) if number != seat})
+            others = sorted({as_listed(held.name) for number, held in enumerate(record.seats) if number != seat})
             seconds = logged.seconds.get((record.episode_id, seat), [])
             parts.append(Held(record, seat, begun.people[seat], ", ".join(others), begun.place, seconds))
     present = {part.person for part in parts if any(turn.seat == part.seat for turn in part.record.turns)}
@@ -340,7 +341,7 @@ def self_play_of(
                 report(len(rewards), len(states))
         return {"player": others[0].name, "self_play": _mean(rewards), "self_play_on": "the same states"}
     player = others[0].policy.checkpoint if others[0].policy else others[0].name
-    return {"player": player, **_stored(config, game, arguments, others[0], player)}
+    return {"player": as_listed(player), **_stored(config, game, arguments, others[0], player)}
 
 
 def _self_play(game: Game, player: str, number: int, state: Any) -> float:

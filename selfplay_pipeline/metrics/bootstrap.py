@@ -122,8 +122,8 @@ def contrast_over_seeds(
     picked = np.random.default_rng([SEEDS, len(seeds)]).multinomial(
         len(seeds), np.full(len(seeds), 1 / len(seeds)), size=resamples
     )
-    spread = widening(len(seeds)) * (picked @ (values - mean)) / len(seeds)
-    return collect(names, dict(zip(names, map(number_or_none, mean), strict=True)), mean + spread + states)
+    spread = _widening(len(seeds)) * (picked @ (values - mean)) / len(seeds)
+    return _collect(names, dict(zip(names, map(_number, mean), strict=True)), mean + spread + states)
 
 
 def _resampled(
@@ -138,14 +138,14 @@ def _resampled(
     def value(counts: NDArray[np.float64]) -> NDArray[np.float64]:
         total = np.zeros((len(counts), len(names)))
         for weight, part in weighted:
-            total += weight * ratio(counts @ part.numerators, counts @ part.denominators)
+            total += weight * _ratio(counts @ part.numerators, counts @ part.denominators)
         return total
 
     drawn = [value(counts) for counts in _draws(states, resamples, stream)]
     return value(np.ones((1, states)))[0], np.concatenate(drawn)
 
 
-def widening(seeds: int) -> float:
+def _widening(seeds: int) -> float:
     """Returns the ratio of the t-interval of n values to their bootstrap interval: sqrt(n / (n - 1)) t / z."""
     if seeds == 1:
         return 1.0
@@ -164,15 +164,13 @@ def _draws(states: int, resamples: int, stream: int) -> Iterator[NDArray[np.floa
         yield rng.multinomial(states, share, size=min(CHUNK, resamples - start)).astype(np.float64)
 
 
-def ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the quotients; NaN where the denominator is 0."""
+def _ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
 
 
-def collect(
+def _collect(
     names: Sequence[str], values: Mapping[str, float | None], drawn: NDArray[np.float64]
 ) -> dict[str, Interval]:
-    """Returns the figures with the percentiles of their resamples, shape (resamples, figures)."""
     result = {}
     for column, name in enumerate(names):
         sample = drawn[:, column][~np.isnan(drawn[:, column])]
@@ -184,6 +182,5 @@ def collect(
     return result
 
 
-def number_or_none(value: float) -> float | None:
-    """Returns a value; None for NaN."""
+def _number(value: float) -> float | None:
     return None if np.isnan(value) else float(value)

@@ -1,14 +1,13 @@
 """Means and differences with 95 % intervals over people and game states at once.
 
 Each person plays several states, and each state is played by several people, so that neither the episodes of a person
-nor those of a state are independent. The pigeonhole bootstrap (Owen, "The pigeonhole bootstrap", The Annals of Applied
-Statistics 1, 2007) resamples people and states independently; an episode counts as often as its person was drawn, times
-as often as its state was. It counts both spreads, whereas the larger one of an interval over people and one over states
-leaves one of them out.
+nor those of a state are independent. The variance is the one of Cameron, Gelbach and Miller ("Robust Inference With
+Multiway Clustering", Journal of Business and Economic Statistics 29, 2011): the variance over people plus the one over
+states minus the one over their pairs, which both contain. It is at least the larger one of the first two. An interval
+over people alone, or over states alone, leaves one of the spreads out.
 
-Few resampled people spread too little, so the deviations are scaled up as `bootstrap.widening` says, by the smaller one
-of the numbers of people and of states: for a mean over n people this gives the width of their t-interval. With one
-person or one state there is no interval, since the spread is unknown.
+Few people give a t-interval: its degrees of freedom are one less than the smaller one of the numbers of people and of
+states. With one person or one state there is no interval, since the spread is unknown.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from selfplay_pipeline.games.figures import Measures
-from selfplay_pipeline.metrics.bootstrap import CHUNK, RESAMPLES, Interval, collect, number_or_none, ratio, widening
+from selfplay_pipeline.metrics.bootstrap import Interval
 
-PEOPLE, STATES = 0x9E0, 0x57A
-"""Seeds of the random streams that resample people and states."""
+UPPER = 0.975
 
 
 @dataclass(frozen=True)
@@ -66,38 +65,43 @@ class Crossed:
         return crossed_contrast([(1, self)])
 
 
-def crossed_contrast(terms: Sequence[tuple[float, Crossed]], resamples: int = RESAMPLES) -> dict[str, Interval]:
-    """Returns a weighted sum of figures with their intervals; people and states are resampled together for all terms.
+def crossed_contrast(terms: Sequence[tuple[float, Crossed]]) -> dict[str, Interval]:
+    """Returns a weighted sum of figures with their intervals; the episodes of a person are paired over all terms.
 
-    Figures that some term lacks are left out, as are a figure's resamples with a denominator of 0. All terms have the
-    same people and the same states.
+    Figures that some term lacks are left out. All terms have the same people and the same states.
     """
     names = [name for name in terms[0][1].names if all(name in term.names for _, term in terms)]
-    people, states = terms[0][1].episodes.shape
-
-    def value(of_people: NDArray[np.float64], of_states: NDArray[np.float64]) -> NDArray[np.float64]:
-        total = np.zeros((len(of_people), len(names)))
-        for weight, term in terms:
-            own = [term.names.index(name) for name in names]
-            above, below = (
-                np.einsum("rsf,rs->rf", np.tensordot(of_people, part[:, :, own], 1), of_states)
-                for part in (term.above, term.below)
-            )
-            total += weight * ratio(above, below)
-        return total
-
-    found = value(np.ones((1, people)), np.ones((1, states)))[0]
-    values = dict(zip(names, map(number_or_none, found), strict=True))
+    played = np.any([term.episodes > 0 for _, term in terms], axis=0)
+    total = np.zeros(len(names))
+    shares = np.zeros((*played.shape, len(names)))  # of the error, by person and state (linearised ratios)
+    for weight, term in terms:
+        own = [term.names.index(name) for name in names]
+        above, below = term.above[:, :, own], term.below[:, :, own]
+        whole = below.sum(axis=(0, 1))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = above.sum(axis=(0, 1)) / whole
+            shares += weight * (above - ratio * below) / whole
+        total += weight * ratio
+    variances = [
+        _variance(shares.sum(axis=1), int(played.any(axis=1).sum())),
+        _variance(shares.sum(axis=0), int(played.any(axis=0).sum())),
+        _variance(shares.reshape(-1, len(names)), int(played.sum())),
+    ]
+    variance = np.maximum(variances[0] + variances[1] - variances[2], np.maximum(variances[0], variances[1]))
     least = min(int(term.episodes.any(axis=axis).sum()) for _, term in terms for axis in (0, 1))
-    if least < 2:
-        return {name: Interval(value=number, low=None, high=None) for name, number in values.items()}
-    drawn = np.concatenate(
-        [value(_draws(people, PEOPLE, chunk), _draws(states, STATES, chunk)) for chunk in range(-(-resamples // CHUNK))]
-    )
-    return collect(names, values, found + widening(least) * (drawn - found))
+    half = special.stdtrit(least - 1, UPPER) * np.sqrt(variance) if least > 1 else np.full(len(names), np.nan)
+    return {name: _interval(value, width) for name, value, width in zip(names, total, half, strict=True)}
 
 
-def _draws(count: int, stream: int, chunk: int) -> NDArray[np.float64]:
-    """Returns the number of draws of each person or state, shape (CHUNK, count); always the same."""
-    rng = np.random.default_rng([stream, count, chunk])
-    return rng.multinomial(count, np.full(count, 1 / count), size=CHUNK).astype(np.float64)
+def _variance(shares: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Returns the variance of the sum of the shares of `count` independent clusters, shape (figures,)."""
+    squares: NDArray[np.float64] = (shares**2).sum(axis=0)
+    return squares * count / (count - 1) if count > 1 else np.full_like(squares, np.nan)
+
+
+def _interval(value: float, half: float) -> Interval:
+    if np.isnan(value):
+        return Interval(value=None, low=None, high=None)
+    if np.isnan(half):
+        return Interval(value=float(value), low=None, high=None)
+    return Interval(value=float(value), low=float(value - half), high=float(value + half))

@@ -137,6 +137,24 @@ def test_transformers_answers_a_batch_as_it_answers_each_request_alone():
         assert batched.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
 
 
+def test_transformers_fails_no_later_request_with_a_bad_one_and_computes_none_that_was_cancelled():
+    params = SamplingParams(0.0, 4, ())
+
+    async def ask() -> tuple[Completion, int]:
+        engine, computed = TransformersEngine(TINY), []
+        generate = engine._generate
+        engine._generate = lambda batch: (computed.extend(batch), generate(batch))[1]
+        with pytest.raises(IndexError):
+            await engine.generate([10**6], params)
+        first, gone = (asyncio.create_task(engine.generate(prompt(), params)) for _ in range(2))
+        await asyncio.sleep(0)
+        gone.cancel()
+        return await first, len(computed)
+
+    done, computed = asyncio.run(ask())
+    assert len(done.token_ids) == 4 and computed == 2
+
+
 def test_a_stop_token_is_the_last_token_and_a_limit_is_length(ask):
     params = SamplingParams(0.0, 60, (chat().end_of_turn,))
     stopped = complete(ask, params)

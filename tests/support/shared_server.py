@@ -79,10 +79,23 @@ def loop_with(trainer: Trainer) -> type[Loop]:
 
 
 @pytest.fixture(scope="session")
-def session_trainer() -> Iterator[Trainer]:
+def trainer_with_kl() -> Iterator[Trainer]:
     """Of all trainings of whole models with a KL term that need no process of their own."""
     with StayingTrainer() as trainer:
         yield trainer
+
+
+@pytest.fixture(scope="session")
+def trainer_without_kl() -> Iterator[Trainer]:
+    """As `trainer_with_kl`; verl's process has either a reference model or none."""
+    with StayingTrainer() as trainer:
+        yield trainer
+
+
+@pytest.fixture(scope="session")
+def session_trainer(trainer_with_kl: Trainer) -> Trainer:
+    """The trainer of the files that use the session's server."""
+    return trainer_with_kl
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from two_nodes import TwoNodes, two_nodes
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.train.offline import TrainResult, prepare_training, run_train
+from selfplay_pipeline.train.process import Trainer
 
 STEPS = 3
 HOW = ("time", "timing_", "perf/", "actor/perf/", "global_seqlen/", "rollout_corr/", "prompt_length/clip_ratio")
@@ -82,8 +83,8 @@ class Expected:
 
 
 @pytest.fixture(scope="module")
-def one(training: TrainConfig) -> Expected:
-    return Expected(training, asyncio.run(run_train(training)))
+def one(training: TrainConfig, trainer_with_kl: Trainer) -> Expected:
+    return Expected(training, asyncio.run(run_train(training, trainer=trainer_with_kl)))
 
 
 @pytest.fixture(scope="module")

@@ -195,28 +195,6 @@ def test_the_reference_policy_is_the_model_without_the_adapter(first: Run, secon
     assert second.lines()[0]["actor/kl_loss"] == pytest.approx(expected, rel=1e-3)
 
 
-class Stop(Exception):
-    pass
-
-
-def test_a_training_that_was_cut_ends_where_one_that_was_not_does(first: Run, staying: Trainer, tmp_path: Path) -> None:
-    """Cutting it ends its process, and another one goes on."""
-    config = first.config.model_copy(update={"output": tmp_path / "out"})
-
-    def cut(report: Report) -> None:
-        raise Stop
-
-    with pytest.raises(Stop), reporting.use(Reports(cut)):
-        asyncio.run(run_train(config, trainer=staying))
-    assert staying.process_id is None
-    assert not (config.output / "checkpoint").exists()
-    reports = Reports()
-    with reporting.use(reports):
-        result = asyncio.run(run_train(config, trainer=staying))
-    assert reports.seen[0].done > 1
-    assert farthest(result.checkpoint, first.result.checkpoint) < 1e-6
-
-
 def test_another_model_or_another_seed_begins_with_an_adapter_of_its_own(
     first: Run, staying: Trainer, tmp_path: Path
 ) -> None:

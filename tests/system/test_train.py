@@ -23,7 +23,6 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from reports import Report, Reports
-from shared_server import StayingTrainer
 from test_kill import GONE_WITHIN
 from training_rows import training_row, write_training_rows
 
@@ -201,10 +200,10 @@ def data(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def staying() -> Iterator[Trainer]:
-    """One process for the trainings with a KL term, but for the one that is killed."""
-    with StayingTrainer() as trainer:
-        yield trainer
+def staying(trainer_with_kl: Trainer) -> Iterator[Trainer]:
+    """One process for the trainings with a KL term, but for the one that is killed; later files have no such ones."""
+    yield trainer_with_kl
+    trainer_with_kl.stop()
 
 
 @pytest.fixture(scope="module")
@@ -222,14 +221,13 @@ def plain(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path) -> 
 
 
 @pytest.fixture(scope="module")
-def trainer(plain: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
+def trainer(plain: Run, trainer_without_kl: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     """One process for the trainings without a KL term that need none of their own; the one before it was killed."""
     folder = tmp_path_factory.mktemp("prepared")
-    with StayingTrainer() as trainer:
-        prepare_training(plain.config.model_copy(update={"output": folder}), trainer, folder / "trainer.log")
-        assert trainer.process_id is not None
-        os.kill(trainer.process_id, signal.SIGKILL)
-        yield trainer
+    prepare_training(plain.config.model_copy(update={"output": folder}), trainer_without_kl, folder / "trainer.log")
+    assert trainer_without_kl.process_id is not None
+    os.kill(trainer_without_kl.process_id, signal.SIGKILL)
+    return trainer_without_kl
 
 
 def test_every_group_with_a_signal_is_trained_on_once_an_epoch(plain: Run) -> None:
@@ -580,11 +578,10 @@ def optimizer_updates(state: Path) -> int:
 
 @pytest.fixture(scope="module")
 def resumed(plain: Run, staying: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A training that was killed after its second step and continued in a new process, which got ready meanwhile.
+    """A training that was killed after its second step and continued in another process, which was there meanwhile.
 
     `seen` is what the second call reported.
     """
-    assert staying.process_id is None, "the process is to be a new one"
     config = continued(plain, tmp_path_factory.mktemp("killed") / "out")
     prepare_training(config, staying, config.output.parent / "trainer.log")
     prepared = staying.process_id

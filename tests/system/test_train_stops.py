@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shared_server import StayingTrainer
 from test_train import build_model, write_games
 
 from selfplay_pipeline.config.training import TrainConfig
@@ -31,13 +30,6 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def trainer() -> Iterator[Trainer]:
-    """One process for the training that succeeds and the one after it."""
-    with StayingTrainer() as trainer:
-        yield trainer
-
-
 def training(games: Path, output: Path, **options: object) -> TrainConfig:
     """Two steps over all eight groups, a save after each."""
     return TrainConfig(
@@ -46,13 +38,14 @@ def training(games: Path, output: Path, **options: object) -> TrainConfig:
     ).model_copy(update=options)  # fmt: skip
 
 
-def reason(config: TrainConfig, trainer: Trainer | None = None) -> str:
-    """Why the training stopped; one line, and no file of it is left."""
+def reason(config: TrainConfig, trainer: Trainer) -> str:
+    """Why the training stopped, which ends its process; one line, and no file of it is left."""
     with pytest.raises(TrainError) as stopped:
         asyncio.run(run_train(config, trainer=trainer))
     text = str(stopped.value)
     print(text)
     assert "\n" not in text
+    assert trainer.process_id is None
     assert not (config.output / "trainer_state" / "reason.txt").exists()
     return text
 
@@ -78,9 +71,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", disk], check=True)
 
 
-def test_a_full_disk_stops_it_and_the_same_command_goes_on(games: Path, small_disk: Path, trainer: Trainer) -> None:
+def test_a_full_disk_stops_it_and_the_same_command_goes_on(
+    games: Path, small_disk: Path, trainer_without_kl: Trainer
+) -> None:
     config = training(games, small_disk / "out")
-    text = reason(config)
+    text = reason(config, trainer_without_kl)
     assert re.search(
         r"trainer_state/global_step_2: the save of step 2 failed: No space left on device \(about \d MB are needed, "
         r"\d MB were free\); make room and give the same command again; the save of step 1 is kept",
@@ -90,22 +85,18 @@ def test_a_full_disk_stops_it_and_the_same_command_goes_on(games: Path, small_di
     assert sorted(path.name for path in (config.output / "trainer_state").glob("global_step_*")) == ["global_step_1"]
 
     subprocess.run(["mount", "-o", "remount,size=50m", small_disk], check=True)
-    result = asyncio.run(run_train(config, trainer=trainer))
+    result = asyncio.run(run_train(config, trainer=trainer_without_kl))
     assert result.steps == 2 and logged(config) == [1, 2]
     assert (result.checkpoint / "model.safetensors").exists()
 
 
 def test_an_update_that_breaks_the_weights_stops_before_the_next_one_is_logged(
-    games: Path, tmp_path: Path, trainer: Trainer
+    games: Path, tmp_path: Path, trainer_without_kl: Trainer
 ) -> None:
-    """At learning rate 1e30 the first update leaves weights whose log-probs are not numbers.
-
-    A failing task is the last one of its process, so that this test is the last one.
-    """
+    """At learning rate 1e30 the first update leaves weights whose log-probs are not numbers."""
     config = training(games, tmp_path / "out", overrides=["actor_rollout_ref.actor.optim.lr=1e30"])
-    text = reason(config, trainer)
+    text = reason(config, trainer_without_kl)
     assert re.search(r"step 2: the update is not finite \(.*actor/grad_norm nan.*\); the save of step 1 is kept", text)
     assert logged(config) == [1]
     assert whole_saves(config) == ["global_step_1"]
     assert not (config.output / "checkpoint").exists()
-    assert trainer.process_id is None

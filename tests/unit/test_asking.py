@@ -127,7 +127,7 @@ def test_a_planted_change_is_found_whatever_number_the_first_step_has(rise, fres
 @pytest.mark.long
 @pytest.mark.parametrize(
     "design",
-    [{}, {"fresh": False}, {"steps": 2, "states": 4}, {"steps": 12, "states": 2}, {"states": 30, "episodes": 1}],
+    [{"fresh": False}, {"steps": 2, "states": 4}, {"states": 30, "episodes": 1}],
 )
 def test_under_the_null_about_one_data_set_in_twenty_shows_a_trend(design):
     found = [trend(*simulate(seed, **design), resamples=399) for seed in range(400)]

@@ -4,34 +4,45 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from selfplay_pipeline.metrics.bootstrap import Totals, widening
 from selfplay_pipeline.metrics.crossed import Crossed, crossed_contrast
 
 
-def crossed(values) -> Crossed:
-    """One episode of each person on each state, with these rewards."""
+def crossed(values, played=None) -> Crossed:
+    """One episode of each person on each state, or on those that were played, with these rewards."""
     people, states = np.shape(values)
-    measured = [(str(p), s, {"reward": (float(values[p][s]), 1)}) for p in range(people) for s in range(states)]
+    played = np.ones((people, states)) if played is None else played
+    cells = [(p, s) for p in range(people) for s in range(states) if played[p][s]]
+    measured = [(str(p), s, {"reward": (float(values[p][s]), 1)}) for p, s in cells]
     return Crossed.of(measured, [*map(str, range(people))], range(states))
 
 
-def test_two_people_on_two_states_have_the_interval_of_an_enumeration():
-    """Each of the four draws of one person and one state alone has the probability 1/16, so that they are the ends."""
-    interval = crossed([[0.1, 0.5], [0.4, 1.0]]).intervals()["reward"]
-    assert interval.value == pytest.approx(0.5)
-    assert interval.low == pytest.approx(0.5 - widening(2) * (0.5 - 0.1))
-    assert interval.high == pytest.approx(0.5 + widening(2) * (1.0 - 0.5))
+def test_two_people_on_two_states_have_the_interval_of_a_computation_by_hand():
+    """Rewards 1, 5 and 4, 10: the people's means are 3 and 7, the states' 2.5 and 7.5, all 5."""
+    interval = crossed([[1, 5], [4, 10]]).intervals()["reward"]
+    people = 2 * ((3 - 5) ** 2 + (7 - 5) ** 2) / 4
+    states = 2 * ((2.5 - 5) ** 2 + (7.5 - 5) ** 2) / 4
+    pairs = 4 / 3 * ((1 - 5) ** 2 + (5 - 5) ** 2 + (4 - 5) ** 2 + (10 - 5) ** 2) / 16
+    half = stats.t.ppf(0.975, 1) * np.sqrt(people + states - pairs)
+    assert people + states - pairs > max(people, states)
+    assert (interval.value, interval.low, interval.high) == pytest.approx((5, 5 - half, 5 + half))
 
 
-def test_people_alone_have_a_t_interval_and_both_spreads_count():
-    rng = np.random.default_rng(0)
-    of_people, of_states = rng.normal(0, 1, 12), rng.normal(0, 1, 12)
-    alone = crossed(np.tile(of_people[:, None], (1, 12))).intervals()["reward"]
-    half = stats.t.ppf(0.975, 11) * of_people.std(ddof=1) / np.sqrt(12)
-    assert (alone.high - alone.low) / 2 == pytest.approx(half, rel=0.08)
-    both = crossed(of_people[:, None] + of_states).intervals()["reward"]
-    by_state = Totals.of({"reward": ((of_people[:, None] + of_states).sum(0), np.full(12, 12.0))}).intervals()["reward"]
-    assert both.high - both.low > 1.2 * max(alone.high - alone.low, by_state.high - by_state.low)
+def test_people_alone_have_their_t_interval():
+    of_people = np.random.default_rng(0).normal(0, 1, 12)
+    interval = crossed(np.tile(of_people[:, None], (1, 12))).intervals()["reward"]
+    low, high = stats.t.interval(0.95, 11, of_people.mean(), stats.sem(of_people))
+    assert (interval.low, interval.high) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize(("people", "states", "each"), [(6, 12, 6), (12, 12, 6), (30, 40, 10)])
+def test_the_interval_covers_the_truth_where_people_and_states_differ(people, states, each):
+    rng, covered = np.random.default_rng(1), 0
+    for _ in range(300):
+        values = rng.normal(0, 0.1, (people, 1)) + rng.normal(0, 0.1, states) + rng.normal(0, 0.2, (people, states))
+        played = np.array([rng.permutation(states) < each for _ in range(people)])
+        interval = crossed(values, played).intervals()["reward"]
+        covered += interval.low <= 0 <= interval.high
+    assert 0.91 < covered / 300 < 0.99
 
 
 def test_a_difference_is_paired_and_what_cannot_be_known_has_no_interval():

@@ -1,5 +1,6 @@
 """Scripted partners: what they say is legal, read back exactly, and worth what their names promise."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -19,6 +20,7 @@ from selfplay_pipeline.games.matching.scripted import (
     own_cells,
     tell,
 )
+from selfplay_pipeline.games.tags import ActionKind
 
 BOARDS = {
     "tiny": MatchingConfig(size=3, max_score=9, scale_max=1, prompts="compact"),
@@ -98,6 +100,7 @@ def test_the_same_view_and_seed_give_the_same_words() -> None:
         ([[1, None, 3], [None, 55, None], [None, None, 0]], REVIEWERS[:3],
          "Ava BLEU 1 Ava GloVe 3 Daniel Electra 55 Sofia GloVe 0"),
         ([[5, None], [None, 6]], ("Ava Li", "Ava Reed"), "Ava Li BLEU 5 Ava Reed Electra 6"),  # of one first name
+        ([[5, None], [None, 6]], ("Will Reed", "May Will"), "Will Reed BLEU 5 May Electra 6"),
     ],
 )  # fmt: skip
 def test_a_message_is_read_back_exactly(table, reviewers, said) -> None:
@@ -164,9 +167,14 @@ def test_sharing_accepts_what_comes_near_its_own_plan_by_all_that_it_was_told(ot
     assert SCRIPTED["sharing"].act(view, np.random.default_rng(0)) == f"[{answer}]"
 
 
-@pytest.mark.parametrize(
-    "history", [((1, "[message] Daniel Electra 60"),), ((0, "[message] none"), (1, "[message] hi"))]
-)
+@pytest.mark.parametrize("history", [((1, "[message] Daniel BLEU 60"),), ((0, "[message] none"), (1, "[message] hi"))])
 def test_sharing_tells_nothing_once_it_was_told_or_has_told(history) -> None:
-    view = view_of([[9, 0], [None, None]], history=history, **KNOWN)
-    assert SCRIPTED["sharing"].act(view, np.random.default_rng(0)) == "[propose] Proposal: BLEU: Ava\nElectra: Daniel"
+    view = view_of([[0, 9], [None, None]], history=history, **KNOWN)
+    said = SCRIPTED["sharing"].act(view, np.random.default_rng(0))
+    assert said == "[propose] Proposal: BLEU: Daniel\nElectra: Ava", "in the order of the papers"
+
+
+def test_random_proposes_each_plan_and_says_something_where_a_message_is_due() -> None:
+    view, random = view_of([[None] * 3] * 3), SCRIPTED["random"]
+    assert len({random.act(view, np.random.default_rng(seed)) for seed in range(60)}) == 6
+    assert random.act(replace(view, due=ActionKind.MESSAGE), np.random.default_rng(0)) == "[message] none"

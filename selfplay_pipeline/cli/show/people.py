@@ -13,8 +13,8 @@ from selfplay_pipeline.evaluate.people import SHOWN, PeopleReport
 from selfplay_pipeline.games.figures import Figure
 
 ABOUT = (
-    "intervals resample people and states at once; worth of words: reward minus reward with altered messages, without "
-    "each person's first episode"
+    "intervals count the spreads over people and over states; worth of words: reward minus reward with altered "
+    "messages, without each person's first episode"
 )
 
 
