@@ -535,6 +535,7 @@ def test_points_and_proposals_are_read_back():
         "A-Trane",
         "Einstein's summer house",
     )
+    assert parse_itinerary("1. The Mall\n2. BAMPFA\n3. The Dive", CATEGORY) == ("The Mall", "BAMPFA", "The Dive")
     assert all(re.fullmatch(r"\w+", word) for word in map(lambda wish: brief(wish).split()[0], STATE.preferences))
     assert len(FEATURES) == 17
 

@@ -84,9 +84,8 @@ def test_a_lesson_names_a_scripted_player_for_each_seat_and_its_shipped_model_kn
         assert len(stage.players) == len(game.roles)
         assert set(stage.players) <= game.players.keys()
     folder = Path(shipped(str(taught.folder)))
-    if game.name in ("mediation", "planning"):
-        assert not folder.exists(), "compare its words too"
-        return
+    if game.name in ("mediation", "planning") and not folder.exists():
+        return  # their models do not come with the package
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.get_vocab() == build_tokenizer(taught.words).get_vocab()
 

@@ -34,6 +34,7 @@ from selfplay_pipeline.games.planning.rules import (
 FORM = "[propose] FIRST PLACE, SECOND PLACE, THIRD PLACE"
 UNKNOWN_WEIGHT = 5
 """Weight of preferences that were told, which tell no weight."""
+_BETWEEN, _NUMBER = re.compile(r"\s*(?:[,;\n]|->|→)\s*"), re.compile(r"^\W*[123][.)]")
 _BY_SHORT = {short(wish): wish for wish in WISHES}
 _TEXTS = sorted(
     ((wish.text, feature, wish) for feature, wishes in WISHES.items() for wish in wishes), key=lambda one: -len(one[0])
@@ -71,14 +72,14 @@ class ErrorKind(StrEnum):
 
 
 def parse_itinerary(body: str, places: Iterable[str]) -> Itinerary:
-    """Returns the places of a proposal, whose names are separated by commas.
+    """Returns the places of a proposal, whose names are separated by commas, arrows or line ends, maybe with numbers.
 
     Raises:
         ParseError: The text does not name three different places.
     """
     known = {_plain(name): name for name in places}
     found: list[str] = []
-    for part in (part.strip() for part in body.strip(" []().\n").split(",")):
+    for part in (_NUMBER.sub("", part).strip() for part in _BETWEEN.split(body.strip(" []().\n"))):
         name = known.get(_plain(part))
         if name is None:
             near = get_close_matches(_plain(part), known, 1)
