@@ -226,7 +226,7 @@ FIGURES: list[tuple[Any, ...]] = [
     ("docs/results/silence.md", "| `sharing` | {0.value:.5f} [{0.low:.5f}, {0.high:.5f}] | {1:.1f} % |",
      scripted("sharing", "reward"), 100 * scripted("sharing", "optimal").value),
 
-    *(("docs/results/textarena.md", line)
+    *(("docs/results/textarena.md", " ".join(line.split()))
       for line in (RESULTS / "textarena" / "table.md").read_text().splitlines() if line),
 ]  # fmt: skip
 COMMANDS = [
