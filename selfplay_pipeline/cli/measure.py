@@ -59,7 +59,8 @@ def evaluate(
         Path | None,
         typer.Option(
             help="File, or folder of a study, that `selfplay play --web` wrote: measure the people in its episodes by "
-            "partner, and play nothing. No player and no other option is given then."
+            "partner. It measures stored episodes and needs no server; scripted partners also play the same states "
+            "with themselves. Give no player and no option of playing then."
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -71,8 +72,8 @@ def evaluate(
     interruption, the same command continues.
     """
     if people is not None:
-        if checkpoint or states or compare or output or first_only or partner != "self":
-            raise UserError("--people: measures stored episodes; leave out the player and the options of playing")
+        if others := _given_besides(context, {"people", "dry_run", "config", "game"}):
+            raise UserError(f"--people: measures stored episodes; leave out {', '.join(others)}")
         _evaluate_people(context, people, dry=dry_run)
         return
     if checkpoint is None:
@@ -117,9 +118,19 @@ def _evaluate_people(context: typer.Context, place: Path, *, dry: bool) -> None:
 
     settings, games = load(context), games_at(place)
     if dry:
-        parts = parts_of(games)
+        parts, _absent = parts_of(games)
         planned(f"figures of {len({part.person for part in parts})} people in {games} to {evaluation_path(games)}")
     show_people(run_people(settings, place), evaluation_path(games))
+
+
+def _given_besides(context: typer.Context, names: set[str]) -> list[str]:
+    """Returns the arguments and options on the command line that are not among some names, as a user writes them."""
+    found = (
+        param
+        for param in context.command.get_params(context)
+        if param.name not in names and "COMMANDLINE" in str(context.get_parameter_source(str(param.name)))
+    )
+    return [param.opts[0] if param.opts[0].startswith("-") else "the player" for param in found]
 
 
 @app.command(cls=taking(*MEASURING))

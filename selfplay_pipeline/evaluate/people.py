@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, write_text
+from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.core.shipped import as_listed
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.run import SELF, Evaluation, default_folder
@@ -26,6 +27,7 @@ from selfplay_pipeline.generate.people_log import BegunLine, LostLine, TurnLine,
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord, read_episodes
 from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.swapped import is_words
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 from selfplay_pipeline.metrics.crossed import Crossed, crossed_contrast
 from selfplay_pipeline.metrics.figures import FIGURES, REWARD, measure_reward
@@ -61,6 +63,11 @@ class Held:
     partner: str
     place: int | None
     seconds: Sequence[float]
+
+    @property
+    def is_altered(self) -> bool:
+        """Whether each message of the person was replaced."""
+        return all(turn.heard is not None for turn in self.record.turns if turn.seat == self.seat and is_words(turn))
 
     def measures(self, game: Game) -> Measures:
         """Returns the figures of the part."""
@@ -99,6 +106,8 @@ class WithPartner(BaseModel):
         people: Number of people.
         states: Number of played states.
         altered: Further episodes, with altered messages; None without any.
+        partly_altered: Number of further episodes in which the rules allowed no other message in place of one message,
+            so that they count for nothing.
         player: Partner as `selfplay evaluate` takes it; "" for several players or a person.
         self_play: Reward of the partner with itself; None if it is unknown.
         self_play_on: States of the partner's self-play.
@@ -112,6 +121,7 @@ class WithPartner(BaseModel):
     statuses: dict[str, int]
     figures: dict[str, Interval]
     altered: AlteredWords | None = None
+    partly_altered: int = 0
     player: str = ""
     self_play: Interval | None = None
     self_play_on: str = ""
@@ -121,6 +131,7 @@ class PeopleReport(BaseModel):
     """Figures of all people of one file.
 
     Attributes:
+        absent: Number of further people, who took no turn in any episode and are left out.
         partners: Figures by the names of the players of the other seats.
         references: Reference rewards on the played states, and of wordless play, as in `Evaluation`.
         pairs: Reward of recorded pairs of people on states of this configuration; None if there are none.
@@ -131,6 +142,7 @@ class PeopleReport(BaseModel):
 
     game: str
     people: int
+    absent: int = 0
     states: int
     partners: dict[str, WithPartner]
     references: dict[str, Interval]
@@ -180,8 +192,8 @@ def run_people(config: Config, place: Path) -> PeopleReport:
     """
     games = games_at(place)
     game = played_game(games)
-    rules = _rules(read_object(games.with_suffix(".args.json"), MADE_BY))
-    parts = parts_of(games)
+    arguments = read_object(games.with_suffix(".args.json"), MADE_BY)
+    parts, absent = parts_of(games)
     states = {part.record.group_index: game.state_from_json(part.record.state) for part in parts}
     by_partner: dict[str, list[Held]] = defaultdict(list)
     for part in parts:
@@ -190,9 +202,12 @@ def run_people(config: Config, place: Path) -> PeopleReport:
     report = PeopleReport(
         game=game.name,
         people=len({part.person for part in parts}),
+        absent=absent,
         states=len(states),
         partners={
-            name: with_partner(game, own, [*states]).model_copy(update=self_play_of(config, game, rules, own, states))
+            name: with_partner(game, own, [*states]).model_copy(
+                update=self_play_of(config, game, arguments, own, states)
+            )
             for name, own in sorted(by_partner.items())
         },
         references=references(game, StateSet("of the people", tuple(states.values()))),
@@ -204,8 +219,15 @@ def run_people(config: Config, place: Path) -> PeopleReport:
 
 
 def games_at(place: Path) -> Path:
-    """Returns the file of episodes at a path that names the file or its folder."""
-    return place / GAMES if place.is_dir() else place
+    """Returns the file of episodes at a path that names the file or its folder.
+
+    Raises:
+        UserError: The file does not exist.
+    """
+    games = place / GAMES if place.is_dir() else place
+    if not games.is_file():
+        raise UserError(f"--people: {games}: there is no such file; `selfplay play --web` writes one")
+    return games
 
 
 def evaluation_path(games: Path) -> Path:
@@ -226,11 +248,13 @@ def played_game(games: Path) -> Game:
         raise UserError(f"{path}: {explain(error)}") from None
 
 
-def parts_of(games: Path) -> list[Held]:
-    """Returns each person's part in each stored episode.
+def parts_of(games: Path) -> tuple[list[Held], int]:
+    """Returns each person's part in each stored episode, and the number of people who took no turn in any.
+
+    The parts of the latter are left out: they came and went, or one person came twice.
 
     Raises:
-        UserError: A line is invalid, an episode is not in the log, or there is no episode of a person.
+        UserError: A line is invalid, an episode is not in the log, or there is no episode with a turn of a person.
     """
     logged, parts = Logged.of(games), list[Held]()
     for record in read_episodes(games):
@@ -243,16 +267,19 @@ def parts_of(games: Path) -> list[Held]:
             others = sorted({as_listed(held.name) for number, held in enumerate(record.seats) if number != seat})
             seconds = logged.seconds.get((record.episode_id, seat), [])
             parts.append(Held(record, seat, begun.people[seat], ", ".join(others), begun.place, seconds))
-    if not parts:
-        raise UserError(f"{games}: has no episode of a person; `selfplay play --web` writes some")
-    return parts
+    present = {part.person for part in parts if any(turn.seat == part.seat for turn in part.record.turns)}
+    if not present:
+        raise UserError(f"{games}: has no episode with a turn of a person; `selfplay play --web` writes some")
+    absent = {part.person for part in parts} - present
+    return [part for part in parts if part.person in present], len(absent)
 
 
 def with_partner(game: Game, parts: Sequence[Held], states: Sequence[int]) -> WithPartner:
     """Returns the figures of people with one partner."""
     people = list(dict.fromkeys(part.person for part in parts))
     plain = [part for part in parts if part.record.swap is None]
-    altered = [part for part in parts if part.record.swap is not None]
+    to_alter = [part for part in parts if part.record.swap is not None]
+    altered = [part for part in to_alter if part.is_altered]
 
     def crossed(chosen: Sequence[Held], *, reward_only: bool) -> Crossed:
         measured = [
@@ -284,11 +311,12 @@ def with_partner(game: Game, parts: Sequence[Held], states: Sequence[int]) -> Wi
         statuses=dict(Counter(part.record.outcome.status for part in plain)),
         figures=crossed(plain, reward_only=False).intervals(),
         altered=words,
+        partly_altered=len(to_alter) - len(altered),
     )
 
 
 def self_play_of(
-    config: Config, game: Game, rules: Mapping[str, Any], parts: Sequence[Held], states: Mapping[int, Any]
+    config: Config, game: Game, arguments: Mapping[str, Any], parts: Sequence[Held], states: Mapping[int, Any]
 ) -> dict[str, Any]:
     """Returns the fields about the self-play of a partner; empty for several players or a person.
 
@@ -297,7 +325,7 @@ def self_play_of(
     Args:
         config: The configuration.
         game: The game with the rules of the people.
-        rules: The same rules as stored arguments.
+        arguments: Stored arguments of the people's episodes.
         parts: Parts of people with the partner.
         states: The played states by number.
     """
@@ -306,10 +334,14 @@ def self_play_of(
     if len({held.identity for held in others}) > 1 or others[0].kind == "person":
         return {}
     if others[0].kind == "script":
-        rewards = [_self_play(game, others[0].name, number, state) for number, state in states.items()]
+        rewards = list[float]()
+        with progress(f"{others[0].name} with itself") as report:
+            for number, state in states.items():
+                rewards.append(_self_play(game, others[0].name, number, state))
+                report(len(rewards), len(states))
         return {"player": others[0].name, "self_play": _mean(rewards), "self_play_on": "the same states"}
     player = others[0].policy.checkpoint if others[0].policy else others[0].name
-    return {"player": as_listed(player), **_stored(config, game, rules, others[0], player)}
+    return {"player": as_listed(player), **_stored(config, game, arguments, others[0], player)}
 
 
 def _self_play(game: Game, player: str, number: int, state: Any) -> float:
@@ -324,14 +356,16 @@ def _self_play(game: Game, player: str, number: int, state: Any) -> float:
     return total / SELF_PLAY_EPISODES
 
 
-def _stored(config: Config, game: Game, rules: Mapping[str, Any], held: SeatRecord, player: str) -> dict[str, Any]:
+def _stored(config: Config, game: Game, of_people: Mapping[str, Any], held: SeatRecord, player: str) -> dict[str, Any]:
     """Returns the stored self-play of the same checkpoint, or of the same chat model, under the same rules."""
     folder = default_folder(player, SELF, None, config.model_copy(update={"game": game.config}))
     if not (folder / "evaluation.json").is_file():
         return {}
     mode = "sampled" if held.policy else "scripted"
     arguments = read_object(folder / f"{mode}.args.json", "selfplay evaluate")
-    same = _rules(arguments) == rules and held.identity in (arguments.get("policy.weights"), player)
+    same = _rules(arguments) == _rules(of_people) and held.identity in (arguments.get("policy.weights"), player)
+    if held.kind == "chat":
+        same = same and _section(arguments, "partner") == _section(of_people, "partner")
     try:
         evaluation = Evaluation.model_validate_json((folder / "evaluation.json").read_bytes())
     except ValidationError as error:
@@ -344,7 +378,13 @@ def _stored(config: Config, game: Game, rules: Mapping[str, Any], held: SeatReco
 
 def _rules(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the rules of the game in stored arguments."""
-    return {key.removeprefix("game."): value for key, value in arguments.items() if key.startswith("game.")}
+    return _section(arguments, "game")
+
+
+def _section(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns the keys of one section of the configuration in stored arguments."""
+    start = f"{name}."
+    return {key.removeprefix(start): value for key, value in arguments.items() if key.startswith(start)}
 
 
 def _mean(values: Sequence[float]) -> Interval:

@@ -5,18 +5,18 @@ earlier episode on another state, and which so says nothing about this one, take
 person. All proposals and answers stay as they are, and the person reads what the others really write.
 
 The other players hold their seats in a second session, which takes the same turns with the replaced messages. A
-replacement must be a legal message after which the same seats may act; `NOTHING` takes the place of a message for which
-there is none.
+replacement must be a legal message after which the same seats may act. A message without content takes the place of a
+message for which there is none; the game says how a message begins (`Game.choices`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, product
 
-from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.base import CUT, Game, Session, State
+from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.games.base import CUT, MESSAGE, Game, Session, State, Status
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.kept import KeptEpisode
 from selfplay_pipeline.generate.people_log import TurnLine
@@ -25,7 +25,9 @@ from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, Turn
 from selfplay_pipeline.generate.swapped import NOTHING, is_words
 
 MOST_TRIES = 20
-"""Largest number of messages of other episodes that are tried in place of one message."""
+"""Largest number of messages of other episodes, and of messages without content, that are tried for one message."""
+NO_WORDS = "none"
+"""Words of a message without content, after the beginning that the game asks for."""
 Messages = Callable[[int, int], Iterable[str]]
 """Function that returns messages of other episodes, the preferred one first.
 
@@ -40,7 +42,9 @@ class HeardOtherwise(PersonEpisode):
     Attributes:
         messages: Messages of other episodes.
         known: Logged turns, whose replacements are taken again.
-        replaced: Replacements by the number of the turn; "" for `NOTHING`.
+        replaced: Replacements by the number of the turn; "" for a message without content.
+        hearers: Seats that heard each of them.
+        as_heard: Texts of all turns as the other players hear them.
     """
 
     game: Game = field(kw_only=True)
@@ -50,33 +54,47 @@ class HeardOtherwise(PersonEpisode):
     messages: Messages = field(kw_only=True)
     known: Sequence[TurnLine] = field(kw_only=True)
     replaced: dict[int, str] = field(default_factory=dict, kw_only=True)
+    hearers: dict[int, set[int]] = field(default_factory=dict, kw_only=True)
+    as_heard: list[str] = field(default_factory=list, kw_only=True)
 
     def take_turn(self, seat: int, reply: Reply) -> None:
         """Apply one reply to all sessions; the other players observe the session that they hear."""
         self.show_people(seat, reply)
         turn = TurnRecord.of(seat, reply.text, self.session.step(seat, reply.text, cut=reply.cut), reply.finish_reason)
         heard = self._replacement(turn)
-        step = self.heard.step(seat, reply.text if heard is None else heard or NOTHING, cut=reply.cut)
+        empty = self._without_content(turn) if heard == "" else None
+        text = heard or empty or reply.text
+        step = self.heard.step(seat, text, cut=reply.cut)
         if (step.action, self.heard.seats) != (turn.action, self.session.seats):
-            raise UserError(
-                f"key 'altered' of the study: a message decides how an episode of the game {self.game.name} goes on, "
-                "so that no other message can take its place; leave the key out"
+            self.lost_to = EngineError(
+                f"an altered message decided how an episode of the game {self.game.name} goes on (key 'altered' of the "
+                "study)"
             )
+            self.session.abort(Status.ENGINE_FAILURE)
+            return
         for holder, observation in zip(self.seats, step.observations, strict=True):
             holder.observe(observation)
         if heard is not None:
-            self.replaced[len(self.turns)] = heard
+            others = {number for number, _ in enumerate(self.seats) if number not in self.people}
+            now = {number for number in others if step.observations[number]}
+            # Nobody has observed it yet if seats act simultaneously; then all of them will.
+            self.replaced[len(self.turns)], self.hearers[len(self.turns)] = heard, now or others
         self.turns.append(turn)
+        self.as_heard.append(text)
         self.taken()
 
     def heard_at(self, number: int) -> dict[int, str] | None:
         """Returns the replacements of a turn by the seats that heard them; None if they heard the turn itself."""
         if number not in self.replaced:
             return None
-        return {seat: self.replaced[number] for seat, _ in enumerate(self.seats) if seat not in self.people}
+        return dict.fromkeys(sorted(self.hearers[number]), self.replaced[number])
 
     def _replacement(self, turn: TurnRecord) -> str | None:
-        """Returns the message that the others hear in place of a turn: "" for `NOTHING`, None for the turn itself."""
+        """Returns the message that the others hear in place of a turn.
+
+        It is "" for a message without content, and None for the turn itself, which is heard only if the rules allow no
+        other message.
+        """
         number = len(self.turns)
         if turn.seat not in self.people or not is_words(turn):
             return None
@@ -85,16 +103,31 @@ class HeardOtherwise(PersonEpisode):
         said = sum(earlier.seat == turn.seat and is_words(earlier) for earlier in self.turns)
         found = islice(self.messages(turn.seat, said), MOST_TRIES)
         fitting = next((text for text in found if self._fits(turn, text)), None)
-        if fitting is None:
-            return "" if self._fits(turn, NOTHING) else None
+        if fitting is None and self._without_content(turn) is not None:
+            return ""
         return fitting
+
+    def _without_content(self, turn: TurnRecord) -> str | None:
+        """Returns a message without content that may take the place of a turn; None if the rules allow none."""
+        beginnings = (
+            choice.write(selected) if choice.parts else choice.form
+            for choice in self.game.choices(self._so_far(), turn.seat)
+            if choice.action == MESSAGE
+            for selected in product(*(range(len(part.options)) for part in choice.parts))
+        )
+        texts = [NOTHING, *(beginning + NO_WORDS for beginning in islice(beginnings, MOST_TRIES))]
+        return next((text for text in texts if self._fits(turn, text)), None)
+
+    def _so_far(self) -> Session:
+        """Returns a session with all turns so far as the other players heard them."""
+        session = self.game.start(self.state)
+        for turn, text in zip(self.turns, self.as_heard, strict=True):
+            session.step(turn.seat, text, cut=turn.error_kind == CUT)
+        return session
 
     def _fits(self, turn: TurnRecord, text: str) -> bool:
         """Whether a text is a message that leaves the order of turns as it is."""
-        session = self.game.start(self.state)
-        for number, earlier in enumerate(self.turns):
-            as_heard = (self.replaced[number] or NOTHING) if number in self.replaced else earlier.text
-            session.step(earlier.seat, as_heard, cut=earlier.error_kind == CUT)
+        session = self._so_far()
         step = session.step(turn.seat, text)
         return step.action == turn.action and step.decision is None and session.seats == self.session.seats
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -142,18 +141,18 @@ class House:
                 turns = past.turns[begun.episode_id]
                 self._start(await self._seat(begun.episode_id, place, begun.people, turns))
 
-    def welcome(self, consent: str | None = None) -> tuple[Someone, str]:
-        """Returns a new person, and the key that the person's browser must bring.
+    def welcome(self, key: str, consent: str | None = None) -> Someone:
+        """Returns a new person.
 
         Args:
+            key: Key that the person's browser must bring.
             consent: Text to which the person has agreed; None without a study.
         """
-        key = secrets.token_urlsafe(24)
         person = Someone(f"p{len(self.people) + 1}", hash_of(key), seen=time.monotonic())
         agreed = None if consent is None else hash_of(consent)
         self._log(PersonLine(at=time.time(), person=person.name, key_hash=person.key_hash, consent=agreed))
         self.people[person.key_hash] = person
-        return person, key
+        return person
 
     def person(self, key: str) -> Someone | None:
         """Returns the person with a key; None if there is none."""

@@ -59,8 +59,9 @@ class Order:
     def trials(self, person: int) -> list[Trial]:
         """Returns the list of a person, who is numbered from 0.
 
-        No state is repeated. Each partner is met equally often, up to one episode, and so are the altered episodes with
-        each partner. The first episode is never altered, since altered messages come from earlier episodes.
+        No state is repeated. Each partner is met equally often, up to one episode. The altered episodes are spread over
+        the partners as equally as the first place, which is never altered, allows: altered messages come from earlier
+        episodes.
         """
         square, row = divmod(person, self.partners)
         names = self._rng(PARTNERS).permutation(self.partners)

@@ -1,8 +1,8 @@
 """The web server of `selfplay play --web`: forms and pages without a script, for people who each hold a key.
 
-A person's key is in a cookie. A page of an episode answers only the people who sit in the episode; everybody else gets
-404, as for an episode that does not exist. A POST must also bring the form key, which stands in that person's pages
-alone.
+A person's key is in a cookie. It is made of a token in the first form, so that a form that is sent twice makes one
+person. A page of an episode answers only the people who sit in the episode; everybody else gets 404, as for an episode
+that does not exist. A POST must also bring the form key, which stands in that person's pages alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import hmac
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -62,6 +63,7 @@ class Server:
         self.house, self.about, self.door_key, self.hosts = house, {"study": None, **about}, door_key, hosts
         self.cookie = f"selfplay-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         self.pages = Pages()
+        self._secret = secrets.token_bytes()
 
     def app(self) -> web.Application:
         """Returns the application."""
@@ -107,6 +109,8 @@ class Server:
             return self._page("lobby", person)
         if person is not None and person.episode_id:
             raise web.HTTPSeeOther(f"/episode/{person.episode_id}")
+        if person is None and "welcome" in request.query:
+            return self._page("error", status=400, what=NO_COOKIE)
         return self._front(person, form_key=self._form_key(request))
 
     async def wait_for_others(self, request: web.Request) -> web.Response:
@@ -120,18 +124,19 @@ class Server:
 
     async def begin(self, request: web.Request) -> web.Response:
         """Welcome a new person, and seat a person in its next episode."""
-        person, data, key = self._person(request), await _form(request), ""
+        person, data = self._person(request), await _form(request)
+        key = self._key_of(data.get("token") or secrets.token_urlsafe())
         if person is None:
             if not hmac.compare_digest(data.get("key", "").strip().encode(), self.door_key.encode()):
                 return self._front(None, status=403, wrong_key=True)
             if self.study is not None and data.get("consent") != "yes":
                 return self._front(None, status=422, no_consent=True)
-            person, key = self.house.welcome(self.study.agreed_to if self.study else None)
-        else:
+            person = self.house.person(key) or self.house.welcome(key, self.study.agreed_to if self.study else None)
+        elif self.house.person(key) is not person:
             self._check_form(request, data)
         await self.house.ask_for_episode(person)
-        response = web.Response(status=303, headers={"Location": "/"})
-        if key:
+        response = web.Response(status=303, headers={"Location": "/?welcome"})
+        if self.house.person(key) is person:
             response.set_cookie(self.cookie, key, max_age=COOKIE_SECONDS, httponly=True, samesite="Lax")
         return response
 
@@ -199,7 +204,8 @@ class Server:
     def _front(self, person: Someone | None, *, status: int = 200, **content: Any) -> web.Response:
         """Returns the first page; in a study, a new person agrees to the text of its consent there."""
         name = "front" if self.study is None or person is not None else "consent"
-        return self._page(name, person, status=status, **{"wrong_key": False, "no_consent": False, **content})
+        new = {"wrong_key": False, "no_consent": False, "token": secrets.token_urlsafe()}
+        return self._page(name, person, status=status, **{**new, **content})
 
     def _person(self, request: web.Request) -> Someone | None:
         key = request.cookies.get(self.cookie, "")
@@ -218,6 +224,10 @@ class Server:
         if seat is None:
             raise web.HTTPNotFound
         return person, seat, self.house.running.get(episode_id)
+
+    def _key_of(self, token: str) -> str:
+        """Returns the key of the person who comes with a token."""
+        return hmac.new(self._secret, token.encode("utf-8", "replace"), "sha256").hexdigest()
 
     def _form_key(self, request: web.Request) -> str:
         return hashlib.sha256(b"form " + request.cookies.get(self.cookie, "").encode("utf-8", "replace")).hexdigest()
@@ -254,6 +264,7 @@ class Server:
         return web.Response(text=text, status=status, content_type="text/html")
 
 
+NO_COOKIE = "Your browser did not keep the cookie by which this page knows you. Allow cookies here, and begin again."
 WORDS = {
     400: "This form cannot be read.",
     403: "This form is not one of your pages. Open the page again and send it from there.",

@@ -44,8 +44,8 @@ class StudyHouse(House):
         self._states = StateSource(study.states.states.__getitem__, keep=64)
 
     def is_over(self, person: Someone | None) -> bool:
-        """Whether a person has begun all episodes of the list."""
-        return person is not None and self._next_of(person) is None
+        """Whether all episodes of a person's list have ended."""
+        return person is not None and not (person.starts or self.is_busy(person)) and self._next_of(person) is None
 
     def progress_of(self, person: Someone) -> tuple[int, int]:
         """Returns the numbers of a person's episodes so far and in all; an episode that was lost does not count."""

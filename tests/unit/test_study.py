@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import aiohttp
 import pytest
 from command import selfplay
 from person_over_web import PersonOverWeb
@@ -23,13 +24,13 @@ from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.loopback import hold_port, port_of
 from selfplay_pipeline.evaluate.people import PeopleReport, run_people
-from selfplay_pipeline.games.base import Game, state_rng
+from selfplay_pipeline.games.base import Game, Status, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.scripted import Sharing
 from selfplay_pipeline.games.mediation.game import MediationGame
 from selfplay_pipeline.games.mediation.rules import AGENT
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.altered import AlteredEpisode
+from selfplay_pipeline.generate.altered import AlteredEpisode, HeardOtherwise
 from selfplay_pipeline.generate.kept import SOMEBODY
 from selfplay_pipeline.generate.people import NOBODY
 from selfplay_pipeline.generate.people_log import BegunLine, PersonLine, TurnLine, log_path, read_log
@@ -233,6 +234,32 @@ def test_nothing_is_played_or_stored_before_consent_and_texts_are_shown_as_text(
     asyncio.run(play())
 
 
+def test_a_form_that_is_sent_twice_makes_one_person_and_thanks_come_after_the_last_episode(tmp_path):
+    async def play() -> None:
+        log = log_path(tmp_path / "games.jsonl")
+        async with served(tmp_path) as url, PersonOverWeb(url, "person", random.Random(0)) as person:
+            form = {**(await person.get("/")).forms[0].hidden, "consent": "yes"}
+            async with (
+                aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as forgetful,
+                forgetful.post(f"{url}begin", data=form) as page,
+            ):
+                assert "did not keep the cookie" in await page.text()
+            for _ in range(2):
+                await person.post("/begin", form)
+            assert [line.kind for line in read_log(log) if line.kind != "turn"] == ["person", "begun"]
+            for _ in range(3):
+                await person.play_on()
+                await person.begin()
+            first = f"/episode/{person.ended[0]}"
+            await person.get(first)
+            assert "your code is 4711" not in person.page, "the last episode is running"
+            await person.play_on()
+            await person.get(first)
+            assert "your code is 4711" in person.page
+
+    asyncio.run(play())
+
+
 def test_altered_messages_are_those_of_people_on_other_states_and_are_marked(played):
     output, _, records = played
     written = {
@@ -277,7 +304,7 @@ async def altered(game: Game, partner: str, seat: int, said: list[str], others: 
         while not episode.desks[seat].waits:
             await asyncio.sleep(0)
         episode.desks[seat].give(text)
-    while len([turn for turn in episode.episode.turns if turn.seat == seat]) < len(said):
+    while not playing.done() and len([turn for turn in episode.episode.turns if turn.seat == seat]) < len(said):
         await asyncio.sleep(0)
     episode.left.set()
     await playing
@@ -289,10 +316,16 @@ def test_a_replacement_goes_to_the_same_hearer_and_is_a_message():
     others = ["[accept]", "[message] user 0: which flights?", "[message] user 1: and yours?"]
     record = asyncio.run(altered(game, "sharing", AGENT, ["[message] user 1: your meetings?"], others))
     (said,) = (turn for turn in record.turns if turn.seat == AGENT)
-    assert said.heard == {0: others[2], 1: others[2]}
+    assert said.heard == {1: others[2]}, "only the user in this room heard it"
     record = asyncio.run(altered(game, "sharing", AGENT, ["[message] user 1: your meetings?"], others[:2]))
     (said,) = (turn for turn in record.turns if turn.seat == AGENT)
-    assert said.heard is None and record.swap == "swapped", "no message fits, not even one without content"
+    assert said.heard == {1: ""} and record.swap == "swapped", "user 1 heard a message without content"
+
+
+def test_a_message_that_decides_how_the_episode_goes_on_loses_this_episode_alone(monkeypatch):
+    monkeypatch.setattr(HeardOtherwise, "_fits", lambda self, turn, text: True)
+    record = asyncio.run(altered(MediationGame(), "sharing", AGENT, ["[message] user 1: your meetings?"], ["[accept]"]))
+    assert record.outcome.status == Status.ENGINE_FAILURE
 
 
 def test_without_messages_of_others_the_partner_hears_nothing():
@@ -394,9 +427,14 @@ def test_evaluate_says_what_is_missing(tmp_path):
     asyncio.run(nobody())
     games = tmp_path / "games.jsonl"
     for arguments, words in (
-        (["--people", str(tmp_path)], "selfplay_games.args.json"),
-        (["--people", str(games)], "has no episode of a person"),
+        (["--people", str(tmp_path)], "selfplay_games.jsonl: there is no such file"),
+        (["--people", str(tmp_path / "no.jsonl")], "no.jsonl: there is no such file"),
+        (["--people", str(games)], "has no episode with a turn of a person"),
         (["--people", str(games), "sharing"], "leave out the player"),
+        (
+            ["--people", str(games), "--num-states", "9", "--mute", "--episodes", "2", "--game", "matching"],
+            "leave out --episodes, --mute, --num-states\n",
+        ),
         ([], "name the evaluated player"),
     ):
         done = selfplay("evaluate", *arguments)

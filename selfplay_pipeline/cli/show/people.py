@@ -49,6 +49,12 @@ def show_people(report: PeopleReport, file: Path) -> None:
     console = Terminal()
     console.print(table)
     lines = [f"({ABOUT})"]
+    lines += [f"{report.absent} further people took no turn, and are left out"] * bool(report.absent)
+    lines += [
+        f"{name}: {one.partly_altered} further episodes count for nothing: a message in them could not be altered"
+        for name, one in report.partners.items()
+        if one.partly_altered
+    ]
     lines += [f"{name} with itself: on {one.self_play_on}" for name, one in report.partners.items() if one.self_play]
     lines += [
         f"{name} with itself: not known; `selfplay evaluate {one.player}` stores it"
