@@ -39,7 +39,7 @@ from selfplay_pipeline.train.offline_stage import train_policy, training_of
 from selfplay_pipeline.warm_start.tiny import build_tiny_model
 
 ENVS = (
-    "TicTacToe-v0", "KuhnPoker-v0", "IteratedRockPaperScissors-v0", "SimpleNegotiation-v0", "ThreePlayerIPD-v0",
+    "TicTacToe-v0", "KuhnPoker-v0", "IteratedRockPaperScissors-v0", "IteratedMatchingPennies-v0", "ThreePlayerIPD-v0",
     "Secretary-v0",
 )  # fmt: skip
 LESSON = "short"

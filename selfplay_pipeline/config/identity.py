@@ -82,7 +82,7 @@ def contents(file: str, key: str) -> str:
         UserError: The file does not exist.
     """
     if not Path(file).is_file():
-        raise UserError(f"{file}: there is no such file; name another one with {key}")
+        raise UserError(f"{key} {file}: there is no such file; name another one")
     return file_hash(Path(file))
 
 

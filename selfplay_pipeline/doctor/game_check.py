@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from importlib.util import find_spec
 from itertools import islice
@@ -16,7 +17,7 @@ import numpy as np
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
-from selfplay_pipeline.games.abilities import Redraw
+from selfplay_pipeline.games.abilities import IN_WORDS, Redraw
 from selfplay_pipeline.games.base import CUT, INVALID, MESSAGE, Game, Session, Status, Step, state_rng
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import where_raised
@@ -48,6 +49,7 @@ TEMPLATES = {
 Mistral's also refuses messages whose roles do not alternate."""
 NOISE = ("", "hello", "[message]", "[propose]", "[accept]", "[no such tag] 1", "7 <|im_end|> {{ 1 }} é 漢")
 """Texts of turns that most games refuse."""
+PACKAGE = __name__.partition(".")[0]
 EPISODES = 4
 """Number of episodes of each state."""
 SHOWN = 60
@@ -106,6 +108,7 @@ class GameCheck:
     def findings(self) -> Iterator[Finding]:
         """Yields the result of each check; without episodes, the checks of episodes are left out."""
         checks: dict[str, Callable[[], str]] = {
+            "members are spelled right": self._members,
             "states survive JSON": self._states_survive_json,
             "seeds repeat states": self._seeds_repeat,
             "players take their turns": self._players_act,
@@ -214,6 +217,26 @@ class GameCheck:
                 if _openings(self.game, state)[seat] != _openings(self.game, self.game.state_from_json(data))[seat]:
                     raise Fault(f"state {number}: seat {seat} has another opening after the state was written and read")
         return f"{len(self._states)} states"
+
+    def _members(self) -> str:
+        own = {
+            name: kind
+            for kind in type(self.game).__mro__
+            if not kind.__module__.startswith(PACKAGE)
+            for name in vars(kind)
+        }
+        known = {
+            name
+            for kind in (Game, *IN_WORDS)
+            for name in (*dir(kind), *kind.__annotations__)
+            if not name.startswith("_")
+        }
+        for name in own:
+            if name not in known and not name.startswith("_") and (like := get_close_matches(name, known, cutoff=0.8)):
+                raise Fault(
+                    f"{own[name].__name__}.{name}: a game has no such member; rename it to {like[0]}, or to _{name}"
+                )
+        return f"{len(own.keys() & known)} of a game's {len(known)}"
 
     def _seeds_repeat(self) -> str:
         written = [json.dumps(self.game.state_to_json(state), sort_keys=True) for state in self._states]

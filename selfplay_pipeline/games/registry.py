@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -120,7 +121,11 @@ def register(kind: Any, place: str = "") -> type[Game]:
     if not hasattr(kind, "state") and {kind.state_to_json, kind.state_from_json} & {*as_json}:
         missing.append("state")
     if missing:
-        raise UserError(f"{here}: lacks {', '.join(missing)}; {MEMBERS}")
+        near = [
+            f"{one} (is {like[0]} meant to be it?)" if (like := get_close_matches(one, vars(kind))) else one
+            for one in missing
+        ]
+        raise UserError(f"{here}: lacks {', '.join(near)}; {MEMBERS}")
     for member in dir(Game):
         if isinstance(getattr(Game, member), property) and member in vars(kind) and callable(getattr(kind, member)):
             raise UserError(f"{here}.{member}: is a method, but has to be a property or a value; {MEMBERS}")

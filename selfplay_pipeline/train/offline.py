@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.folders import TRAINING
 from selfplay_pipeline.core.gpus import Device, resolve_device
-from selfplay_pipeline.core.reporting import Update, progress
+from selfplay_pipeline.core.reporting import Update, logger, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.generate.preflight import check_gpus
@@ -101,6 +102,13 @@ async def run_train(config: TrainConfig, trainer: Trainer | None = None) -> Trai
         return await _trained(config, trainer, report)
 
 
+def say_where_it_continues(state: Path, planned: int) -> None:
+    """Report the step at which a stopped training continues, which is after its last save."""
+    logger.info(
+        f"the training continues at step {saved_step(state) + 1} of {planned}; `--save-every N` saves every N steps"
+    )
+
+
 async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update) -> TrainResult:
     began = time.monotonic()
     with computing():
@@ -127,7 +135,11 @@ async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update)
 
         if done < planned or not exported(state, checkpoint):
             with nullcontext(trainer) if trainer else Trainer() as process:
-                await _run_verl(config, data, groups, planned, done, watch, process)
+                try:
+                    await _run_verl(config, data, groups, planned, done, watch, process)
+                except asyncio.CancelledError:
+                    say_where_it_continues(state, planned)
+                    raise
         done = saved_step(state)
         lines = read_lines(metrics)
         steps = [line["step"] for line in lines]

@@ -225,6 +225,9 @@ FIGURES: list[tuple[Any, ...]] = [
      expected("own_view")),
     ("docs/results/silence.md", "| `sharing` | {0.value:.5f} [{0.low:.5f}, {0.high:.5f}] | {1:.1f} % |",
      scripted("sharing", "reward"), 100 * scripted("sharing", "optimal").value),
+
+    *(("docs/results/textarena.md", " ".join(line.split()))
+      for line in (RESULTS / "textarena" / "table.md").read_text().splitlines() if line),
 ]  # fmt: skip
 COMMANDS = [
     (HONEST, "learn_honest"), (APART, "learn_long"), (APART, "learn_apart4"), (CREDIT, "learn_apart"),

@@ -16,6 +16,11 @@ CUT = "    def start(self"
 """Place of further members."""
 SAID = 'f"[message] {self.said[-1]}"'
 FAULTS = {
+    "a member that is spelled wrong": (
+        CUT,
+        f"    shard_reward = False\n\n{CUT}",
+        "members are spelled right: .*shard_reward: a game has no such member; rename it to shared_reward",
+    ),
     "state loses a field": (
         CUT,
         f"    def state_from_json(self, data):\n        return Numbers(numbers=(data['numbers'][0], 1))\n\n{CUT}",
@@ -89,7 +94,7 @@ def nothing_named_yet(monkeypatch):
 )
 def test_the_games_of_the_package_and_the_examples_pass(name):
     findings = check_game(registry.find(name), num_states=3)
-    assert len(findings) == 12
+    assert len(findings) == 13
     assert [finding for finding in findings if not finding.passed] == []
 
 
@@ -125,7 +130,7 @@ def test_hidden_things_may_be_told_after_an_action_that_discloses_them(tmp_path)
 def test_the_command_prints_a_line_a_check_and_fails_with_exit_code_2(tmp_path):
     (tmp_path / "own.py").write_text(SUMS.replace("right = float(", "right = 2 * float("))
     done = selfplay("check-game", str(tmp_path / "own.py"), "--states", "4")
-    assert done.returncode == 2 and done.stdout.count("\n") == 13
+    assert done.returncode == 2 and done.stdout.count("\n") == 14
     assert sum(line.startswith("FAILED") for line in done.stdout.splitlines()) >= 1
     assert done.stderr.startswith("selfplay: check-game: ") and done.stderr.count("\n") == 1
 

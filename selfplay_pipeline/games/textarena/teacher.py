@@ -22,7 +22,7 @@ WORDS = re.compile(r"\[[^\[\]\n]{1,20}\]|[^\W\d_]+|[^\w\[\]]{2,20}")
 """Words of a text that become one token each: moves in brackets, words, and runs of signs and spaces."""
 READ = 8
 """Number of episodes whose words a tiny model gets as tokens."""
-ROWS = {"self-play": 1024, "short": 192}
+ROWS = {"self-play": 1024, "short": 96}
 """Number of rows that a tiny model imitates, by lesson; each has several turns."""
 BATCH = 8
 """Number of rows per optimizer step."""
