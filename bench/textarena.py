@@ -206,9 +206,11 @@ def advantage_gap(games: Path, training: Path) -> float:
     """
     own: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
     for game in read_episodes(games):
+        lost = [-1.0] * len(game.trajectories)
         for side in game.trajectories:
             if side.response_ids:
-                own[game.group_index, side.seat][game.episode] = game.outcome.proposal[side.seat]
+                rewards_of_game = game.outcome.proposal or lost  # None if a limit ended the episode
+                own[game.group_index, side.seat][game.episode] = rewards_of_game[side.seat]
     gaps = []
     for row in map(json.loads, next(training.rglob("trained_rows.jsonl")).read_text("utf-8").splitlines()):
         rewards = own[row["group"], row["seat"]]

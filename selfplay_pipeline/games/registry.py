@@ -47,7 +47,7 @@ FIRST_GAME = NAMES[0]
 ENTRY_POINTS = "selfplay_pipeline.games"
 """Entry-point group in which an installed package offers games: `name = module:CLASS`."""
 REMEDY = "give the option --game with its file or name"
-MEMBERS = "docs/adding-a-game.md lists the members"
+MEMBERS = "docs/game-reference.md lists the members"
 
 _found: dict[str, type[Game]] = {}
 """Games found so far, by their names."""

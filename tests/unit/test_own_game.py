@@ -166,7 +166,7 @@ SOURCES = {
         ("leaves.py", "leaves.py: cannot be imported: SystemExit"),
         ("empty.py", "empty.py: defines no game, that is, no class derived from selfplay_pipeline.games.base.Game"),
         ("stranger.py", "stranger.py: defines no game, that is, no class derived from"),
-        ("half.py", "half.py: Own: lacks name, rewards, sample_state, start, state; docs/adding-a-game.md"),
+        ("half.py", "half.py: Own: lacks name, rewards, sample_state, start, state; docs/game-reference.md"),
         ("two.py", "two.py: defines several games: one, two; name one of them as .*two.py:NAME"),
         ("setter.py", "setter.py: Own: cannot be made with its default configuration: AttributeError: .*no setter"),
         ("method.py", "method.py: Own.shared_reward: is a method, but has to be a property or a value"),

@@ -23,7 +23,7 @@ from selfplay_pipeline.convert.replay import recorded_episodes
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.loopback import hold_port, port_of
-from selfplay_pipeline.evaluate.people import PeopleReport, run_people
+from selfplay_pipeline.evaluate.people import Held, PeopleReport, run_people
 from selfplay_pipeline.games.base import Game, Status, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.scripted import Sharing
@@ -322,6 +322,16 @@ def test_a_replacement_goes_to_the_same_hearer_and_is_a_message():
     assert said.heard == {1: ""} and record.swap == "swapped", "user 1 heard a message without content"
 
 
+def test_an_episode_with_a_message_that_nothing_may_replace_does_not_count_as_altered(monkeypatch):
+    def is_altered() -> bool:
+        record = asyncio.run(altered(MediationGame(), "sharing", AGENT, ["[message] user 1: your meetings?"], []))
+        return Held(record, AGENT, "p1", "sharing", 1, []).is_altered
+
+    assert is_altered()
+    monkeypatch.setattr(HeardOtherwise, "_fits", lambda self, turn, text: False)
+    assert not is_altered()
+
+
 def test_a_message_that_decides_how_the_episode_goes_on_loses_this_episode_alone(monkeypatch):
     monkeypatch.setattr(HeardOtherwise, "_fits", lambda self, turn, text: True)
     record = asyncio.run(altered(MediationGame(), "sharing", AGENT, ["[message] user 1: your meetings?"], ["[accept]"]))
@@ -417,6 +427,23 @@ def test_figures_of_people_are_those_of_a_computation_by_hand(played, tmp_path, 
     done = selfplay("evaluate", "--people", str(output))
     assert done.returncode == 0, done.stderr
     assert "worth of words" in done.stdout and "zebra-one with itself: on the same states" in done.stdout
+
+
+def test_who_took_no_turn_is_left_out_and_counted(tmp_path, monkeypatch):
+    async def play() -> None:
+        async with served(tmp_path) as url:
+            async with PersonOverWeb(url, "gone", random.Random(0)) as gone:
+                form = next(form for form in (await gone.begin()).forms if form.action.endswith("/leave"))
+                await gone.post(form.action, form.hidden)
+            async with PersonOverWeb(url, "person", random.Random(1)) as person:
+                await person.begin()
+                await person.play_on()
+
+    asyncio.run(play())
+    monkeypatch.chdir(tmp_path)
+    report = run_people(load_config(None, {}), tmp_path / "games.jsonl")
+    assert (report.people, report.absent) == (1, 1)
+    assert sum(one.episodes for one in report.partners.values()) == 1
 
 
 def test_evaluate_says_what_is_missing(tmp_path):
