@@ -32,7 +32,7 @@ from selfplay_pipeline.games.planning.rules import (
     Points,
     Visit,
 )
-from selfplay_pipeline.games.planning.scripted import best_itinerary, player_view
+from selfplay_pipeline.games.planning.scripted import best_itinerary, player_view, told_offers
 from selfplay_pipeline.games.planning.search import search
 from selfplay_pipeline.games.planning.text import (
     brief,
@@ -282,6 +282,7 @@ def test_our_states_look_like_those_that_people_played(people):
             "Search Results (4):|name;touristy|The Mall;yes|The Dive;no|Atlas Park;no|Saul's;",
         ),
         ("Search(fields=[name], filters=[category == concert])", "Search Results: No results"),
+        ("Search(fields=[name], filters=[price <= -5])", "Search Results: No results"),
         ("Search(fields=[name], filters=['name' == \"The Mall\"])", "Search Results (1):|name|The Mall"),
         (
             "Search(fields=info, filters=[category == bar])",
@@ -307,6 +308,7 @@ BAD = {
     "Search(fields=[name], sort_by=[info])": "cannot be sorted",
     "Search(fields=[name], sort_by=[distance_to(Rome)])": "there is no place 'Rome'",
     "Search(fields=[name], sort_by=[open(Rome)])": "distance_to",
+    "Search(fields=[name], sort_by=[distance_to(The Mall), distance_to(Saul's)])": "distance_to is given twice",
     "Search(fields=[name], filters=[price])": "a filter is",
     "Search(fields=[name], filters=[price != 3])": "a filter is",
     "Search(fields=[name], filters=[price <= cheap])": "price is a number",
@@ -314,6 +316,7 @@ BAD = {
     "Search(fields=[name], filters=[info == x])": "cannot be filtered",
     "Search(fields=[__import__('os').getcwd()])": "a name or text is expected",
     f"Search(fields=[{'-' * 400}1])": "a name or text is expected",
+    f"Search(fields=[name], filters=[price <= {'-' * 400}1])": "a name or text is expected",
     f"Search(fields=[{'(' * 400}": "this is no query",
     f"Search(fields=[name], filters=[price <= 1{'0' * 400}])": "",
     f"Search(fields=[name], text_query={'x' * 600})": "at most 500 characters",
@@ -563,6 +566,26 @@ def test_the_agent_plans_with_what_it_was_told_and_learns_weights_from_points():
     session.step(USER, "[reject]")
     session.step(USER, f"[message] {format_points(STATE.points(first))}")
     assert STATE.rewards[STATE.at(best_itinerary(player_view(session, AGENT)))] == 1
+
+
+def test_told_points_are_those_of_the_last_proposal_before_their_message():
+    session = GAME.start(STATE)
+    first, second = ("The Dive", "Saul's", "The Mall"), ("Saul's", "The Mall", "Atlas Park")
+    points = STATE.points(second)
+    for message, stops in (("[message] Hi! What can I see here?", first), ("[message] budget 60", second)):
+        session.step(USER, message)
+        session.step(AGENT, format_proposal(stops))
+        session.step(USER, "[reject]")
+    session.step(USER, f"[message] {format_points(points)}")
+    assert told_offers(player_view(session, AGENT)) == [(second, points)]
+
+
+def test_a_person_sees_the_positions_that_the_agent_reads():
+    (table,) = GAME.draw_view(STATE, AGENT)
+    read = GAME.start(STATE).opening(AGENT).observation
+    assert " | ".join(["name", *table.columns]) in read
+    for name, cells in zip(table.rows, table.cells, strict=True):
+        assert " | ".join([name, *cells]).strip() in read
 
 
 def test_figures_tell_where_the_reward_was_lost():

@@ -16,7 +16,7 @@ from selfplay_pipeline.games.planning.rules import (
     Whole,
     check_itinerary,
 )
-from selfplay_pipeline.games.planning.text import features_of
+from selfplay_pipeline.games.planning.text import features_of, position_of
 
 
 def draw_state(state: PlanningState) -> StateDrawing:
@@ -61,9 +61,9 @@ def _places(state: PlanningState) -> Table:
     return Table(
         title="sees",
         seat=AGENT,
-        columns=["category", "price", "features"],
+        columns=["category", "price", "position in miles east and north", "features"],
         rows=[place.name for place in state.places],
-        cells=[[place.category, f"${place.price}", features_of(place)] for place in state.places],
+        cells=[[place.category, f"${place.price}", position_of(place), features_of(place)] for place in state.places],
     )
 
 

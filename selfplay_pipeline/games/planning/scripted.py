@@ -36,6 +36,7 @@ from selfplay_pipeline.games.planning.session import PlanningSession
 from selfplay_pipeline.games.planning.text import brief, format_points, format_proposal, told_points, told_preferences
 from selfplay_pipeline.games.planning.wordless import mean_rewards
 from selfplay_pipeline.games.tagged_session import SeatView
+from selfplay_pipeline.games.tags import ActionKind
 
 MEAN_WEIGHT = (1 + MOST_WEIGHT) / 2
 NOTHING = f"[{MESSAGE}] none"
@@ -175,10 +176,20 @@ def told_wishes(view: PlayerView) -> list[AnyPreference]:
     return found
 
 
+def told_offers(view: PlayerView) -> list[tuple[Itinerary, Points]]:
+    """Returns the points that the user told, each with the last proposal before its message."""
+    found, made = list[tuple[Itinerary, Points]](), 0
+    for seat, text in view.history:
+        if seat == AGENT:
+            made += text.startswith(f"[{ActionKind.PROPOSE}]")
+        elif made and (points := told_points(text)) is not None:
+            found.append((view.proposals[made - 1], points))
+    return found
+
+
 def expected_scores(view: PlayerView, wishes: Sequence[AnyPreference]) -> Array:
     """Returns the expected score of each itinerary, given the told preferences and the told points of proposals."""
-    told = [points for text in view.said(USER) if (points := told_points(text)) is not None]
-    offers = [*zip(view.proposals, told, strict=False)]
+    offers = told_offers(view)
     wishes, weights = _weights(view, wishes, offers)
     place, miles = {each.name: at for at, each in enumerate(view.places)}, miles_between(view.places)
     ways = [legs(miles, weight) for weight in range(1, MOST_WEIGHT + 1)]

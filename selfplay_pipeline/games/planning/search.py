@@ -135,6 +135,8 @@ def read(text: str, places: Sequence[Place]) -> Query:
         raise _bad(f"name its parts and the fields to return, such as {EXAMPLE}")
     for item in _listed(parts.get("sort_by")):
         if isinstance(item, ast.Call):
+            if query.miles:
+                raise _bad("distance_to is given twice")
             query.miles = _miles(item, places)
         query.keys.append("distance" if isinstance(item, ast.Call) else _field(item))
     query.fields = [*dict.fromkeys([*map(_field, _listed(parts["fields"])), *query.keys])]
@@ -216,8 +218,11 @@ def _limit(item: ast.expr) -> int:
 
 
 def _literal(item: ast.expr) -> float | str:
-    if isinstance(item, ast.Constant) and type(item.value) in (int, float):
-        return float(str(item.value))  # text, because int has no largest value
+    number, sign = item, 1
+    if isinstance(item, ast.UnaryOp) and isinstance(item.op, ast.USub):
+        number, sign = item.operand, -1
+    if isinstance(number, ast.Constant) and type(number.value) in (int, float):
+        return sign * float(str(number.value))  # text, because int has no largest value
     return _word(item)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from selfplay_pipeline.games.base import Choice, ParseError, Part
-from selfplay_pipeline.games.planning.catalogue import LOCATIONS, MILES, short, show
+from selfplay_pipeline.games.planning.catalogue import short, show
 from selfplay_pipeline.games.planning.rules import (
     AGENT,
     ROLES,
@@ -37,6 +37,7 @@ from selfplay_pipeline.games.planning.text import (
     format_points,
     format_proposal,
     parse_itinerary,
+    position_of,
 )
 from selfplay_pipeline.games.tagged_session import Action, TaggedGame, TaggedSession, parse_tagged
 from selfplay_pipeline.games.tags import ActionKind, tagged
@@ -46,7 +47,6 @@ SEARCH = "search"
 """Action of the agent's tool."""
 NOT_OF = {USER: (ActionKind.PROPOSE,), AGENT: (ActionKind.ACCEPT, ActionKind.REJECT)}
 """Actions that a role may not take."""
-WEST, SOUTH = (min(spot[axis] for spot in LOCATIONS) for axis in (0, 1))
 
 
 class PlanningSession(TaggedSession[Itinerary]):
@@ -141,12 +141,11 @@ class PlanningSession(TaggedSession[Itinerary]):
 
     def _place(self, name: str) -> dict[str, Any]:
         place = self.state.places[self.state.index[name]]
-        east, north = ((place.location[axis] - origin) * MILES for axis, origin in ((0, WEST), (1, SOUTH)))
         return {
             "name": name,
             "category": place.category,
             "price": place.price,
-            "at": f"{east:.2f}, {north:.2f}",
+            "at": position_of(place),
             "features": features_of(place),
             "brief": " ".join(f"{short(kind)} {show(value)}" for kind, value in place.features.items()),
         }

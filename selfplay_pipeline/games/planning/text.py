@@ -13,6 +13,8 @@ from selfplay_pipeline.games.planning.catalogue import (
     CATEGORIES,
     CATEGORY,
     FEATURES,
+    LOCATIONS,
+    MILES,
     SINGLE,
     WISHES,
     Value,
@@ -35,6 +37,7 @@ FORM = "[propose] FIRST PLACE, SECOND PLACE, THIRD PLACE"
 UNKNOWN_WEIGHT = 5
 """Weight of preferences that were told, which tell no weight."""
 _BETWEEN, _NUMBER = re.compile(r"\s*(?:[,;\n]|->|→)\s*"), re.compile(r"^\W*[123][.)]")
+_WEST, _SOUTH = (min(spot[axis] for spot in LOCATIONS) for axis in (0, 1))
 _BY_SHORT = {short(wish): wish for wish in WISHES}
 _TEXTS = sorted(
     ((wish.text, feature, wish) for feature, wishes in WISHES.items() for wish in wishes), key=lambda one: -len(one[0])
@@ -102,6 +105,12 @@ def format_proposal(places: Itinerary) -> str:
 def features_of(place: Place) -> str:
     """Returns the features of a place in words, such as `rating: 4.5, touristy: no`."""
     return ", ".join(f"{kind}: {show(value)}" for kind, value in place.features.items())
+
+
+def position_of(place: Place) -> str:
+    """Returns the position of a place in miles east and north of the city's southwest corner, such as `3.47, 2.09`."""
+    east, north = place.location
+    return f"{(east - _WEST) * MILES:.2f}, {(north - _SOUTH) * MILES:.2f}"
 
 
 def brief(wish: AnyPreference) -> str:
