@@ -86,6 +86,12 @@ def contents(file: str, key: str) -> str:
     return file_hash(Path(file))
 
 
+def section(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns the keys of one section of the configuration in stored arguments, without the section's name."""
+    start = f"{name}."
+    return {key.removeprefix(start): value for key, value in record.items() if key.startswith(start)}
+
+
 def contents_of_game(game: GameSettings) -> dict[str, str]:
     """Returns the content hashes of a user's files that decide how a game is played, by their keys in records.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from selfplay_pipeline.config.identity import section
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, write_text
@@ -243,7 +244,7 @@ def played_game(games: Path) -> Game:
     """
     path = games.with_suffix(".args.json")
     try:
-        return make_game(parse_game_config(_rules(read_object(path, MADE_BY))))
+        return make_game(parse_game_config(section(read_object(path, MADE_BY), "game")))
     except ValidationError as error:
         raise UserError(f"{path}: {explain(error)}") from None
 
@@ -363,9 +364,10 @@ def _stored(config: Config, game: Game, of_people: Mapping[str, Any], held: Seat
         return {}
     mode = "sampled" if held.policy else "scripted"
     arguments = read_object(folder / f"{mode}.args.json", "selfplay evaluate")
-    same = _rules(arguments) == _rules(of_people) and held.identity in (arguments.get("policy.weights"), player)
-    if held.kind == "chat":
-        same = same and _section(arguments, "partner") == _section(of_people, "partner")
+    sections = ("game", "partner") if held.kind == "chat" else ("game",)
+    same = held.identity in (arguments.get("policy.weights"), player) and all(
+        section(arguments, name) == section(of_people, name) for name in sections
+    )
     try:
         evaluation = Evaluation.model_validate_json((folder / "evaluation.json").read_bytes())
     except ValidationError as error:
@@ -374,17 +376,6 @@ def _stored(config: Config, game: Game, of_people: Mapping[str, Any], held: Seat
     if not same or evaluation.partner != SELF or report is None:
         return {}
     return {"self_play": report.figures[REWARD.name], "self_play_on": evaluation.states}
-
-
-def _rules(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the rules of the game in stored arguments."""
-    return _section(arguments, "game")
-
-
-def _section(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Returns the keys of one section of the configuration in stored arguments."""
-    start = f"{name}."
-    return {key.removeprefix(start): value for key, value in arguments.items() if key.startswith(start)}
 
 
 def _mean(values: Sequence[float]) -> Interval:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from selfplay_pipeline.config.identity import section
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.core.small_files import read_json
@@ -50,8 +51,7 @@ class EpisodesFile:
 
     def game_config(self) -> GameSettings | None:
         """Returns the played rules, which `generate` and `evaluate` store next to the file; None if unknown."""
-        given = _arguments(self.path)
-        rules = {key.removeprefix("game."): value for key, value in given.items() if key.startswith("game.")}
+        rules = section(_arguments(self.path), "game")
         try:
             return parse_game_config(rules) if rules else None
         except ValidationError:
