@@ -34,6 +34,10 @@ ENDINGS = {
 }
 
 
+OF_MODELS = (Status.ERROR_LIMIT, Status.CONTEXT_LENGTH)
+"""Statuses that only models bring about, since a person's illegal turn is not sent."""
+
+
 @dataclass(frozen=True)
 class Draft:
     """Turn that was not sent, shown again in its form.
@@ -153,6 +157,8 @@ def of_end(game: Game, record: EpisodeRecord, seat: int, *, blind: bool = False)
     drawn = game.draw_episode(state, record.turns, outcome.proposal)
     tables = game.draw_state(state)
     status = ENDINGS.get(Status(outcome.status)) if outcome.status in [*Status] else None
+    if blind and outcome.status in OF_MODELS:
+        status = "The episode ended without agreement."
     return {
         "ending": status or f"The episode ended: {outcome.status}.",
         "agreed": outcome.status in game.goals,

@@ -13,7 +13,7 @@ PARTS = ("meetings", "price", "arrival", "together")
 
 
 def draw_state(state: MediationState) -> StateDrawing:
-    """Returns tables of each seat's view, and of the points that no player sees."""
+    """Returns tables of each seat's view, of all meetings, and of the points that no player sees."""
     return StateDrawing(views=[_flights(state, user) for user in USERS] + [_agents(state)], whole=_whole(state))
 
 
@@ -21,8 +21,8 @@ def draw_view(state: MediationState, seat: int) -> Sequence[Table]:
     """Returns tables of what a seat sees at the beginning."""
     if seat == AGENT:
         flights = [_agents(state, [user], title=flights_of(user)) for user in USERS]
-        return [*flights, *(_meetings(state, user, seat) for user in USERS)]
-    return [_flights(state, seat, "your flights"), _meetings(state, seat, seat)]
+        return [*flights, *(_shared_meetings(state, user) for user in USERS)]
+    return [_flights(state, seat, "your flights"), _meetings(state, seat, "your meetings")]
 
 
 def draw_episode(state: MediationState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
@@ -81,17 +81,20 @@ def _agents(state: MediationState, users: Sequence[int] = USERS, title: str = "s
     )
 
 
-def _meetings(state: MediationState, user: int, seat: int) -> Table:
-    events = [event for event in state.users[user].events if seat == user or event.shared]
-    columns = ["importance", "agent sees it"] if seat == user else []
-    cells = [[str(event.importance), "yes" if event.shared else "no"] if columns else [] for event in events]
+def _meetings(state: MediationState, user: int, title: str) -> Table:
+    events = state.users[user].events
     return Table(
-        title=f"user {user}'s shared meetings" if seat == AGENT else "your meetings",
-        seat=seat,
-        columns=columns,
+        title=title,
+        seat=user,
+        columns=["importance", "agent sees it"],
         rows=[span(event) for event in events],
-        cells=cells,
+        cells=[[str(event.importance), "yes" if event.shared else "no"] for event in events],
     )
+
+
+def _shared_meetings(state: MediationState, user: int) -> Table:
+    rows = [span(event) for event in state.users[user].events if event.shared]
+    return Table(title=f"user {user}'s shared meetings", seat=AGENT, columns=[], rows=rows, cells=[[] for _ in rows])
 
 
 def _whole(state: MediationState) -> list[Table]:
@@ -107,6 +110,7 @@ def _whole(state: MediationState) -> list[Table]:
                 cells=[[str(points) for points in row] for row in cells],
             )
         )
+        tables.append(_meetings(state, user, f"meetings of user {user}").model_copy(update={"seat": None}))
     return tables
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from selfplay_pipeline.games.base import Choice, ParseError, Part
 from selfplay_pipeline.games.planning.catalogue import short, show
+from selfplay_pipeline.games.planning.draw import PLACES
 from selfplay_pipeline.games.planning.rules import (
     AGENT,
     ROLES,
@@ -28,7 +29,6 @@ from selfplay_pipeline.games.planning.rules import (
     Whole,
     check_itinerary,
 )
-from selfplay_pipeline.games.planning.draw import PLACES
 from selfplay_pipeline.games.planning.search import EXAMPLE, query_in, search
 from selfplay_pipeline.games.planning.search_form import SEARCH, search_form
 from selfplay_pipeline.games.planning.text import (
