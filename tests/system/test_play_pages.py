@@ -85,7 +85,8 @@ class PersonInBrowser:
                 self.button("accept").click()
             elif self.button("search").count() and not searched:
                 searched = True
-                self.page.get_by_label("the nearest first to").select_option(index=1)
+                if (near := self.page.get_by_label("the nearest first to")).count():  # else there are few places
+                    near.select_option(index=1)
                 self.button("search").click()
             elif self.button("propose").count() and (spoken or not self.button("Send message").count()):
                 self.propose()
