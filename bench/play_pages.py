@@ -22,6 +22,11 @@ SIZES: dict[str, dict[str, Any]] = {
     "phone": {"viewport": {"width": 360, "height": 720}, "color_scheme": "dark", "is_mobile": True, "has_touch": True},
 }
 PLAY = ("play", "--web", "--config", "default", "--player", "person", "--player", "sharing")
+AGENTS = {
+    "planning": ("sharing", "person"),
+    "mediation": ("sharing", "sharing", "person"),
+}
+"""Players of two games in which the person is the agent, by game."""
 STUDY = """\
 states: {count: 6}
 partners: [sharing, own-view]
@@ -74,6 +79,27 @@ def play_through(page: Page, url: str, shot: Any) -> None:
     shot("end")
 
 
+def play_as_agent(page: Page, url: str) -> None:
+    """Begin an episode as the agent, search if possible, ask a user, and select a proposal."""
+    page.goto(url)
+    page.get_by_role("button", name="Begin").click()
+    search = page.get_by_role("button", name="search", exact=True)
+    if search.count():
+        page.get_by_label("category").select_option("museum")
+        page.get_by_label("the nearest first to").select_option("The Mall")
+        search.click()
+    else:
+        page.get_by_role("radio", name="user 1", exact=True).check(force=True)
+        page.get_by_label("message", exact=True).fill("Which of your meetings matter most?")
+        page.get_by_role("button", name="Send message").click()
+    page.get_by_role("heading", name="Your turn").wait_for()
+    form = page.locator("form").filter(has=page.get_by_role("button", name="propose"))
+    parts = form.locator("input[type=radio]").evaluate_all("all => [...new Set(all.map(one => one.name))]")
+    for number, part in enumerate(parts):
+        form.locator(f"input[name={part}]").nth(number).check(force=True)
+    page.evaluate("scrollTo(0, 0)")
+
+
 def main(out: Path) -> None:
     """Take the pictures."""
     out.mkdir(parents=True, exist_ok=True)
@@ -93,6 +119,12 @@ def main(out: Path) -> None:
                     )
 
                 play_through(page, url, shot)
+            for game, players in AGENTS.items():
+                (Path(folder) / "game.yaml").write_text(f"game: {{name: {game}}}\n")
+                seats = [word for player in players for word in ("--player", player)]
+                with served(Path(folder) / f"{game}-{size}", *PLAY[:2], "--config", "../game.yaml", *seats) as url:
+                    play_as_agent(page, url)
+                    shot(game)
             (Path(folder) / "study.yaml").write_text(STUDY)
             with served(Path(folder) / size, "play", "--web", "--config", "default", "--study", "../study.yaml") as url:
                 page.goto(url)

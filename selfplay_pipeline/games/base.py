@@ -135,10 +135,14 @@ class Part:
 
     Attributes:
         options: Values of the part, as they are shown.
+        table: Title of the table of `Game.draw_view` whose rows are the options; "" if there is none.
+        chosen: Number of the option that is selected at first; None for none.
     """
 
     label: str
     options: tuple[str, ...]
+    table: str = ""
+    chosen: int | None = None
 
 
 @dataclass(frozen=True)

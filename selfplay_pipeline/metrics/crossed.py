@@ -85,7 +85,7 @@ def crossed_contrast(terms: Sequence[tuple[float, Crossed]]) -> dict[str, Interv
     variances = [
         _variance(shares.sum(axis=1), int(played.any(axis=1).sum())),
         _variance(shares.sum(axis=0), int(played.any(axis=0).sum())),
-        _variance(shares.reshape(-1, len(names)), int(played.sum())),
+        _variance(shares.reshape(played.size, len(names)), int(played.sum())),
     ]
     variance = np.maximum(variances[0] + variances[1] - variances[2], np.maximum(variances[0], variances[1]))
     least = min(int(term.episodes.any(axis=axis).sum()) for _, term in terms for axis in (0, 1))

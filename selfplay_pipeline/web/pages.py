@@ -15,19 +15,27 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from selfplay_pipeline.games.base import CUT, MESSAGE, Choice, Game, State, Status
+from selfplay_pipeline.games.base import CUT, MESSAGE, Choice, Game, Part, State, Status
 from selfplay_pipeline.games.drawing import HIDDEN, UNKNOWN, Table
 from selfplay_pipeline.generate.person import SeatedPerson
 from selfplay_pipeline.generate.records import EpisodeRecord
 
 MOST_BUTTONS = 7
 """Largest number of options of a part that are shown as buttons; more options make a list."""
+MOST_ROWS = 12
+"""Largest number of rows of a table that is shown as a whole; a longer one is scrolled within the page."""
+LONGEST_CELL = 40
+"""Largest number of characters of a cell that stands beside others; a column with longer ones has lines of its own."""
 ENDINGS = {
     Status.TURN_LIMIT: "The episode reached its limit of turns.",
     Status.ERROR_LIMIT: "A player made too many illegal turns.",
     Status.CONTEXT_LENGTH: "The conversation became too long for the other player.",
     Status.ABANDONED: "Somebody left the episode.",
 }
+
+
+OF_MODELS = (Status.ERROR_LIMIT, Status.CONTEXT_LENGTH)
+"""Statuses that only models bring about, since a person's illegal turn is not sent."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +60,16 @@ class Form:
     """Form of one action.
 
     Attributes:
-        kind: `grid` (cells of a table), `parts` (options, with words if it is a message), `button` (nothing to fill in)
-            or `text`.
+        kind: `grid` (cells of a table), `rows` (rows of tables), `parts` (options, with words if it is a message),
+            `button` (nothing to fill in) or `text`.
         text: Text that the form begins with.
-        table: Table whose cells are selected; None for other kinds.
+        tables: Tables in which a person selects, with kind `grid` or `rows`; each with the numbers of its parts.
     """
 
     kind: str
     choice: Choice
     text: str = ""
-    table: Table | None = None
+    tables: Sequence[tuple[Table, Sequence[int]]] = ()
 
     @property
     def title(self) -> str:
@@ -74,13 +82,34 @@ def forms_of(choices: Sequence[Choice], views: Sequence[Table]) -> list[Form]:
     forms = []
     for choice in choices:
         if choice.parts:
-            table = next((view for view in views if _is_grid(choice, view)), None)
-            forms.append(Form("grid" if table else "parts", choice, table=table))
+            kind, tables = _tables_of(choice, views)
+            forms.append(Form(kind, choice, tables=tables))
         elif choice.form == f"[{choice.action}]":
             forms.append(Form("button", choice))
         else:
             forms.append(Form("text", choice, "" if choice.action == MESSAGE else choice.form))
     return forms
+
+
+def _tables_of(choice: Choice, views: Sequence[Table]) -> tuple[str, list[tuple[Table, list[int]]]]:
+    """Returns the kind of a form with parts, and the tables in which the parts are selected, if any."""
+    numbers = range(len(choice.parts))
+    if (grid := next((view for view in views if _is_grid(choice, view)), None)) is not None:
+        return "grid", [(grid, [*numbers])]
+    parts_of = {view.title: [at for at in numbers if _are_rows(choice.parts[at], view)] for view in views}
+    found = [(view, parts_of[view.title]) for view in views if parts_of[view.title]]
+    return ("rows", found) if sorted(at for _, own in found for at in own) == [*numbers] else ("parts", [])
+
+
+def long_columns(table: Table) -> list[str]:
+    """Returns the columns of a table whose cells are too long to stand beside others."""
+    longest = [max(map(len, cells), default=0) for cells in zip(*table.cells, strict=True)]
+    return [column for column, length in zip(table.columns, longest, strict=False) if length > LONGEST_CELL]
+
+
+def _are_rows(part: Part, view: Table) -> bool:
+    """Whether the options of a part are the rows of a table."""
+    return part.table == view.title and len(part.options) == len(view.rows)
 
 
 def _is_grid(choice: Choice, view: Table) -> bool:
@@ -110,7 +139,7 @@ def of_turn(seat: SeatedPerson, *, may_act: bool) -> dict[str, Any]:
         "before": [(own, plain(text)) for own, text in seat.read[:last]],
         "new": [plain(text) for _, text in seat.read[last:]],
         "forms": forms,
-        "grid": next((form for form in forms if form.kind == "grid"), None),
+        "drawn": next((form for form in forms if form.tables), None),
     }
 
 
@@ -128,6 +157,8 @@ def of_end(game: Game, record: EpisodeRecord, seat: int, *, blind: bool = False)
     drawn = game.draw_episode(state, record.turns, outcome.proposal)
     tables = game.draw_state(state)
     status = ENDINGS.get(Status(outcome.status)) if outcome.status in [*Status] else None
+    if blind and outcome.status in OF_MODELS:
+        status = "The episode ended without agreement."
     return {
         "ending": status or f"The episode ended: {outcome.status}.",
         "agreed": outcome.status in game.goals,
@@ -182,6 +213,7 @@ class Pages:
         self.style_hash = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
         self._environment.globals |= {
             "HIDDEN": HIDDEN, "UNKNOWN": UNKNOWN, "MESSAGE": MESSAGE, "MOST_BUTTONS": MOST_BUTTONS, "style": style,
+            "long_columns": long_columns, "MOST_ROWS": MOST_ROWS,
         }  # fmt: skip
 
     def render(self, name: str, **content: Any) -> str:

@@ -104,7 +104,7 @@ class PersonAtTerminal:
         while (actions := self.wait_for_turn()) is not None:
             if "accept" in actions:
                 self.send("[accept]")
-            elif "propose" not in actions or not spoken:
+            elif "propose" not in actions or ("message" in actions and not spoken):
                 spoken = True
                 self.send(words)
             else:

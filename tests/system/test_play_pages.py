@@ -15,10 +15,13 @@ from selfplay_pipeline.generate.records import PERSON
 from selfplay_pipeline.web.server import POLICY
 
 GAMES = {
-    "matching": ("free.yaml", "sharing", "which scores do you see?"),
-    "bargaining": ("tiny_bargaining", "sharing", "what do you want?"),
-    "sums": ("examples/sums.yaml", "adding", "7"),
+    "matching": ("free.yaml", "sharing", (), "which scores do you see?"),
+    "bargaining": ("tiny_bargaining", "sharing", (), "what do you want?"),
+    "planning": ("game: {name: planning, places: 13}", "", ("sharing",), "what do you like?"),
+    "mediation": ("game: {name: mediation, days: 1}", "", ("sharing", "sharing"), "when do you meet?"),
+    "sums": ("examples/sums.yaml", "adding", (), "7"),
 }
+"""Configuration, partner, players of seats before the person's, and words; of two games the person is the agent."""
 NARROW = 360
 
 
@@ -59,17 +62,18 @@ class PersonInBrowser:
 
     def propose(self) -> None:
         """Select a different option of each part, with the keyboard."""
-        parts = self.page.locator("input[type=radio]").evaluate_all("all => [...new Set(all.map(one => one.name))]")
+        form = self.page.locator("form").filter(has=self.button("propose"))
+        parts = form.locator("input[type=radio]").evaluate_all("all => [...new Set(all.map(one => one.name))]")
         for number, part in enumerate(parts):
-            options = self.page.locator(f"input[name={part}]")
+            options = form.locator(f"input[name={part}]")
             options.nth(number % options.count()).focus()
             self.page.keyboard.press("Space")
         self.button("propose").focus()
         self.page.keyboard.press("Enter")
 
     def play(self, words: str, *, check: bool = False) -> None:
-        """Speak once, then propose, and accept whatever is proposed."""
-        spoken = False
+        """Search once if possible, speak once, then propose, and accept whatever is proposed."""
+        spoken = searched = False
         while True:
             heading = self.page.get_by_role("heading", level=1)
             expect(heading).to_have_text(re.compile("Your turn|You agreed|The end"))
@@ -79,11 +83,18 @@ class PersonInBrowser:
                 return
             if self.button("accept").count():
                 self.button("accept").click()
+            elif self.button("search").count() and not searched:
+                searched = True
+                if (near := self.page.get_by_label("the nearest first to")).count():  # else there are few places
+                    near.select_option(index=1)
+                self.button("search").click()
             elif self.button("propose").count() and (spoken or not self.button("Send message").count()):
                 self.propose()
             else:
                 spoken = True
-                self.page.get_by_label("message").fill(words)
+                if (rooms := self.page.get_by_role("radio", name="user 1", exact=True)).count():
+                    rooms.check(force=True)
+                self.page.get_by_role("textbox", name="message").fill(words)
                 self.page.keyboard.press("Tab")
                 self.page.keyboard.press("Enter")
             self.page.wait_for_load_state()
@@ -104,20 +115,28 @@ def person_at(browser: Browser) -> Iterator:  # noqa: F811
 
 @pytest.mark.parametrize("game", GAMES)
 def test_a_person_plays_whole_episodes_of_each_game_at_a_desk_and_on_a_phone(tmp_path, person_at, game):
-    config, partner, words = GAMES[game]
-    with Served(tmp_path, config=config, partner=partner) as served:
+    config, partner, others, words = GAMES[game]
+    if config.startswith("game:"):
+        (tmp_path / "own.yaml").write_text(config)
+        config = str(tmp_path / "own.yaml")
+    with Served(tmp_path, config=config, partner=partner, others=others) as served:
         people = [person_at(served.url), person_at(served.url, NARROW, "dark")]
         for person in people:
             person.check_page()
             person.button("Begin").click()
             person.play(words, check=True)
-            person.button("Next episode").click()
-            person.play(words)
+            if not others:
+                person.button("Next episode").click()
+                person.play(words)
             assert person.complaints == [] and all(url.startswith((served.url, "data:")) for url in person.requests)
     records = stored(served.output, served.config)
-    assert len(records) == 4 and all(record.players == [PERSON, partner] for record in records)
+    players = [*others, PERSON] if others else [PERSON, partner]
+    assert len(records) == (2 if others else 4) and all(record.players == players for record in records)
     assert all(record.outcome.status == "agreed" and record.outcome.num_illegal == 0 for record in records)
-    assert all(any(words in turn.text for turn in record.turns if turn.seat == 0) for record in records)
+    own = players.index(PERSON)
+    assert all(any(words in turn.text for turn in record.turns if turn.seat == own) for record in records)
+    if game == "planning":
+        assert all(record.turns[1].action == "search" and "distance_to" in record.turns[1].text for record in records)
 
 
 def test_a_reload_goes_on_and_the_page_of_a_waiting_person_goes_on_by_itself(tmp_path, person_at):

@@ -279,6 +279,8 @@ def test_a_person_as_the_agent_selects_the_user_to_whom_it_speaks_and_the_flight
     assert message.write([1]) == "[message] user 1: "
     assert [part.label for part in proposal.parts] == ["user 0", "user 1"]
     assert proposal.parts[1].options == ("0: $100, Wed 10:00-18:00", "1: $300, Wed 12:00-20:00")
+    views = {view.title: view for view in GAME.draw_view(STATE, AGENT)}
+    assert [len(views[part.table].rows) for part in proposal.parts] == [len(part.options) for part in proposal.parts]
     assert session.step(AGENT, proposal.write([1, 0])).decision == [1, 0]
     fixed = TWICE.start(state_of(0, TWICE))
     for seat in USERS:

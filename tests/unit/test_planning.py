@@ -33,9 +33,10 @@ from selfplay_pipeline.games.planning.rules import (
     Visit,
 )
 from selfplay_pipeline.games.planning.scripted import best_itinerary, player_view, told_offers
-from selfplay_pipeline.games.planning.search import search
+from selfplay_pipeline.games.planning.search import query_in, search
 from selfplay_pipeline.games.planning.text import (
     brief,
+    features_of,
     format_points,
     format_proposal,
     parse_itinerary,
@@ -586,6 +587,30 @@ def test_a_person_sees_the_positions_that_the_agent_reads():
     assert " | ".join(["name", *table.columns]) in read
     for name, cells in zip(table.rows, table.cells, strict=True):
         assert " | ".join([name, *cells]).strip() in read
+
+
+def test_each_search_that_a_person_can_select_is_legal_and_finds_what_it_says():
+    session = GAME.start(STATE)
+    session.step(USER, "[message] hello")
+    choice = next(one for one in GAME.choices(session, AGENT) if one.action == "search")
+    assert all(part.chosen == 0 for part in choice.parts)
+    category, price, feature, near = (len(part.options) for part in choice.parts)
+    for selected in [(at, 0, 0, 0) for at in range(category)] + [
+        (0, at % price, at % feature, at % near) for at in range(max(price, feature, near))
+    ]:
+        found = search(query_in(choice.write(selected)), STATE.places).splitlines()[2:]
+        wanted = [part.options[at] for part, at in zip(choice.parts, selected, strict=True)]
+        assert {line.partition("|")[0] for line in found} == {
+            place.name
+            for place in STATE.places
+            if wanted[0] in ("any", place.category)
+            and (wanted[1] == "any" or place.price <= int(wanted[1].removeprefix("up to $")))
+            and (wanted[2] == "any" or wanted[2] in features_of(place))
+        }
+        if found and selected[3]:
+            miles = STATE.miles[selected[3] - 1]
+            order = [miles[STATE.index[line.partition("|")[0]]] for line in found]
+            assert order == sorted(order)
 
 
 def test_figures_tell_where_the_reward_was_lost():

@@ -8,35 +8,42 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import numpy as np
 import pytest
+import torch
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from command import selfplay
 from factories import BOARD
 from person_over_web import PersonOverWeb
-from test_play import marked, stored
+from test_play import GAMES, hidden_from, marked, numbers_in, stored
 from test_terminal import steering
 
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.core.loopback import hold_port, port_of
-from selfplay_pipeline.games.bargaining.game import BargainingGame
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.drawing import EpisodeDrawing
 from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.kept import SOMEBODY
 from selfplay_pipeline.generate.people_log import BegunLine, TurnLine, log_path, read_log
 from selfplay_pipeline.generate.play import play_job
 from selfplay_pipeline.generate.players import Scripted
-from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
+from selfplay_pipeline.generate.records import PERSON, POLICY, EpisodeRecord, read_episodes
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
+from selfplay_pipeline.warm_start.tiny_weights import new_model
 from selfplay_pipeline.web.house import House
+from selfplay_pipeline.web.run import Place, serve_people
 from selfplay_pipeline.web.server import HEADERS, Server
 
 FORM = "application/x-www-form-urlencoded"
@@ -46,15 +53,21 @@ FREE = "base: tiny_honest\ngame: {protocol: free}\n"
 class Served:
     """The command in a process of its own, which may be killed and started again."""
 
-    def __init__(self, folder: Path, partner: str = "sharing", config: str = "free.yaml", *more: str) -> None:
+    def __init__(
+        self, folder: Path, partner: str = "sharing", config: str = "free.yaml", *more: str, others: Sequence[str] = ()
+    ) -> None:
+        """Args:
+        others: Players of the seats before the person's; the partner then holds none.
+        """
         (folder / "free.yaml").write_text(FREE)
         self.config = str(folder / config) if config == "free.yaml" else config
         with hold_port() as holder:
             self.port = port_of(holder)
         self.output, self.url = folder / "games.jsonl", f"http://127.0.0.1:{self.port}"
         self.command = [sys.executable, "-m", "selfplay_pipeline", "play", "--web", "--config", self.config]
-        self.command += ["--player", PERSON, "--player", partner, "--output", str(self.output)]
-        self.command += ["--port", str(self.port), *more]
+        for player in (*others, PERSON) if others else (PERSON, partner):
+            self.command += ["--player", player]
+        self.command += ["--output", str(self.output), "--port", str(self.port), *more]
 
     def start(self) -> None:
         self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True)
@@ -142,8 +155,9 @@ async def served_here(
     config = load_config("tiny_honest", {})
     records: dict[str, EpisodeRecord] = {}
     lines: list[Any] = []
-    players = [SOMEBODY, SOMEBODY if partner == PERSON else Scripted(partner)]
-    job = play_job(config, folder / "games.jsonl", 0, [PERSON, partner])
+    others = len(game.roles) - 1
+    players = [SOMEBODY, *[SOMEBODY if partner == PERSON else Scripted(partner)] * others]
+    job = play_job(config, folder / "games.jsonl", 0, [PERSON, *[partner] * others])
 
     def store(record: EpisodeRecord) -> None:
         records[record.episode_id] = record
@@ -170,10 +184,10 @@ async def served_here(
 
 
 @pytest.mark.parametrize("episodes", [20, pytest.param(500, marks=pytest.mark.bench)])
-@pytest.mark.parametrize("make", [lambda: MatchingGame(BOARD), BargainingGame], ids=["matching", "bargaining"])
-def test_no_private_cell_of_the_partner_is_in_the_traffic_before_the_end(tmp_path, make, episodes, monkeypatch):
-    """Two people in each episode, whose views have numbers that occur nowhere else."""
-    game, plain, states, marks, hidden = make(), make(), dict[str, Any](), list[list[set[str]]](), list[int]()
+@pytest.mark.parametrize("name", GAMES)
+def test_no_private_cell_of_the_partner_is_in_the_traffic_before_the_end(tmp_path, name, episodes, monkeypatch):
+    """People hold all seats, whose views have numbers that occur nowhere else."""
+    game, plain, states, marks, hidden = GAMES[name](), GAMES[name](), dict[str, Any](), list[list[set[str]]](), [0]
 
     def sample(rng: np.random.Generator) -> Any:
         state, of_seats = marked(plain, rng)
@@ -188,26 +202,83 @@ def test_no_private_cell_of_the_partner_is_in_the_traffic_before_the_end(tmp_pat
     monkeypatch.setattr(game, "draw_episode", lambda *episode: EpisodeDrawing())
 
     async def play() -> None:
-        async with served_here(game, tmp_path) as (_house, url):
-            people = [PersonOverWeb(url, f"person {number}", random.Random(number)) for number in (0, 1)]
+        async with served_here(game, tmp_path) as (house, url):
+            people = [
+                PersonOverWeb(url, f"person {number}", random.Random(number)) for number, _ in enumerate(game.roles)
+            ]
             for number in range(episodes):
                 for person in people:
                     await person.begin()
                 ids = await asyncio.gather(*(person.play_on() for person in people))
-                assert ids == [f"s0-g{number:06d}-p0"] * 2 and len(marks) == number + 1
+                assert ids == [f"s0-g{number:06d}-p0"] * len(people) and len(marks) == number + 1
+                record = house.ended[ids[0]]
                 for seat, person in enumerate(people):
-                    seen, end = "".join(person.received), "".join(person.ends)
-                    own, others = marks[number][seat], marks[number][1 - seat] - marks[number][seat]
-                    hidden.append(len(others))
-                    assert not {mark for mark in others if mark in seen}
-                    assert all(mark in seen for mark in own) and all(mark in end for mark in others)
+                    seen, end = numbers_in("".join(person.received)), numbers_in("".join(person.ends))
+                    others = hidden_from(seat, marks[number], game.state_from_json(record.state), record.turns)
+                    hidden[0] += len(others)
+                    assert not others & seen
+                    assert marks[number][seat] <= seen and others <= end
                     person.received.clear()
                     person.ends.clear()
             for person in people:
                 await person.http.close()
 
     asyncio.run(play())
-    assert sum(hidden) > episodes
+    assert hidden[0] > episodes
+
+
+def untrained(config: str, folder: Path) -> str:
+    """Write a tiny model that speaks the game's words, but has learned nothing; returns its folder."""
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(make_game(load_config(config, {}).game).lessons["self-play"].words)
+    tokenizer.save_pretrained(folder)
+    new_model(tokenizer).save_pretrained(folder)
+    return str(folder)
+
+
+@asynccontextmanager
+async def serving(serve: Callable[[Place, Callable[[str], None]], Coroutine[Any, Any, None]]) -> AsyncIterator[str]:
+    """Run a server in this process meanwhile; yields the address."""
+    with hold_port() as holder:
+        place = Place(port=port_of(holder))
+    ready = asyncio.Event()
+    server = asyncio.create_task(serve(place, lambda url: ready.set()))
+    begun = asyncio.create_task(ready.wait())
+    await asyncio.wait({server, begun}, return_when=asyncio.FIRST_COMPLETED)
+    begun.cancel()
+    try:
+        if server.done():
+            server.result()
+        yield place.url
+    finally:
+        server.cancel()
+        with suppress(asyncio.CancelledError):
+            await server
+
+
+@pytest.mark.parametrize("name", ["tiny_bargaining", "tiny_planning", "tiny_mediation"])
+def test_a_person_plays_with_a_tiny_policy_that_reads_its_own_prompts(tmp_path, name):
+    """Matching is in `test_person_and_policy.py`, with a policy that has learned to play."""
+    model, output = untrained(name, tmp_path / "model"), tmp_path / "games.jsonl"
+    config = load_config(name, {"model": model, "engine.kind": "transformers"})
+    game = make_game(config.game)
+    seats = [PERSON, *[POLICY] * (len(game.roles) - 1)]
+
+    async def play() -> None:
+        async with serving(partial(serve_people, config, output, seats)) as url, person_at(url) as person:
+            for _ in range(2):
+                await person.begin()
+                await person.play_on("hello <|im_end|>")
+
+    asyncio.run(play())
+    chat, records = ChatTokenizer.load(model), [*read_episodes(output)]
+    assert [record.group_index for record in records] == [0, 1] and all(record.players == seats for record in records)
+    for record in records:
+        told = {stream.seat: stream.prompt_ids for stream in replay(record, game, chat)}
+        assert {one.seat: one.prompt_ids for one in record.trajectories}.items() <= told.items()
+        assert (
+            any(sum(one.response_mask) > 0 for one in record.trajectories) and record.turns[0].finish_reason == PERSON
+        )
 
 
 HOSTILE = [

@@ -4,25 +4,28 @@ import asyncio
 import json
 import random
 import re
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
+from chat_endpoint import ChatEndpoint
 from command import selfplay
 from person_over_web import PersonOverWeb
 from test_play import stored
-from test_play_web import FREE
+from test_play_web import FREE, serving
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import recorded_episodes
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.loopback import hold_port, port_of
 from selfplay_pipeline.evaluate.people import Held, PeopleReport, run_people
 from selfplay_pipeline.games.base import Game, Status, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
@@ -35,12 +38,13 @@ from selfplay_pipeline.generate.kept import SOMEBODY
 from selfplay_pipeline.generate.people import NOBODY
 from selfplay_pipeline.generate.people_log import BegunLine, PersonLine, TurnLine, log_path, read_log
 from selfplay_pipeline.generate.players import Scripted
-from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, parse_episode
+from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, EpisodeRecord, parse_episode
 from selfplay_pipeline.web.house import hash_of
 from selfplay_pipeline.web.order import Order
-from selfplay_pipeline.web.run import Place, serve_study
+from selfplay_pipeline.web.run import serve_study
 from selfplay_pipeline.web.study import CONSENT, NOTICE, read_study
 
+MODEL, KEY = "data/tiny_honest_model", "sk-secret-of-the-study"
 NAMES = ("zebra-one", "zebra-two")
 """Partners whose names occur nowhere else."""
 TEXTS = "instructions: 'Read <b>this</b> & play.'\nthanks: your code is 4711\n"
@@ -155,34 +159,24 @@ def test_the_command_checks_the_file_and_takes_no_option_that_the_file_decides(t
 
 
 @asynccontextmanager
-async def served(folder: Path, text: str = STUDY) -> AsyncIterator[str]:
+async def served(folder: Path, text: str = STUDY, **changes: Any) -> AsyncIterator[str]:
     """Serve a study in this process; yields the address."""
     (folder / "free.yaml").write_text(FREE)
     (folder / "study.yaml").write_text(text)
-    config = load_config(str(folder / "free.yaml"), {})
-    with hold_port() as holder:
-        place = Place(port=port_of(holder))
-    ready = asyncio.Event()
+    config = load_config(str(folder / "free.yaml"), changes)
     study = read_study(folder / "study.yaml", config)
-    server = asyncio.create_task(serve_study(config, folder / "games.jsonl", study, place, lambda url: ready.set()))
-    begun = asyncio.create_task(ready.wait())
-    await asyncio.wait({server, begun}, return_when=asyncio.FIRST_COMPLETED)
-    begun.cancel()
-    try:
-        if server.done():
-            server.result()
-        yield place.url
-    finally:
-        server.cancel()
-        with suppress(asyncio.CancelledError):
-            await server
+    async with serving(partial(serve_study, config, folder / "games.jsonl", study)) as url:
+        yield url
 
 
-async def play_all(folder: Path, people: int, text: str = STUDY) -> list[PersonOverWeb]:
+async def play_all(folder: Path, people: int, text: str = STUDY, **changes: Any) -> list[PersonOverWeb]:
     """Let people play their lists one after the other; the server is started anew after each person."""
     everyone = []
     for number in range(people):
-        async with served(folder, text) as url, PersonOverWeb(url, f"person {number}", random.Random(number)) as person:
+        async with (
+            served(folder, text, **changes) as url,
+            PersonOverWeb(url, f"person {number}", random.Random(number)) as person,
+        ):
             everyone.append(person)
             while "your code is 4711" not in person.page:
                 await person.begin()
@@ -215,6 +209,33 @@ def test_each_person_plays_the_list_and_nothing_names_a_partner(played):
         assert "did you say" in traffic and "zebra" not in traffic
         assert not any(path in traffic for path in ("scripted", "checkpoint"))
     assert len(records) == 16 == len({record.episode_id for record in records})
+
+
+def test_models_are_partners_and_as_hidden_as_scripts(tmp_path, monkeypatch):
+    """The policy, another checkpoint and a chat model, with altered messages and a new server after each person."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    checkpoint, names = tmp_path / "zebra-three", (POLICY, "zebra-three", CHAT, KEY, "sharing")
+    shutil.copytree(MODEL, checkpoint)
+    partners = [POLICY, str(checkpoint), CHAT, "sharing"]
+    text = f"states: {{count: 5}}\npartners: {json.dumps(partners)}\nepisodes: 4\naltered: 2\n{TEXTS}"
+    with ChatEndpoint() as endpoint:
+        changes = {"model": MODEL, "engine.kind": "transformers", "partner.base_url": endpoint.url}
+        people = asyncio.run(play_all(tmp_path, 2, text, **changes))
+        asked = len(endpoint.requests)
+    records = stored(tmp_path / "games.jsonl", str(tmp_path / "free.yaml"))
+    assert sorted(record.players for record in records) == sorted([PERSON, name] for name in partners * 2)
+    assert sum(record.swap == "swapped" for record in records) == 4
+    by_name = {name: [record for record in records if record.players[1] == name] for name in partners}
+    assert all(stream.seat == 1 for record in by_name[POLICY] for stream in record.trajectories)
+    assert all(sum(stream.response_mask) > 0 for record in by_name[POLICY] for stream in record.trajectories)
+    assert asked == sum(turn.seat == 1 for record in by_name[CHAT] for turn in record.turns) > 0
+    traffic = "".join(text for person in people for text in (*person.received, *person.ends))
+    assert "The other player failed" not in traffic
+    assert [name for name in names if name in traffic] == []
+    monkeypatch.chdir(tmp_path)
+    report = run_people(load_config(None, {}), tmp_path / "games.jsonl")
+    assert {*report.partners} == {*partners}
+    assert {one.episodes: not one.figures for one in report.partners.values()} == {0: True, 1: False, 2: False}
 
 
 def test_nothing_is_played_or_stored_before_consent_and_texts_are_shown_as_text(tmp_path):

@@ -13,15 +13,16 @@ PARTS = ("meetings", "price", "arrival", "together")
 
 
 def draw_state(state: MediationState) -> StateDrawing:
-    """Returns tables of each seat's view, and of the points that no player sees."""
+    """Returns tables of each seat's view, of all meetings, and of the points that no player sees."""
     return StateDrawing(views=[_flights(state, user) for user in USERS] + [_agents(state)], whole=_whole(state))
 
 
 def draw_view(state: MediationState, seat: int) -> Sequence[Table]:
     """Returns tables of what a seat sees at the beginning."""
     if seat == AGENT:
-        return [_agents(state), *(_meetings(state, user, seat) for user in USERS)]
-    return [_flights(state, seat), _meetings(state, seat, seat)]
+        flights = [_agents(state, [user], title=flights_of(user)) for user in USERS]
+        return [*flights, *(_shared_meetings(state, user) for user in USERS)]
+    return [_flights(state, seat, "your flights"), _meetings(state, seat, "your meetings")]
 
 
 def draw_episode(state: MediationState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
@@ -43,10 +44,15 @@ def _words(state: MediationState, user: int, at: int) -> str:
     return f"${flight.price}, {span(flight)}"
 
 
-def _flights(state: MediationState, user: int) -> Table:
+def flights_of(user: int) -> str:
+    """Returns the title of the agent's table of a user's flights."""
+    return f"flights of user {user}"
+
+
+def _flights(state: MediationState, user: int, title: str = "sees") -> Table:
     own = state.users[user]
     return Table(
-        title="sees",
+        title=title,
         seat=user,
         columns=["price", "times", "meetings"],
         rows=[str(at) for at, _ in enumerate(own.flights)],
@@ -57,13 +63,13 @@ def _flights(state: MediationState, user: int) -> Table:
     )
 
 
-def _agents(state: MediationState) -> Table:
-    rows = [(user, at) for user in USERS for at, _ in enumerate(state.users[user].flights)]
+def _agents(state: MediationState, users: Sequence[int] = USERS, title: str = "sees") -> Table:
+    rows = [(user, at) for user in users for at, _ in enumerate(state.users[user].flights)]
     return Table(
-        title="sees",
+        title=title,
         seat=AGENT,
         columns=["price", "times", "shared clashes"],
-        rows=[f"user {user}: {at}" for user, at in rows],
+        rows=[f"user {user}: {at}" if len(users) > 1 else str(at) for user, at in rows],
         cells=[
             [
                 f"${state.users[user].flights[at].price}",
@@ -75,17 +81,20 @@ def _agents(state: MediationState) -> Table:
     )
 
 
-def _meetings(state: MediationState, user: int, seat: int) -> Table:
-    events = [event for event in state.users[user].events if seat == user or event.shared]
-    columns = ["importance", "agent sees it"] if seat == user else []
-    cells = [[str(event.importance), "yes" if event.shared else "no"] if columns else [] for event in events]
+def _meetings(state: MediationState, user: int, title: str) -> Table:
+    events = state.users[user].events
     return Table(
-        title=f"user {user}'s shared meetings" if seat == AGENT else "your meetings",
-        seat=seat,
-        columns=columns or [""],
+        title=title,
+        seat=user,
+        columns=["importance", "agent sees it"],
         rows=[span(event) for event in events],
-        cells=cells if columns else [[""] for _ in events],
+        cells=[[str(event.importance), "yes" if event.shared else "no"] for event in events],
     )
+
+
+def _shared_meetings(state: MediationState, user: int) -> Table:
+    rows = [span(event) for event in state.users[user].events if event.shared]
+    return Table(title=f"user {user}'s shared meetings", seat=AGENT, columns=[], rows=rows, cells=[[] for _ in rows])
 
 
 def _whole(state: MediationState) -> list[Table]:
@@ -101,6 +110,7 @@ def _whole(state: MediationState) -> list[Table]:
                 cells=[[str(points) for points in row] for row in cells],
             )
         )
+        tables.append(_meetings(state, user, f"meetings of user {user}").model_copy(update={"seat": None}))
     return tables
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from selfplay_pipeline.games.base import AGREED, MESSAGE, Choice, Game, Opening, ParseError, Part
+from selfplay_pipeline.games.mediation.draw import flights_of
 from selfplay_pipeline.games.mediation.rules import AGENT, USERS, MediationConfig, MediationState, Pair
 from selfplay_pipeline.games.mediation.text import ErrorKind, format_proposal, parse_proposal, span, split_room
 from selfplay_pipeline.games.prompts import Prompts
@@ -81,7 +82,11 @@ class MediationSession(TurnSession):
         """
         if kind is ActionKind.PROPOSE:
             flights = [
-                Part(f"user {user}", tuple(f"{at}: ${flight.price}, {span(flight)}" for at, flight in enumerate(own)))
+                Part(
+                    f"user {user}",
+                    tuple(f"{at}: ${flight.price}, {span(flight)}" for at, flight in enumerate(own)),
+                    flights_of(user),
+                )
                 for user, own in enumerate(user.flights for user in self.state.users)
             ]
             return Choice(

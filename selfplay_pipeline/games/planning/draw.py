@@ -18,6 +18,9 @@ from selfplay_pipeline.games.planning.rules import (
 )
 from selfplay_pipeline.games.planning.text import features_of, position_of
 
+PLACES = "the places"
+"""Title of the agent's table."""
+
 
 def draw_state(state: PlanningState) -> StateDrawing:
     """Returns tables of each seat's view, and of the weights that no player sees."""
@@ -33,7 +36,7 @@ def draw_state(state: PlanningState) -> StateDrawing:
 
 def draw_view(state: PlanningState, seat: int) -> Sequence[Table]:
     """Returns the table of what a seat sees at the beginning."""
-    return [_wishes(state) if seat == USER else _places(state)]
+    return [_wishes(state, "your preferences") if seat == USER else _places(state, PLACES)]
 
 
 def draw_episode(state: PlanningState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
@@ -51,15 +54,15 @@ def draw_episode(state: PlanningState, turns: Sequence[Any], decision: Any) -> E
     )
 
 
-def _wishes(state: PlanningState) -> Table:
+def _wishes(state: PlanningState, title: str = "sees") -> Table:
     texts = [*(wish.text for wish in state.preferences), TRAVEL]
     about = ["each place" if isinstance(wish, Liking) else "the day" for wish in state.preferences] + ["the way"]
-    return Table(title="sees", seat=USER, columns=["points for"], rows=texts, cells=[[kind] for kind in about])
+    return Table(title=title, seat=USER, columns=["points for"], rows=texts, cells=[[kind] for kind in about])
 
 
-def _places(state: PlanningState) -> Table:
+def _places(state: PlanningState, title: str = "sees") -> Table:
     return Table(
-        title="sees",
+        title=title,
         seat=AGENT,
         columns=["category", "price", "position in miles east and north", "features"],
         rows=[place.name for place in state.places],

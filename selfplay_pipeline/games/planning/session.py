@@ -16,6 +16,7 @@ from typing import Any
 
 from selfplay_pipeline.games.base import Choice, ParseError, Part
 from selfplay_pipeline.games.planning.catalogue import short, show
+from selfplay_pipeline.games.planning.draw import PLACES
 from selfplay_pipeline.games.planning.rules import (
     AGENT,
     ROLES,
@@ -29,6 +30,7 @@ from selfplay_pipeline.games.planning.rules import (
     check_itinerary,
 )
 from selfplay_pipeline.games.planning.search import EXAMPLE, query_in, search
+from selfplay_pipeline.games.planning.search_form import SEARCH, search_form
 from selfplay_pipeline.games.planning.text import (
     FORM,
     ErrorKind,
@@ -43,8 +45,6 @@ from selfplay_pipeline.games.tagged_session import Action, TaggedGame, TaggedSes
 from selfplay_pipeline.games.tags import ActionKind, tagged
 from selfplay_pipeline.games.turn_session import Move
 
-SEARCH = "search"
-"""Action of the agent's tool."""
 NOT_OF = {USER: (ActionKind.PROPOSE,), AGENT: (ActionKind.ACCEPT, ActionKind.REJECT)}
 """Actions that a role may not take."""
 
@@ -126,7 +126,7 @@ class PlanningSession(TaggedSession[Itinerary]):
 
     def parts(self) -> list[Part]:
         names = (*self.state.index,)
-        return [Part(f"place {stop + 1}", names) for stop in range(STOPS)] if self.seat == AGENT else []
+        return [Part(f"place {stop + 1}", names, PLACES) for stop in range(STOPS)] if self.seat == AGENT else []
 
     def selected(self, numbers: Sequence[int]) -> str:
         names = [*self.state.index]
@@ -137,7 +137,7 @@ class PlanningSession(TaggedSession[Itinerary]):
         kinds = {kind.value for kind in NOT_OF[self.seat]}
         found = [choice for choice in super().choices() if choice.action not in kinds]
         can_search = self.seat == AGENT and self.searches < self.config.max_searches
-        return [*found, *([Choice(SEARCH, f"[tool] {EXAMPLE}")] if can_search else [])]
+        return [*found, *([search_form(self.state.places)] if can_search else [])]
 
     def _place(self, name: str) -> dict[str, Any]:
         place = self.state.places[self.state.index[name]]
