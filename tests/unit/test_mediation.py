@@ -42,7 +42,7 @@ from selfplay_pipeline.metrics.figures import measure
 
 GAME = MediationGame()
 TINY = MediationGame(
-    MediationConfig(flights=5, days=1, p_event=0.6, p_shared=0, protocol="fixed", max_length=3, prompts="compact")
+    MediationConfig(flights=5, days=1, p_event=0.9, p_shared=0, protocol="fixed", max_length=3, prompts="compact")
 )
 TWICE = MediationGame(MediationConfig(flights=5, days=1, protocol="fixed", messages=2))
 ANY_GAME = pytest.mark.parametrize("game", [GAME, TINY], ids=["default", "tiny"])
@@ -481,7 +481,7 @@ def test_figures_tell_where_the_reward_was_lost():
         outcome=OutcomeRecord.of(episode.session.outcome()),
     )  # fmt: skip
     found = {name: above / below for name, (above, below) in measure(Measured(GAME, record, range(3))).items() if below}
-    parts = [found[name] for name in ("lost_telling", "lost_planning", "lost_agreement")]
+    parts = [found[name] for name in ("lost_to_telling", "lost_to_planning", "lost_to_agreement")]
     assert sum(parts) + found["reward"] == pytest.approx(1)
     assert found["told"] == 1.0 and found["proposals"] == 3
     costs = [STATE.costs(user, tuple(record.outcome.proposal)) for user in USERS]

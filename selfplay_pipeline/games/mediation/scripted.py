@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +20,29 @@ from selfplay_pipeline.games.mediation.rules import (
     MOST_ARRIVAL_PREF,
     MOST_IMPORTANT,
     MOST_PRICE_PREF,
+    PRICES,
     USERS,
     Costs,
     Event,
     Flight,
     MediationConfig,
     Pair,
+    User,
     clashes,
 )
 from selfplay_pipeline.games.mediation.session import MediationSession
 from selfplay_pipeline.games.mediation.states import mean_prices
 from selfplay_pipeline.games.mediation.text import format_costs, format_proposal, told_costs, told_offer
+from selfplay_pipeline.games.mediation.wordless import mean_rewards
 from selfplay_pipeline.games.tags import ActionKind
 
 MEAN_IMPORTANCE = (1 + MOST_IMPORTANT) / 2
 NOTHING = "none"
 """Message that tells nothing."""
+DRAWS = 20
+"""Number of states with which the agent of `own-view` plans."""
+UNSEEN: Mapping[str, Any] = {"mean_price": PRICES[0], "price_pref": 1}
+"""Stand-in for what the agent does not see of a user, which takes no part in its plan."""
 EVERY = 10
 """Distance between the mean prices that the agent considers; all of them change no plan."""
 
@@ -114,6 +122,22 @@ class Silent(Random):
         if view.seat == AGENT and view.due is not ActionKind.MESSAGE:
             return format_proposal(best_pair(view))
         return super().act(view, rng)
+
+
+@dataclass(frozen=True)
+class OwnView(Random):
+    """Says nothing; as the agent it proposes what is best on average over states drawn given its view.
+
+    With many draws it plays the silence line; unlike `Silent`, it also considers meetings that it does not see.
+    """
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.seat != AGENT or view.due is ActionKind.MESSAGE:
+            return super().act(view, rng)
+        users = [User(flights=view.flights[user], events=view.events[user], **UNSEEN) for user in USERS]
+        means = mean_rewards(users, view.rules, rng, DRAWS)
+        row, column = divmod(int(np.nanargmax(means)), means.shape[1])
+        return format_proposal((row, column))
 
 
 @dataclass(frozen=True)
@@ -204,4 +228,6 @@ def _told_offers(view: PlayerView, user: int) -> list[tuple[Pair, int, int]]:
     return [(pair, *offer) for pair, offer in zip(view.proposals, told, strict=False)]
 
 
-SCRIPTED: Mapping[str, ScriptedPlayer] = {"random": Random(), "silent": Silent(), "sharing": Sharing()}
+SCRIPTED: Mapping[str, ScriptedPlayer] = {
+    "random": Random(), "silent": Silent(), "own-view": OwnView(), "sharing": Sharing(),
+}  # fmt: skip

@@ -1,0 +1,44 @@
+"""Figures of where reward is lost, for games in which one seat plans with all that it was told. Pure.
+
+The best reward minus the reward of the best plan on what the planner knew is lost to telling; the rest of the loss is
+lost to planning, or all of it to agreement where none was reached. The three add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from selfplay_pipeline.games.base import CUT
+from selfplay_pipeline.games.figures import Figure
+from selfplay_pipeline.games.measured import Measured
+from selfplay_pipeline.games.tags import ActionKind
+
+LOST = "Where reward is lost"
+
+
+def loss_figures(plan: Callable[[Any], Any]) -> tuple[Figure, ...]:
+    """Returns the three figures.
+
+    Args:
+        plan: Returns the decision that a good planner makes with what it knows in a running session.
+    """
+
+    @lru_cache(maxsize=1)
+    def planned(episode: Measured) -> float:
+        """Returns the reward of this plan at the last proposal; computed once for the figures."""
+        session: Any = episode.game.start(episode.state)
+        last = max(at for at, turn in enumerate(episode.record.turns) if turn.action == ActionKind.PROPOSE)
+        for turn in episode.record.turns[:last]:
+            session.step(turn.seat, turn.text, cut=turn.error_kind == CUT)
+        return float(episode.game.rewards(episode.state, plan(session))[0])
+
+    def figure(part: str, lost: Callable[[Measured], float]) -> Figure:
+        return Figure(f"lost_to_{part}", f"lost to {part}", lost, better="lower", unit="reward", part_of=LOST)
+
+    return (
+        figure("telling", lambda e: 1 - planned(e) if e.agreed else 0.0),
+        figure("planning", lambda e: planned(e) - e.reward if e.agreed else 0.0),
+        figure("agreement", lambda e: float(not e.agreed)),
+    )
