@@ -11,11 +11,23 @@ from functools import lru_cache
 from typing import Any
 
 from selfplay_pipeline.games.base import CUT
-from selfplay_pipeline.games.figures import Figure
+from selfplay_pipeline.games.figures import Figure, Formula
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.tags import ActionKind
 
-LOST = "Where reward is lost"
+LABELS = {"telling": "lost to telling", "planning": "lost to planning", "agreement": "lost to agreement"}
+"""Label of each part of the lost reward."""
+
+
+def lost_to(part: str, lost: Formula, known: Formula | None = None) -> Figure:
+    """Returns the figure of one part of the lost reward.
+
+    Args:
+        part: A key of `LABELS`.
+        lost: Returns the lost reward of an episode.
+        known: Returns whether the part is known of an episode; None if it always is.
+    """
+    return Figure(f"lost_to_{part}", LABELS[part], lost, known, better="lower", part_of="Where reward is lost")
 
 
 def loss_figures(plan: Callable[[Any], Any]) -> tuple[Figure, ...]:
@@ -34,11 +46,8 @@ def loss_figures(plan: Callable[[Any], Any]) -> tuple[Figure, ...]:
             session.step(turn.seat, turn.text, cut=turn.error_kind == CUT)
         return float(episode.game.rewards(episode.state, plan(session))[0])
 
-    def figure(part: str, lost: Callable[[Measured], float]) -> Figure:
-        return Figure(f"lost_to_{part}", f"lost to {part}", lost, better="lower", unit="reward", part_of=LOST)
-
     return (
-        figure("telling", lambda e: 1 - planned(e) if e.agreed else 0.0),
-        figure("planning", lambda e: planned(e) - e.reward if e.agreed else 0.0),
-        figure("agreement", lambda e: float(not e.agreed)),
+        lost_to("telling", lambda e: 1 - planned(e) if e.agreed else 0.0),
+        lost_to("planning", lambda e: planned(e) - e.reward if e.agreed else 0.0),
+        lost_to("agreement", lambda e: not e.agreed),
     )

@@ -219,7 +219,7 @@ def test_episodes_lost_to_the_engine_are_counted_but_in_no_figure():
 
 @pytest.mark.parametrize(
     ("seating", "seats"),
-    [(Seating.BOTH, [(0, 1, 2)] * 4), (Seating.EITHER, [(0,), (1,), (2,), (0,)]), (Seating.FIRST, [(0,)] * 4)],
+    [(Seating.BOTH, [(0, 1, 2)] * 4), (Seating.EITHER, [(0,), (1,), (2,), (0,)]), (Seating.ONE, [(0,)] * 4)],
 )
 def test_the_seats_of_the_evaluated_player_follow_from_the_number_of_the_episode(seating, seats):
     assert [seating.seats(episode, 3) for episode in range(4)] == seats
@@ -349,7 +349,7 @@ def test_cross_play_fills_the_matrix_for_both_seatings(tmp_path):
 def test_each_evaluation_has_a_folder_of_its_own():
     muted, player = load_config("tiny", {"game.mute": True}), "data/x/iter_1/checkpoint"
     folders = [
-        default_folder(player, "self", None, config()), default_folder(player, "self", None, config(), first_only=True),
+        default_folder(player, "self", None, config()), default_folder(player, "self", None, config(), seat=0),
         default_folder("data/x/iter_2/checkpoint", "self", None, config()), default_folder(player, "self", None, muted),
         default_folder(player, "sharing", None, config()), default_folder(player, "self", HUMAN, config()),
     ]  # fmt: skip
@@ -358,7 +358,7 @@ def test_each_evaluation_has_a_folder_of_its_own():
 
 
 def test_a_player_can_hold_the_first_seat_in_all_episodes(tmp_path):
-    evaluation, job = evaluate("asker", tmp_path, "shy", 20, first_only=True, episodes=1)
+    evaluation, job = evaluate("asker", tmp_path, "shy", 20, seat=0, episodes=1)
     played = list(read_episodes(job.file("scripted")))
     assert [episode.players for episode in played] == [["asker", "shy"]] * 20
     assert value(evaluation, "reward") > 0.95
