@@ -35,6 +35,7 @@ from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
+from selfplay_pipeline.iterate.loop import seats_of
 from selfplay_pipeline.metrics.figures import measure
 
 HUMAN = Path("data/dialop/optimization_human.jsonl")
@@ -365,3 +366,11 @@ def test_a_player_can_hold_the_first_seat_in_all_episodes(tmp_path):
     assert value(evaluation, "questions") == value(evaluation, "specific") == 1
     assert (value(evaluation, "leaks"), value(evaluation, "repeated")) == (0, 0)
     assert value(evaluation, "learned") > 1
+
+
+def test_a_player_and_a_trained_policy_can_hold_any_one_seat(tmp_path):
+    _, job = evaluate("sharing", tmp_path, "random", 4, seat=1, episodes=1)
+    assert [episode.players for episode in read_episodes(job.file("scripted"))] == [["random", "sharing"]] * 4
+    agent = {"iterate.partner": "sharing", "iterate.seat": 2}
+    assert seats_of(load_config("tiny_mediation", agent)) == ("sharing", "sharing", "policy")
+    assert seats_of(load_config("tiny_mediation", {})) == ("policy",) * 3

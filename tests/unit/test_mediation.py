@@ -491,7 +491,9 @@ def test_figures_tell_where_the_reward_was_lost():
 def test_silence_lies_between_random_and_the_optimum_and_is_the_value_of_the_best_pair_given_the_agents_view():
     for state in [state_of(seed, TINY) for seed in range(3)]:
         (line,) = wordless_rewards([state], TINY.config, np.random.default_rng(0))["silence"]
-        values = mean_rewards(state, TINY.config, np.random.default_rng(1))
-        planned = values[best_pair(player_view(TINY.start(state), AGENT))]
+        values = mean_rewards(state.users, TINY.config, np.random.default_rng(1), 300)
+        view = player_view(TINY.start(state), AGENT)
+        planned, own = values[best_pair(view)], TINY.players["own-view"].act(view, np.random.default_rng(2))
+        assert values[parse_proposal(own.removeprefix("[propose]"), state)] > values.max() - 0.05
         assert values.shape == state.rewards.shape and values.mean() < line < 1
         assert planned - 0.05 < line < values.max() + 0.05

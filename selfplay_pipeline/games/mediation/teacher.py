@@ -52,7 +52,7 @@ LESSONS = {
     "deaf": Lesson(
         folder=Path("data/tiny_deaf_mediation_model"),
         words=WORDS,
-        stages=(Stage(DEAF, episodes=3200, epochs=1, mute=True), Stage(DEAF, episodes=3200, epochs=1)),
+        stages=(Stage(DEAF, episodes=3200, epochs=1, mute=True), Stage(DEAF, episodes=800, epochs=1)),
     ),
 }
 """Warm starts that the tiny model can learn, by name."""
