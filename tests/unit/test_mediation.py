@@ -497,3 +497,35 @@ def test_silence_lies_between_random_and_the_optimum_and_is_the_value_of_the_bes
         assert values[parse_proposal(own.removeprefix("[propose]"), state)] > values.max() - 0.05
         assert values.shape == state.rewards.shape and values.mean() < line < 1
         assert planned - 0.05 < line < values.max() + 0.05
+
+
+@pytest.mark.parametrize("kind", TINY.alterations)
+@pytest.mark.parametrize("users", ["sharing", "speaking"])
+def test_an_altered_message_names_the_same_flights_and_makes_another_pair_the_best(users, kind):
+    tested = 0
+    for seed in range(12):
+        state = state_of(seed, TINY)
+        turns = play(TINY, state, users, users, "sharing", seed=seed).turns
+        found = TINY.alter(state, turns[:2], kind, np.random.default_rng(seed))
+        if found is None:
+            continue
+        tested += 1
+        assert told_costs(found.text).keys() == told_costs(turns[1].text).keys()
+        pairs = []
+        for second in (turns[1].text, found.text):
+            session = TINY.start(state)
+            session.step(turns[0].seat, turns[0].text)
+            session.step(turns[1].seat, second)
+            pairs.append([*best_pair(player_view(session, AGENT))])
+        assert pairs[0] != found.decision == pairs[1]
+    assert tested >= 3
+
+
+def test_a_message_can_keep_its_flights_and_tell_the_costs_of_another_state():
+    other = TINY.redraw(state_of(3, TINY), AGENT, np.random.default_rng(1))
+    true = dict(enumerate((-other.users[FIRST].meeting_costs).tolist()))
+    for text in ("[message] 0 90 1 91", "[message] Hi! flight 0 costs me 90 points, flight 1: 91."):
+        kept = TINY.keep_named(other, FIRST, text)
+        assert told_costs(kept) == {0: true[0], 1: true[1]}
+    assert TINY.keep_named(other, FIRST, "[message] price 3 arrival -2") == "[message] price 3 arrival -2"
+    assert TINY.keep_named(other, AGENT, "[message] user 0: flight 0 costs 3?").endswith("costs 3?")

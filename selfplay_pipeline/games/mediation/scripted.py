@@ -7,7 +7,7 @@ after a proposal also its points for price and arrival. The agent plans with wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -76,6 +76,10 @@ class PlayerView:
     def heard(self, user: int) -> list[str]:
         """Returns what a user told the agent."""
         return [text for speaker, text in self.rooms[user] if speaker == user]
+
+    def with_message(self, user: int, text: str) -> PlayerView:
+        """Returns the agent's view after one more message of a user."""
+        return replace(self, rooms={**self.rooms, user: (*self.rooms[user], (user, text))})
 
     @property
     def said(self) -> int:
@@ -176,6 +180,13 @@ def random_pair(view: PlayerView, rng: np.random.Generator) -> Pair:
 
 def best_pair(view: PlayerView) -> Pair:
     """Returns the pair of flights with the best expected score, given all that the agent knows."""
+    scores = expected_scores(view)
+    row, column = divmod(int(scores.argmax()), scores.shape[1])
+    return row, column
+
+
+def expected_scores(view: PlayerView) -> NDArray[np.float64]:
+    """Returns the expected score of each pair of flights, given all that the agent knows."""
     told = [_told_offers(view, user) for user in USERS]
     own = [
         meeting_points(view, user)
@@ -193,8 +204,7 @@ def best_pair(view: PlayerView) -> Pair:
         if all(int(-(pref * hours[pair] / 3)) == arrival for offers in told for pair, _, arrival in offers)
     ] or [*range(1, MOST_ARRIVAL_PREF + 1)]
     arrival = np.mean([(-(pref * hours / 3)).astype(np.int64) for pref in prefs], axis=0)
-    row, column = divmod(int((own[0][:, None] + own[1][None, :] + 2 * arrival).argmax()), len(ends[1]))
-    return row, column
+    return np.asarray(own[0][:, None] + own[1][None, :] + 2 * arrival)
 
 
 def meeting_points(view: PlayerView, user: int) -> NDArray[np.float64]:
