@@ -525,15 +525,6 @@ def test_figures_are_those_of_evaluate(cleared):
         )
 
 
-def test_sampling_whose_log_probs_are_not_reported_is_refused():
-    from selfplay_pipeline.core.errors import UserError
-    from selfplay_pipeline.train.verl.rollout_engine import check_sampling
-
-    check_sampling({"top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0})
-    with pytest.raises(UserError, match=r"rollout\.top_p=0\.9"):
-        check_sampling({"top_p": 0.9})
-
-
 def test_validation_sees_only_the_last_output_so_each_has_the_same_figures(cleared):
     records = recorded(2, episodes=1)
     online = play(cleared, RecordedClient(records), records, validate=True)

@@ -134,14 +134,6 @@ def test_under_the_null_about_one_data_set_in_twenty_shows_a_trend(design):
     assert 0.02 <= np.mean([trend.p < 0.05 for trend in found]) <= 0.08
 
 
-def test_dialogues_on_one_state_are_not_taken_for_independent():
-    wrong = []
-    for seed in range(100):
-        step, values, state = simulate(seed, episodes=8)
-        wrong.append(trend(step, values, np.arange(len(state)), resamples=399).p < 0.05)
-    assert np.mean(wrong) > 0.2
-
-
 @given(st.integers(0, 10_000), st.floats(-0.3, 0.3), st.booleans())
 @settings(max_examples=30)
 def test_the_interval_leaves_out_no_change_just_where_the_test_rejects(seed, rise, fresh):
@@ -246,7 +238,6 @@ def test_reward_by_questions_is_free_of_a_common_trend():
 
 # --- analysis -----------------------------------------------------------------------------------------------
 
-CHARTS = {"questions", "facts", "asking", "reward", "kinds", "learned", "leaks", "length", "reward_by_questions"}
 TALKATIVE = Habits(talk=0.8, spoil=0, cut=0)
 
 
@@ -288,17 +279,6 @@ def log_dir(tmp_path_factory) -> Path:
 def done(log_dir, tmp_path_factory):
     out = tmp_path_factory.mktemp("out") / "plots"
     return selfplay("questions", str(log_dir), "--output", str(out), "--format", "svg"), out
-
-
-@pytest.mark.long
-def test_every_plot_is_written_in_every_format_and_twice_with_the_same_bytes(log_dir, done, tmp_path):
-    assert selfplay("questions", str(log_dir), "--output", str(tmp_path), "--format", "png,svg,pdf").returncode == 0
-    plots = {f"{key}.{form}" for key in CHARTS for form in ("png", "svg", "pdf")}
-    assert {path.name for path in tmp_path.iterdir()} == plots | {"analysis.json", "analysis.md"}
-    begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
-    assert all((tmp_path / plot).read_bytes().startswith(begins[plot[-3:]]) for plot in plots)
-    for name in ("questions.svg", "analysis.json", "analysis.md"):
-        assert (tmp_path / name).read_bytes() == (done[1] / name).read_bytes()
 
 
 def test_a_trend_of_questions_is_never_called_evidence_of_learning_to_ask(done, tmp_path):

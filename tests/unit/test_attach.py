@@ -292,9 +292,3 @@ async def test_two_commands_that_wait_for_two_servers_do_not_wait_for_each_other
         holds.release()
 
     await asyncio.wait_for(asyncio.gather(use(urls), use(urls[::-1])), 300)
-
-
-async def test_two_addresses_of_one_server_are_locked_once():
-    holds = ServerLocks(["http://localhost:30000", "http://127.0.0.1:30000"], 0.0, lambda line: None)
-    await holds.take(alone=True)
-    holds.release()

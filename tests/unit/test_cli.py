@@ -24,15 +24,6 @@ from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
 from selfplay_pipeline.warm_start.tiny import _untrained
 
 
-@pytest.mark.long
-def test_the_command_exits_as_a_process():
-    command = [sys.executable, "-m", "selfplay_pipeline.cli", "convert", "/nowhere/games.jsonl"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("selfplay: /nowhere/games.jsonl: No such file")
-    assert done.stderr.endswith("; `selfplay generate` writes this file\n")
-
-
 def test_help_imports_nothing_heavy():
     probe = (
         "import sys; sys.argv = ['selfplay', '--help']\n"
@@ -155,15 +146,6 @@ def test_a_command_that_a_message_names_can_be_pasted_where_the_environment_is_n
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     assert f"`{program}/selfplay generate` writes this file" in done.stderr
     assert (folder / program / "selfplay").samefile(BIN / "selfplay")
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["generate", "convert", "train", "games", "train-online", "iterate", "evaluate", "crossplay", "report",
-     "model tiny", "model smollm2", "slime data", "questions"],
-)  # fmt: skip
-def test_results_go_where_the_same_option_says_everywhere(command):
-    assert "--output" in selfplay(*command.split(), "--help").stdout.split()
 
 
 def test_a_dry_run_of_a_loop_says_what_is_left(tmp_path):

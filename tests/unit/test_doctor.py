@@ -13,7 +13,6 @@ from command import selfplay
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.online import tokens_per_pass
-from selfplay_pipeline.config.training import TrainOptions
 from selfplay_pipeline.core.checkpoints import number_of_weights
 from selfplay_pipeline.core.hub import look_for
 from selfplay_pipeline.core.model_sizes import KNOWN, ModelSizes, sizes_of
@@ -183,13 +182,6 @@ def test_on_a_cpu_nothing_is_moved_unless_told(told, device, offload):
     assert offload_here(options_of(**{"train.offload": told}), device, "nobody/nothing") == offload
 
 
-def test_the_defaults_with_a_gpu_fit_one_h100_and_eight(qwen):
-    for gpus in (1, 8):
-        options = options_of(**{"train.gpus_per_node": gpus})
-        setup = setup_of(options, "cuda", shares_gpu=True)
-        assert lacks(qwen, replace(setup, offload=resolve_offload(options, qwen, setup, H100) == "cpu"), H100) is None
-
-
 def test_a_file_of_ones_own_keeps_the_defaults_of_a_gpu(tmp_path):
     (tmp_path / "my.yaml").write_text("train: {epochs: 2}")
     config = load_config(str(tmp_path / "my.yaml"), {}, gpus=1)
@@ -257,11 +249,6 @@ def doctor(arguments: str, returncode: int = 0) -> list[str]:
 def test_what_does_not_fit_is_told_with_the_setting_to_change(machine, advice):
     (line,) = [line for line in doctor(machine, 2) if line.startswith("does not fit: training needs ")]
     assert advice in line
-
-
-def test_one_gpu_trains_an_adapter_and_holds_it():
-    done = selfplay("doctor", "--gpus", "1", "--gpu-memory", "80", "--host-memory", "128")
-    assert done.returncode == 0 and "one_gpu (for a machine with one GPU)" in done.stderr
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -366,9 +353,3 @@ def test_a_loop_whose_training_cannot_fit_is_refused_before_it_plays(tmp_path, s
     (line,) = done.stderr.splitlines()
     assert "training it needs at least" in line and "of 0.0 GB on each GPU; take a smaller model" in line
     assert not output.exists()
-
-
-def test_a_described_cpu_is_counted_too():
-    setup = setup_of(TrainOptions(), "cpu", tokens=1000)
-    tiny = sizes_of(load_config("tiny", {}).model or "")
-    assert in_host(needs(tiny, setup), setup) < 3 * GB

@@ -12,17 +12,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.gpus import gpu_name
 from selfplay_pipeline.core.model_sizes import KNOWN, ModelSizes, sizes_of
-from selfplay_pipeline.doctor.estimate import (
-    Play,
-    Work,
-    exchanging,
-    gpu_speed,
-    iteration,
-    operations,
-    optimizing,
-    playing,
-    training,
-)
+from selfplay_pipeline.doctor.estimate import Play, Work, exchanging, gpu_speed, iteration, playing, training
 from selfplay_pipeline.doctor.examine import Examination, Machine, examine
 from selfplay_pipeline.train.memory import Setup, gigabytes
 
@@ -119,13 +109,6 @@ def test_the_table_of_the_documents_is_what_is_counted() -> None:
 class TestArithmetic:
     WORK = Work(episodes=512, seats=2, rows=1024, row=3072, sampled=2048, updates=16, forward_only=0)
 
-    def test_one_sequence_reads_all_weights_and_half_a_row_of_its_cache_for_each_token(self, qwen: ModelSizes) -> None:
-        one = replace(self.WORK, episodes=1)
-        read = 2 * qwen.parameters + 1536 * 57344
-        prompts = (2 * 3072 - 2048) * operations(qwen) / H100.prompts
-        expected = 2048 * (read / H100.memory + H100.step) + prompts
-        assert playing(qwen, Play(copies=1), one, H100, 1) == pytest.approx(expected)
-
     def test_episodes_that_do_not_fit_the_cache_wait(self, qwen: ModelSizes) -> None:
         def seconds(cached: int | None) -> float:
             return playing(qwen, Play(copies=1, cached=cached), self.WORK, H100, 512)
@@ -136,18 +119,6 @@ class TestArithmetic:
         alone = playing(qwen, Play(copies=1, at_once=512), self.WORK, H100, 512)
         for faster in (Play(copies=4, at_once=512), Play(copies=1, gpus_per_copy=4, at_once=512)):
             assert alone / 4 < playing(qwen, faster, self.WORK, H100, 512) < alone
-
-    @pytest.mark.parametrize(("lora_rank", "checkpointing", "passes"), [(0, True, 4), (0, False, 3), (32, True, 3)])
-    def test_a_pass_takes_two_operations_a_weight_forward_and_two_to_three_times_as_many_back(
-        self, qwen: ModelSizes, lora_rank: int, checkpointing: bool, passes: int
-    ) -> None:
-        setup = Setup(processes=1, tokens=8192, lora_rank=lora_rank, checkpointing=checkpointing)
-        weights = 2 * (qwen.parameters - qwen.embedding)
-        attention = 4 * 28 * 3584 * 8192
-        expected = 1024 * 3072 * passes * (weights + attention) / H100.training
-        assert training(qwen, setup, self.WORK, H100) == pytest.approx(expected)
-        before = replace(self.WORK, forward_only=1)
-        assert training(qwen, setup, before, H100) == pytest.approx(expected * (passes + 1) / passes)
 
     def test_what_is_moved_counts_where_it_takes_longer_than_the_pass(self, qwen: ModelSizes) -> None:
         def seconds(**changes: object) -> float:
@@ -160,14 +131,6 @@ class TestArithmetic:
         moved = (4 * qwen.parameters + 4 * qwen.parameters) / H100.network
         assert slow == pytest.approx(max(seconds() / 16, moved * 1024 * 3072 / 16 / 8192))
         assert seconds(offload=True) > seconds()
-
-    def test_an_update_reads_and_writes_28_bytes_a_weight(self, qwen: ModelSizes) -> None:
-        for setup, rate in (
-            (Setup(processes=8, processes_per_node=8, tokens=1), H100.memory),
-            (Setup(processes=2, processes_per_node=2, tokens=1, offload=True), H100.host / 2),
-        ):
-            found = optimizing(qwen, setup, self.WORK, H100)
-            assert found == pytest.approx(16 * 28 * qwen.parameters / setup.processes / rate)
 
     def test_only_a_trainer_that_shares_gpus_leaves_them(self, qwen: ModelSizes) -> None:
         setup = Setup(processes=8, processes_per_node=8, tokens=1)

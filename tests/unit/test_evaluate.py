@@ -16,7 +16,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.evaluate.crossplay import plan_crossplay, run_crossplay
+from selfplay_pipeline.evaluate.crossplay import plan_crossplay
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_comparable, compare_with, default_folder, run_evaluate
 from selfplay_pipeline.evaluate.states import (
@@ -332,19 +332,6 @@ def test_evaluations_may_differ_by_the_evaluated_player_and_by_muting_alone(chan
 def test_a_checkpoint_as_partner_is_its_contents_and_not_its_path(partner, same):
     one = {"first": "a", "second": "b", "weights.1": "w", "episodes": 2}
     assert comparable(one, one | partner) == same
-
-
-@pytest.mark.long
-def test_cross_play_fills_the_matrix_for_both_seatings(tmp_path):
-    names = ["random", "own-view", "sharing"]
-    result = asyncio.run(run_crossplay(config(), names, held_out_states(game(), 60), 1, tmp_path))
-    rewards = np.array([[cell.value for cell in row] for row in result.rewards])
-    assert rewards.shape == (3, 3)
-    assert rewards[2, 2] == 1
-    assert rewards[2, 0] < 0.8, "random proposes before it is asked"
-    assert json.loads((tmp_path / "crossplay.json").read_text())["players"] == names
-    with pytest.raises(UserError, match="different players"):
-        asyncio.run(run_crossplay(config(), ["random", "random"], held_out_states(game(), 2), 1, tmp_path))
 
 
 def test_each_evaluation_has_a_folder_of_its_own():

@@ -4,6 +4,7 @@ import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command import selfplay
 
@@ -96,6 +97,23 @@ def test_the_games_of_the_package_and_the_examples_pass(name):
     findings = check_game(registry.find(name), num_states=3)
     assert len(findings) == 13
     assert [finding for finding in findings if not finding.passed] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "proposers"), [("matching", {0}), ("bargaining", {0}), ("mediation", {2}), ("planning", {1})]
+)
+def test_what_a_person_selects_is_a_legal_proposal_of_a_seat_that_may_propose(name, proposers):
+    game, rng, selecting = registry.find(name)(), np.random.default_rng(0), set()
+    session = game.start(game.sample_state(rng))
+    while session.seats and not selecting:
+        seat = session.seats[0]
+        text = game.players["random"].act(game.view(session, seat), rng)
+        for choice in (choice for choice in game.choices(session, seat) if choice.parts):
+            assert all(isinstance(part.label, str) for part in choice.parts)
+            text = choice.write([number % len(part.options) for number, part in enumerate(choice.parts)])
+            selecting.add(seat)
+        assert session.step(seat, text).error is None
+    assert selecting == proposers
 
 
 def test_the_command_checks_another_configuration_and_says_which():

@@ -11,7 +11,7 @@ from command import selfplay
 from pydantic import create_model
 
 from selfplay_pipeline.config import identity
-from selfplay_pipeline.config.identity import KNOWN, check_same, deciding, differences
+from selfplay_pipeline.config.identity import KNOWN, check_same, contents, deciding, differences
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.config.schema import Config
@@ -196,3 +196,8 @@ def test_a_content_hash_that_is_unknown_makes_no_difference_and_the_name_does():
     assert len(differences(known, other)) == 1
     changed = {"first": "org/name", "policy.weights": "def"}
     assert len(differences(known, changed)) == 1
+
+
+def test_a_file_that_a_key_names_must_be_there():
+    with pytest.raises(UserError, match=r"^reward\.path none\.py: there is no such file; name another one"):
+        contents("none.py", "reward.path")

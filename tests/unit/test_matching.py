@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.base import HELD_OUT, INVALID, TRAIN, Status, state_rng
+from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.proposals import format_proposal
@@ -62,12 +62,6 @@ def test_states_of_a_seed_are_what_they_always_were_in_any_order():
     digests = [hashlib.sha256(json.dumps(found).encode()).hexdigest()[:12] for found in states]
     assert digests == SAMPLED_BEFORE
     assert [SMALL.sample_state(state_rng(0, i)).to_dict() for i in reversed(range(5))] == states[1][:5][::-1]
-
-
-def test_training_and_held_out_states_differ():
-    train = {json.dumps(SMALL.sample_state(state_rng(0, i, TRAIN)).to_dict()) for i in range(50)}
-    held_out = {json.dumps(SMALL.sample_state(state_rng(0, i, HELD_OUT)).to_dict()) for i in range(50)}
-    assert not train & held_out
 
 
 def test_the_hard_filter_leaves_at_most_four_fifths_to_one_player_alone():
@@ -245,39 +239,6 @@ def test_after_a_proposal_only_an_answer_is_legal_and_reject_keeps_the_turn():
     assert rejected.observations[0].startswith("The other player said: [reject]")
     assert take(session, "[accept]").error is not None, "a rejected proposal cannot be accepted"
     assert take(session, "[message] let us talk").error is None
-
-
-@pytest.mark.parametrize(
-    ("text", "cut"), [("hello", False), ("[message]", False), ("[message] hello", True), ("[accept]", False)]
-)
-def test_an_illegal_turn_is_told_to_its_author_alone_and_keeps_the_turn(text, cut):
-    session = SMALL.start(small_state())
-    step = take(session, text, cut=cut)
-    assert step.error is not None and step.action == INVALID and session.seats == (0,)
-    assert step.observations[0].startswith("Error: ") and step.observations[1] == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "turns", "status"), [("[message] hm", 4, Status.TURN_LIMIT), ("hm", 3, Status.ERROR_LIMIT)]
-)
-def test_limits_end_the_episode_with_their_cause_and_not_a_turn_before(text, turns, status):
-    game = MatchingGame(MatchingConfig(size=3, hard_factor=0, max_length=4, max_errors=3))
-    session = game.start(game.sample_state(state_rng(0, 0)))
-    for _ in range(turns):
-        assert session.status is None
-        take(session, text)
-    assert (session.outcome().status, session.outcome().rewards) == (status, (0.0, 0.0))
-
-
-def test_nobody_acts_out_of_turn_or_after_the_end():
-    session = SMALL.start(small_state())
-    with pytest.raises(RuntimeError, match="seat 1 may not act now"):
-        session.step(1, "[message] hello")
-    assert session.counts.turns == 0
-    session.abort(Status.CONTEXT_LENGTH)
-    assert session.seats == ()
-    with pytest.raises(RuntimeError, match="the episode has ended: context_length"):
-        session.step(0, "[message] hello")
 
 
 # --- what a player may see ----------------------------------------------------------------------------------

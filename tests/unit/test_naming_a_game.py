@@ -94,37 +94,10 @@ def test_the_suggested_warm_start_names_the_game_and_a_player_that_it_has(tmp_pa
     assert next_words(done) == ["imitate", str(tmp_path / "teacher.jsonl"), "--game", str(GAME)]
 
 
-# --- what a run keeps ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("command", ["show", "report", "convert"])
-def test_without_the_name_a_command_says_where_the_game_was_and_imports_nothing(command, tmp_path):
-    own = tmp_path / "own.py"
-    own.write_text(f"{GAME.read_text()}\nfrom pathlib import Path\nPath(__file__).with_name('ran').touch()\n")
-    assert play(tmp_path, "--game", str(own)).returncode == 0
-    (tmp_path / "ran").unlink()
-    forget()
-    done = selfplay(command, str(tmp_path / "games.jsonl"))
-    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("selfplay: ")
-    assert re.search(r"games.jsonl:1: field 'game': 'sums'.*: --game \S*own.py, if it still is the code", done.stderr)
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_continued_run_may_find_the_file_elsewhere(tmp_path):
-    assert play(tmp_path, "--game", str(GAME)).returncode == 0
-    forget()
-    (tmp_path / "moved.py").write_text(GAME.read_text())
-    done = play(tmp_path, "--game", str(tmp_path / "moved.py"))
-    assert done.returncode == 0, done.stderr
-
-
 # --- broken games -------------------------------------------------------------------------------------------
 
 BROKEN = {
     "syntax": ("class Sums(Game):", "class Sums(Game:", "own.py: cannot be imported: SyntaxError"),
-    "import": ("import re\n", "import re, nowhere\n", "own.py: cannot be imported: ModuleNotFoundError: .*own.py:9"),
-    "member": ("def sample_state", "def sample_stat", "own.py: Sums: lacks sample_state"),
-    "setter": ('    name = "sums"', '    name = "sums"\n    config = property(lambda self: None)', "no setter"),
     "code": ("rng.integers(1,", "rng.integer(1,", r"own.py:\d+: Sums.sample_state: AttributeError: .*check-game"),
 }
 

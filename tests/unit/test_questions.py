@@ -49,13 +49,6 @@ def test_questions_of_people_and_their_pairs_are_found_with_this_precision_and_r
     assert all(is_ >= least for is_, least in zip((*asked, *named), (*questions, *pairs), strict=True)), (asked, named)
 
 
-def test_labels_are_of_messages_of_the_games() -> None:
-    assert len({(line["game"], line["turn"]) for line in LABELS}) == 240
-    for line in LABELS:
-        assert GAMES[line["game"]]["action_log"][line["turn"]]["message"]["data"] == line["text"]
-        assert line["asks"] or not (line["pairs"] or line["about_scores"])
-
-
 @pytest.mark.parametrize(
     ("text", "pairs"),
     [

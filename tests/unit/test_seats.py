@@ -146,17 +146,6 @@ def test_an_aborted_request_loses_the_episode_and_a_seat_that_waits_cannot_be_pl
         seated(*[ChatPlayer("api", model)] * 2).episode.play_out()
 
 
-@pytest.mark.parametrize("names", product(("policy", "other"), repeat=2))
-def test_of_two_checkpoints_the_policys_seats_alone_are_trained_on(names):
-    engine = Saying()
-    kinds = {"policy": {}, "other": {"kind": "checkpoint", "name": "other", "trained": False}}
-    made = seated(*(PolicyPlayer(engine, byte_chat(), POLICY, 100_000, **kinds[name]) for name in names))
-    asyncio.run(made.episode.run())
-    record = made.record(POLICY)
-    assert ([seat.name for seat in record.seats], len(record.turns)) == (list(names), 4)
-    assert [side.seat for side in record.trajectories] == [seat for seat in (0, 1) if names[seat] == "policy"]
-
-
 class Noting(MatchingGame):
     """A game whose scripted player notes the first number that each of its turns draws."""
 

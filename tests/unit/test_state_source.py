@@ -114,10 +114,13 @@ def test_verls_servers_are_told_all_that_shapes_the_distribution():
     assert {key: with_preferred(sent[0])[key] for key in shapes} == {key: plain[key] for key in shapes}
 
 
-@pytest.mark.parametrize("given", [{"min_p": 0.1}, {"frequency_penalty": 0.5}, {"presence_penalty": 0.5}])
+@pytest.mark.parametrize(
+    "given", [{"top_p": 0.9}, {"min_p": 0.1}, {"frequency_penalty": 0.5}, {"presence_penalty": 0.5}]
+)
 def test_what_verl_was_told_to_sample_by_is_refused_where_log_probs_leave_it_out(given):
     with pytest.raises(UserError, match=f"rollout.{next(iter(given))}"):
         check_sampling(given)
+    check_sampling({"top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0})
 
 
 FULL = [5] * 11

@@ -1,19 +1,14 @@
 """What a game gets from `TurnSession` and `Game` if it writes five members, an opening and its actions."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from command import selfplay
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games import registry
 from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.generate.records import OutcomeRecord, read_episodes
-
-EXAMPLES = {"sums": "adding", "haggle": "talking", "relay": "exact", "lookup": "careful"}
-"""Player of each example."""
+from selfplay_pipeline.generate.records import OutcomeRecord
 
 
 @pytest.fixture(autouse=True)
@@ -159,13 +154,3 @@ def test_a_record_is_checked_with_the_formula_that_the_episode_was_rewarded_with
         return
     with pytest.raises(ValueError, match=says):
         own.check_outcome(session.state, record)
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_is_one_file_of_at_most_120_lines_that_is_played_and_read(name, tmp_path):
-    assert len(Path(f"examples/{name}.py").read_text().splitlines()) <= 120
-    output = tmp_path / "games.jsonl"
-    who = ("--game", f"examples/{name}.py", "--player", EXAMPLES[name])
-    done = selfplay("generate", *who, "--num-episodes", "16", "--output", str(output))
-    assert done.returncode == 0, done.stderr
-    assert {record.game for record in read_episodes(output)} == {name}

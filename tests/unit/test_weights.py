@@ -37,7 +37,7 @@ from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable
+from selfplay_pipeline.evaluate.pairing import Pairing
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import make_game
@@ -300,17 +300,3 @@ def test_the_commands_that_are_printed_lead_from_rows_to_the_training_of_their_m
     (training,) = trained
     assert (training.model, training.seed, training.output) == (str(model), 7, folder / "training")
     assert training.learning_rate == load_config("tiny_shy", {}).train.learning_rate
-
-
-def test_the_partner_of_an_evaluation_is_what_it_holds_wherever_it_lies():
-    one = {"first": "iter_1/checkpoint", "second": "iter_2/checkpoint", "weights.0": "a", "weights.1": "b"}
-    assert comparable(one, one | {"second": "elsewhere", "first": "other", "weights.0": "c"})
-    assert not comparable(one, one | {"weights.1": "other"})
-    assert not comparable(one, one | {"second": one["first"], "weights.1": "a"}), "one of them is self-play"
-
-
-def test_a_player_to_evaluate_is_named_by_its_folder():
-    config = load_config("tiny", {})
-    check_names(config, ["sharing", TINY])
-    with pytest.raises(UserError, match=r"^'policy' "):
-        check_names(config, ["sharing", "policy"])
