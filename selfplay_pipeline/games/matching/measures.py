@@ -9,7 +9,7 @@ import numpy as np
 
 from selfplay_pipeline.games.base import MESSAGE, KnownLine
 from selfplay_pipeline.games.figures import Figure
-from selfplay_pipeline.games.losses import LABELS, lost_to
+from selfplay_pipeline.games.losses import lost_to
 from selfplay_pipeline.games.matching.lost_reward import Losses, lost, told_truly
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, own_view_matching
 from selfplay_pipeline.games.measured import Measured
@@ -41,8 +41,8 @@ def _lost(episode: Measured) -> Losses | None:
     return lost(episode.state, episode.record.turns, config, agreed=episode.agreed)
 
 
-def _lost_to(part: str) -> Figure:
-    return lost_to(part, lambda e: getattr(_lost(e), part, 0.0), lambda e: _lost(e) is not None)
+def _lost_to(part: str, label: str) -> Figure:
+    return lost_to(label, lambda e: getattr(_lost(e), part, 0.0), lambda e: _lost(e) is not None)
 
 
 FIGURES = (
@@ -50,7 +50,9 @@ FIGURES = (
         "optimal", "optimal matchings", lambda e: e.reward >= OPTIMAL,
         better="higher", unit="share", chart="Best matchings",
     ),
-    *map(_lost_to, LABELS),
+    _lost_to("telling", "lost to telling"),
+    _lost_to("planning", "lost to planning"),
+    _lost_to("agreement", "lost to agreement"),
     PROPOSALS,
     Figure(
         "told", "visible cells told", _told,

@@ -59,5 +59,8 @@ FIGURES = (
     Figure("meeting_points", "points for meetings", lambda e: _costs(e).meetings, better="higher", chart="Points"),
     Figure("price_points", "points for prices", lambda e: _costs(e).price, better="higher"),
     Figure("arrival_points", "points for arrivals", lambda e: _costs(e).arrival, better="higher"),
-    *loss_figures(lambda session: best_pair(player_view(session, AGENT))),
+    *loss_figures(
+        lambda session: best_pair(player_view(session, AGENT)),
+        ("lost to telling", "lost to planning", "lost to agreement"),
+    ),
 )

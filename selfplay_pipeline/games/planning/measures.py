@@ -58,5 +58,8 @@ FIGURES = (
     Figure("place_points", "points for features", lambda e: sum(_points(e).places), better="higher", chart="Points"),
     Figure("travel_points", "points for travel", lambda e: sum(_points(e).legs), better="higher"),
     Figure("whole_points", "points for whole days", lambda e: sum(_points(e).whole), better="higher"),
-    *loss_figures(lambda session: best_itinerary(player_view(session, AGENT))),
+    *loss_figures(
+        lambda session: best_itinerary(player_view(session, AGENT)),
+        ("lost to telling", "lost to planning", "lost to agreement"),
+    ),
 )
