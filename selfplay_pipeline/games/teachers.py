@@ -1,4 +1,4 @@
-"""What scripted players of warm starts have in common, in games whose user answers proposals."""
+"""Parts that scripted players of warm starts share, in games whose users answer proposals."""
 
 from __future__ import annotations
 
