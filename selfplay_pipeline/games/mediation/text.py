@@ -99,7 +99,7 @@ def retold(text: str, costs: Mapping[int, int]) -> str:
     """Returns a message with other points for meetings of the flights that it names."""
     if told := told_costs(text):
         if PAIRS.match(tags.untagged(text)):
-            return format_costs(told | costs)
+            return format_costs({**told, **costs})
         return TOLD.sub(lambda found: _with_points(found, costs), text)
     return text
 
