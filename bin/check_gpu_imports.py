@@ -54,10 +54,12 @@ def load_as_training_does() -> None:
     """Load a model with the attention implementation that verl is configured with on a GPU."""
     from transformers import AutoModelForCausalLM
 
-    from selfplay_pipeline.config.training import TrainOptions
+    from selfplay_pipeline.config.load import load_config
+    from selfplay_pipeline.train.offline_stage import training_of
     from selfplay_pipeline.train.verl_overrides import policy_settings
 
-    attention = policy_settings(TrainOptions(), "cuda")["+actor_rollout_ref.model.override_config.attn_implementation"]
+    training = training_of(load_config("tiny", {}), Path("rows.parquet"), Path("checkpoint"))
+    attention = policy_settings(training, "cuda")["+actor_rollout_ref.model.override_config.attn_implementation"]
     print(f"attention: {attention}")
     AutoModelForCausalLM.from_pretrained("data/tiny_model", attn_implementation=attention)
 

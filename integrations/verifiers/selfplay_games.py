@@ -119,7 +119,9 @@ class Interacting:
             self.interaction = await self.open.enter_async_context(self.agent.interaction(task))
         segment = await self.interaction.turn([UserMessage(content=messages[-1]["content"])])
         if segment.terminated:
-            raise EngineError(f"the run of an agent ended: {self.interaction.trace.stop_condition}")
+            trace = self.interaction.trace
+            reasons = [error.message for error in trace.errors] or [trace.stop_condition]
+            raise EngineError(f"the run of an agent ended: {reasons[-1]}")
         text = next(str(one.content or "") for one in reversed(segment.messages) if one.role == "assistant")
         cut = self.interaction.trace.is_truncated
         return Reply(text, cut, "length" if cut else "stop")

@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -100,6 +101,12 @@ def test_the_lock_for_gpus_is_the_one_that_was_installed_and_tried():
     tried, _ = Path("requirements/gpu.checked.txt").read_text().split(maxsplit=1)
     now = hashlib.sha256(Path("requirements/gpu.txt").read_bytes()).hexdigest()
     assert tried == now, "run `make check-gpu-lock`, and commit requirements/gpu.checked.txt, which it writes"
+
+
+@pytest.mark.long
+def test_the_check_of_that_lock_loads_a_model_as_a_training_does(capsys):
+    runpy.run_path("bin/check_gpu_imports.py")["load_as_training_does"]()
+    assert capsys.readouterr().out.startswith("attention: ")
 
 
 def test_what_is_shipped_is_found_from_any_folder_and_what_lies_there_comes_first(tmp_path, monkeypatch):
