@@ -25,7 +25,7 @@ from selfplay_pipeline.core.files import read_model, write_text
 from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening, run_listen
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, held_out_states, states_in
-from selfplay_pipeline.games.abilities import Redraw
+from selfplay_pipeline.games.abilities import ListeningTest, Redraw
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import Swap
 from selfplay_pipeline.generate.servers import Servers
@@ -43,7 +43,8 @@ TEACHER = "deaf-teacher"
 EFFORT = "effort.json"
 TEACHING = "episodes/teacher.jsonl"
 SILENT_TEACHER = "own-view"
-"""The scripted player that the muted arm imitates first: it plays the silence line."""
+"""The scripted player that the muted arm imitates first, unless its warm start met muted play: it plays the silence
+line."""
 TAUGHT = {"generate.num_episodes": 16384, "imitate.learning_rate": 1.0e-3}
 """Number of episodes and peak learning rate of this imitation."""
 MONITOR_SEEDS = 1000
@@ -135,6 +136,8 @@ class Study:
         episodes: Number of sampled episodes per state; one more is played greedily.
         work: Folder for the trainings and the evaluations.
         teacher: The scripted player that the warm start imitated.
+        met_silence: Whether the warm start met muted play. Then the muted arm imitates nothing, and trains at the rate
+            of the other arms.
     """
 
     source: str
@@ -144,6 +147,7 @@ class Study:
     episodes: int
     work: Path
     teacher: str = TEACHER
+    met_silence: bool = False
 
     def config(self, seed: int, changes: dict[str, Any] | None = None) -> Config:
         """Returns the configuration of self-play with a seed.
@@ -176,9 +180,14 @@ class Study:
         if arm == IMITATION:
             self._imitate(seed)
         else:
-            start = {"model": self._used_to_silence()} if ARMS[arm].mute else {}
-            config = self.config(seed, ARMS[arm].changes | start)
+            config = self.config(seed, self._changes(arm))
             stopping.run(run_iterate(config, self.work / arm / f"seed_{seed}"))
+
+    def _changes(self, arm: str) -> dict[str, Any]:
+        """Returns the keys in which an arm differs from self-play."""
+        if not ARMS[arm].mute:
+            return ARMS[arm].changes
+        return {"game.mute": True} if self.met_silence else ARMS[arm].changes | {"model": self._used_to_silence()}
 
     def _imitate(self, seed: int) -> None:
         """Imitate new episodes of the teacher with as many tokens as self-play sampled.
@@ -237,15 +246,17 @@ class Study:
     async def evaluate(self, seed: int, arms: Sequence[str]) -> None:
         """Evaluate the warm start and the last checkpoints of these arms.
 
-        Each plays with original, swapped and muted messages, and is tested on altered messages.
+        Each plays with original, swapped and muted messages, and is tested on altered messages if the game can alter
+        them.
         """
         config = self.config(seed)
+        altering = isinstance(make_game(config.game), ListeningTest)
         async with Servers(config, self.work) as servers:
             for player in (WARM, *arms):
                 for mute in (False, True):
                     await run_evaluate(*self._job(Played(player, mute), seed), servers)
                 folder = self._hearing(player, seed)
-                if not (folder / LISTENING_FILE).exists():
+                if altering and not (folder / LISTENING_FILE).exists():
                     job = EvaluationJob(self._checkpoint(player, seed), self.held_out(seed), folder)
                     await run_listen(config, job, servers)
 

@@ -1,9 +1,9 @@
 """Tests whether the policy learns to cooperate by talking: self-play and its controls, several seeds, and a verdict.
 
-The controls are the same training with messages muted, after an imitation that makes it used to silence, and the same
-with rewards permuted within groups; `--arm imitation` adds more of the imitation that made the warm start.
-`bench.verdict` has the rule. The benchmark runs in parts and resumes: a few arms and seeds may be given at a time, and
-all finished parts in the folder are compared.
+The controls are the same training with messages muted, and the same with rewards permuted within groups; `--arm
+imitation` adds more of the imitation that made the warm start. The muted arm first imitates play without words, unless
+the warm start met it. `bench.verdict` has the rule. The benchmark runs in parts and resumes: a few arms and seeds may
+be given at a time, and all finished parts in the folder are compared.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ def main(
     teacher: Annotated[
         str | None, typer.Option(help=f"Whom the warm start imitated on these states, by default {TEACHER}.")
     ] = None,
+    met_silence: Annotated[
+        bool, typer.Option("--met-silence", help="The warm start met muted play; the muted arm imitates nothing.")
+    ] = False,
     work: Annotated[Path, typer.Option(help="Gets runs and episodes; for other iterations give another.")] = Path(
         "data/learn_fixed"
     ),
@@ -64,7 +67,7 @@ def main(
             f"--arm {IMITATION}: it imitates further whom the warm start imitated, which is known of {HONEST} alone; "
             "name the scripted player with --teacher, or name the other arms with --arm"
         )
-    study = Study(config, model, iterations, states, episodes, work, teacher or TEACHER)
+    study = Study(config, model, iterations, states, episodes, work, teacher or TEACHER, met_silence)
     chosen = range(first_seed, first_seed + seeds)
     for seed in chosen:
         for arm in arms:

@@ -67,7 +67,7 @@ def evaluate_player(
     partner: str = SELF,
     states: StateSet | None = None,
     episodes: int = 2,
-    first_only: bool = False,
+    seat: int | None = None,
 ) -> Evaluation:
     """Play held-out states, as `selfplay evaluate` does; returns figures with 95 % intervals.
 
@@ -78,12 +78,12 @@ def evaluate_player(
         partner: Who holds the other seats; `self` is the player.
         states: States to play, as `sample_held_out` returns them; by default, `evaluate.num_states` of them.
         episodes: Sampled episodes of each state; a checkpoint also plays one greedily.
-        first_only: Whether the player holds seat 0 alone, not each seat in turn.
+        seat: Seat of the player in all episodes; None for each seat in turn.
 
     Raises:
         UserError: A player is unknown, or the folder holds another evaluation.
     """
-    job = job_of(config, player, Path(output), partner=partner, states=states, episodes=episodes, first_only=first_only)
+    job = job_of(config, player, Path(output), partner=partner, states=states, episodes=episodes, seat=seat)
     return _wait(run_evaluate(config, job))
 
 

@@ -99,7 +99,7 @@ def iterate(
 ) -> None:
     """Repeat: the policy plays itself, its episodes become data, verl trains it, and the new policy plays.
 
-    With --partner, the policy holds seat 0 and the partner all other seats, in training and in evaluation.
+    With --partner, the policy holds --seat and the partner all other seats, in training and in evaluation.
     After an interruption, the same command continues at the interrupted stage.
     """
     settings = load(context)

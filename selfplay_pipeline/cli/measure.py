@@ -41,10 +41,10 @@ def evaluate(
         ),
     ] = None,
     partner: Annotated[str, typer.Option(help=f"Who holds the other seats: self, {OTHERS}.")] = "self",
-    first_only: Annotated[
-        bool,
-        typer.Option("--first-only", help="With --partner: hold seat 0 in all episodes, not each seat in turn."),
-    ] = False,
+    seat: Annotated[
+        int | None,
+        typer.Option(min=0, help="With --partner: hold this seat in all episodes, not each seat in turn."),
+    ] = None,
     states: StatesFile = None,
     episodes: Annotated[
         int, typer.Option(min=1, max=LARGEST, help="Sampled episodes of each state, and of each seat with --partner.")
@@ -94,11 +94,11 @@ def evaluate(
     job = job_of(
         settings,
         checkpoint,
-        output or default_folder(checkpoint, partner, states, settings, first_only=first_only),
+        output or default_folder(checkpoint, partner, states, settings, seat=seat),
         partner=partner,
         states=_states(settings, states) if states else None,
         episodes=episodes,
-        first_only=first_only,
+        seat=seat,
     )
     if compare is not None:
         check_comparable(settings, job, compare)

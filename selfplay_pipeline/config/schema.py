@@ -244,9 +244,11 @@ class IterateConfig(Section):
     partner: str = "self"
     """The policy's partner: `self`, or a player that is not trained: a script, `chat`, or another checkpoint.
 
-    With another player as partner, the policy plays only seat 0. `selfplay generate --help` names the scripts; `chat`
+    With another player as partner, the policy plays only `seat`. `selfplay generate --help` names the scripts; `chat`
     is the model of the section `partner`.
     """
+    seat: Annotated[int, Field(ge=0)] = 0
+    """Seat of the policy opposite another player as `partner`, who holds all other seats."""
     keep_processes: Annotated[bool, FREE] = True
     """Keep the server running while training, and the trainer while playing, instead of restarting them.
 

@@ -141,7 +141,7 @@ async def _cell(
     file = output / f"{pair[0]}-{pair[1]}.jsonl"
     lost = await play_pairing(config, Pairing(first, second, states, file, episodes), servers)
     game = make_game(config.game)
-    seating = Seating.BOTH if game.shared_reward or first == second else Seating.FIRST
+    seating = Seating.BOTH if game.shared_reward or first == second else Seating.ONE
     tallies = {seats: Tally(game, len(states), seats, measure_reward) for seats in {seating, Seating.BOTH}}
     for record in read_episodes(file):
         for tally in tallies.values():

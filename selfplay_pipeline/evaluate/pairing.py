@@ -36,13 +36,14 @@ class Pairing:
     """Two players and the states that they play.
 
     Attributes:
-        first: Player of seat 0: a checkpoint, a scripted player or `chat`.
+        first: Player of `seat`: a checkpoint, a scripted player or `chat`.
         second: Player of all other seats; equal to `first` in self-play.
         file: JSONL file of the episodes.
         episodes: Number of episodes of each state, or, with `both_seatings`, of each state and seat of `first`.
         greedy: Whether checkpoints play greedily.
         both_seatings: Whether `first` holds each seat in turn.
         swap: Rule by which heard messages are replaced; None for the original messages.
+        seat: Seat of `first`, without `both_seatings`.
     """
 
     first: str
@@ -53,6 +54,7 @@ class Pairing:
     greedy: bool = False
     both_seatings: bool = False
     swap: Swap | None = None
+    seat: int = 0
 
     def task(self, config: Config) -> GenerateJob:
         """Returns the job, with all settings that determine the episodes."""
@@ -67,6 +69,7 @@ class Pairing:
             "episodes": self.episodes,
             "both_seatings": self.both_seatings,
             **({"swap": self.swap} if self.swap else {}),
+            **({"seat": self.seat} if self.seat else {}),
         }
         return GenerateJob(
             output=self.file,
@@ -139,7 +142,7 @@ async def _play_task(config: Config, pairing: Pairing, job: GenerateJob, servers
     seatings = [[by_name[names[seat != own]] for seat in seats] for own in seats]
 
     def players(number: int) -> Sequence[Player]:
-        return seatings[number % len(seatings) if pairing.both_seatings else 0]
+        return seatings[number % len(seatings) if pairing.both_seatings else pairing.seat]
 
     states = pairing.states.states
     return PlayTask(job, make_game(config.game), states.__getitem__, players, _episode_factory(pairing))

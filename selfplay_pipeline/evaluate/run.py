@@ -28,7 +28,7 @@ from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.records import Swap, read_episodes
-from selfplay_pipeline.generate.seats import checkpoints_among, is_checkpoint
+from selfplay_pipeline.generate.seats import check_seat, checkpoints_among, is_checkpoint
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.swapped import check_swap
@@ -50,7 +50,7 @@ class EvaluationJob:
         partner: Player of the other seats: `self`, another checkpoint, a scripted player, or `chat`.
         episodes: Number of sampled episodes of each state and seating.
         greedy: Whether a checkpoint also plays greedily.
-        first_only: Whether the player holds seat 0 in all episodes with another player, instead of each seat in turn.
+        seat: Seat of the player in all episodes with another player; None for each seat in turn.
         swaps: Rules by which heard messages are replaced in further episodes, `swapped` first; empty for none.
     """
 
@@ -60,7 +60,7 @@ class EvaluationJob:
     partner: str = SELF
     episodes: int = 2
     greedy: bool = True
-    first_only: bool = False
+    seat: int | None = None
     swaps: Sequence[Swap] = ()
 
     def modes(self, config: Config) -> tuple[Mode, ...]:
@@ -74,8 +74,8 @@ class EvaluationJob:
 
     @property
     def seating(self) -> Seating:
-        if self.first_only and self.partner != SELF:
-            return Seating.FIRST
+        if self.seat is not None and self.partner != SELF:
+            return Seating.ONE
         return Seating.BOTH if self.self_play else Seating.EITHER
 
     @property
@@ -92,7 +92,7 @@ class EvaluationJob:
         if self.swaps:
             counts += f", {1 + len(self.swaps)} times: as said, and with messages {' and '.join(self.swaps)}"
         with_whom = "itself" if self.self_play else self.partner
-        with_whom += " in the other seats" if self.seating is Seating.FIRST else ""
+        with_whom += f" in all seats but {self.seat}" if self.seating is Seating.ONE else ""
         return f"{self.player} with {with_whom} on {self.states.name}: {counts} to {self.output}"
 
     def file(self, mode: Mode, swap: Swap | None = None) -> Path:
@@ -108,6 +108,7 @@ class EvaluationJob:
             episodes=1 if mode == "greedy" else self.episodes,
             greedy=mode == "greedy",
             both_seatings=self.seating is Seating.EITHER,
+            seat=self.seat or 0,
             swap=swap,
         )
 
@@ -120,16 +121,17 @@ def job_of(
     partner: str = SELF,
     states: StateSet | None = None,
     episodes: int = 2,
-    first_only: bool = False,
+    seat: int | None = None,
 ) -> EvaluationJob:
     """Returns an evaluation of a player, by default on held-out states; `evaluate.swap_messages` adds swapped ones.
 
     Raises:
-        UserError: A player is unknown, or `first_only` is asked for without a partner.
+        UserError: A player is unknown, or `seat` is given without a partner or does not exist.
     """
     player, partner = shipped(player), shipped(partner)
-    if first_only and partner == SELF:
-        raise UserError("--first-only: in self-play the player holds all seats; name a --partner")
+    if seat is not None and partner == SELF:
+        raise UserError("--seat: in self-play the player holds all seats; name a --partner")
+    check_seat(config, seat or 0, "--seat")
     check_names(config, {player, partner} - {SELF})  # before the states are sampled, which may be slow
     return EvaluationJob(
         player=player,
@@ -137,7 +139,7 @@ def job_of(
         states=states or sample_held_out(config, config.evaluate.num_states),
         episodes=episodes,
         output=output,
-        first_only=first_only,
+        seat=seat,
         swaps=swaps_of(make_game(config.game)) if config.evaluate.swap_messages else (),
     )
 
@@ -230,7 +232,7 @@ def _worth(config: Config, job: EvaluationJob, mode: Mode, lost: int) -> Words:
     """
     game, swapped = make_game(config.game), dict[Swap, Swapped]()
     for swap in job.swaps:
-        tally, count = Tally(game, len(job.states), job.seating, measure_reward), Counter[bool]()
+        tally, count = Tally(game, len(job.states), job.seating, measure_reward, job.seat or 0), Counter[bool]()
         for record in read_episodes(job.file(mode, swap)):
             tally.add([record])
             count.update(bool(text) for turn in record.turns for text in (turn.heard or {}).values())
@@ -262,11 +264,11 @@ def swaps_of(game: Game) -> tuple[Swap, ...]:
     return ("swapped", "named") if isinstance(game, KeepNamed) else ("swapped",)
 
 
-def default_folder(player: str, partner: str, states: Path | None, config: Config, *, first_only: bool = False) -> Path:
+def default_folder(player: str, partner: str, states: Path | None, config: Config, *, seat: int | None = None) -> Path:
     """Returns a folder below `data/evaluations/`, named after the players, the states and the options."""
     parts = [player, *([f"with {partner}"] if partner != SELF else []), *([str(states)] if states else [])]
-    if first_only:
-        parts.append("first")
+    if seat is not None:
+        parts.append(f"seat {seat}")
     if config.game.mute:
         parts.append("mute")
     return Path("data/evaluations") / "_".join(re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-") for part in parts)
@@ -321,7 +323,8 @@ def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:
 
 def tally_of(config: Config, job: EvaluationJob, mode: Mode, swap: Swap | None = None) -> Tally:
     """Returns the figures of the played episodes of one mode, by state."""
-    return Tally(make_game(config.game), len(job.states), job.seating).add(read_episodes(job.file(mode, swap)))
+    tally = Tally(make_game(config.game), len(job.states), job.seating, seat=job.seat or 0)
+    return tally.add(read_episodes(job.file(mode, swap)))
 
 
 def totals_of(config: Config, job: EvaluationJob, mode: Mode, swap: Swap | None = None) -> Totals:

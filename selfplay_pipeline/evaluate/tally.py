@@ -23,14 +23,20 @@ class Seating(StrEnum):
     """The player holds all seats: self-play."""
     EITHER = "either"
     """The player holds one seat, each seat in turn."""
-    FIRST = "first"
-    """The player holds seat 0, as in training with a partner."""
+    ONE = "one"
+    """The player holds one seat in all episodes, as in training with a partner."""
 
-    def seats(self, episode: int, num_seats: int) -> tuple[int, ...]:
-        """Returns the seats of the evaluated player in episode number `episode`."""
+    def seats(self, episode: int, num_seats: int, seat: int = 0) -> tuple[int, ...]:
+        """Returns the seats of the evaluated player in episode number `episode`.
+
+        Args:
+            episode: Number of the episode.
+            num_seats: Number of seats of the game.
+            seat: Seat of `ONE`.
+        """
         if self is Seating.BOTH:
             return tuple(range(num_seats))
-        return (episode % num_seats,) if self is Seating.EITHER else (0,)
+        return (episode % num_seats,) if self is Seating.EITHER else (seat,)
 
 
 @dataclass
@@ -39,12 +45,14 @@ class Tally:
 
     Attributes:
         measures: Function that returns the figures of one episode.
+        seat: Seat of the player with `Seating.ONE`.
     """
 
     game: Game
     num_states: int
     seating: Seating
     measures: Callable[[Measured], Measures] = measure
+    seat: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     _sums: Sums = field(default_factory=Sums)
 
@@ -53,7 +61,7 @@ class Tally:
             self.statuses[record.outcome.status] += 1
             if record.outcome.status == Status.ENGINE_FAILURE:
                 continue
-            seats = self.seating.seats(record.episode, len(self.game.roles))
+            seats = self.seating.seats(record.episode, len(self.game.roles), self.seat)
             self._sums.add(record.group_index, self.measures(Measured(self.game, record, seats)))
         return self
 

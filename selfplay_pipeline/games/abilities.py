@@ -59,12 +59,14 @@ class Stage:
         episodes: Number of episodes, each on a state of its own.
         epochs: Number of epochs over the episodes.
         batch_size: Number of rows per optimizer step; a row is one seat's part of an episode.
+        mute: Whether messages are muted, so that the model also meets prompts without words.
     """
 
     players: Sequence[str]
     episodes: int
     epochs: int
     batch_size: int = 64
+    mute: bool = False
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,13 @@ def seats_for(config: Config, players: Sequence[str]) -> list[str]:
     return seats
 
 
+def check_seat(config: Config, seat: int, asked_by: str) -> None:
+    """Raises UserError unless the configured game has a seat."""
+    last = len(self_play(config)) - 1
+    if seat > last:
+        raise UserError(f"{asked_by} {seat}: there is no such seat; the game {config.game.name} has seats 0 to {last}")
+
+
 def weights_of(config: Config, checkpoint: str) -> str:
     """Returns the content hash of a checkpoint; "" for a hub model on attached servers, whose files are unknown here.
 

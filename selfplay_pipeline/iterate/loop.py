@@ -34,7 +34,7 @@ from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_hel
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import CHAT
-from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, self_play
+from selfplay_pipeline.generate.seats import check_seat, check_seats, is_checkpoint, self_play
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import check_trainable, generate_episodes, num_groups, plan_generate
 from selfplay_pipeline.generate.summary import Played
@@ -314,7 +314,7 @@ class Loop:
             self.run.iteration(number) / "evaluation",
             partner=config.iterate.partner,
             episodes=1,
-            first_only=True,
+            seat=config.iterate.seat,
             swaps=("swapped",) if config.evaluate.swap_messages else (),
         )
         evaluation = await run_evaluate(config, job, self.servers)
@@ -410,12 +410,14 @@ def plan_iterate(config: Config, run_dir: Path) -> list[str]:
 def seats_of(config: Config) -> tuple[str, ...]:
     """Returns the player of each seat in the training episodes."""
     policy, partner = self_play(config), config.iterate.partner
-    return policy if partner == SELF else (policy[0], *(partner for _ in policy[1:]))
+    if partner == SELF:
+        return policy
+    return tuple(name if seat == config.iterate.seat else partner for seat, name in enumerate(policy))
 
 
 def at_once(config: Config) -> int:
     """Returns the number of checkpoints served at the same time: the policy, and a checkpoint as partner."""
-    return 1 + is_checkpoint(config, seats_of(config)[-1])
+    return 1 + any(is_checkpoint(config, name) for name in seats_of(config))
 
 
 def check_run(config: Config) -> None:
@@ -445,7 +447,8 @@ def check_ahead(config: Config, *, shares: bool) -> None:
 
 
 def check_partner(config: Config) -> None:
-    """Raises UserError if the partner does not exist, or is a chat model without a key."""
+    """Raises UserError if the partner does not exist, is a chat model without a key, or leaves the policy no seat."""
+    check_seat(config, config.iterate.seat, "iterate.seat")
     if config.iterate.partner != SELF:
         check_names(config, [config.iterate.partner])
     if config.iterate.partner == CHAT:

@@ -133,7 +133,9 @@ def _settings(config: Config, model: Path, stage: Stage, lesson: Lesson) -> Conf
             "overrides": [*OPTIMIZER, *config.train.overrides],
         }
     )
-    return config.model_copy(update={"model": str(model), "generate": played, "imitate": imitated, "train": trained})
+    game = config.game.model_copy(update={"mute": config.game.mute or stage.mute})
+    changed = {"model": str(model), "game": game, "generate": played, "imitate": imitated, "train": trained}
+    return config.model_copy(update=changed)
 
 
 async def _imitate(

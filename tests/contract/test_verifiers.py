@@ -78,7 +78,7 @@ def test_the_same_states_have_the_same_rewards_as_in_evaluate(tmp_path, monkeypa
     config = selfplay_pipeline.load_config("tiny", {"engine.kind": "transformers"})
     states = selfplay_pipeline.sample_held_out(config, STATES)
     selfplay_pipeline.evaluate_player(
-        config, TINY, tmp_path, partner=partner, states=states, episodes=1, first_only=partner != "self"
+        config, TINY, tmp_path, partner=partner, states=states, episodes=1, seat=None if partner == "self" else 0
     )
     ours = selfplay_pipeline.episodes_frame(tmp_path / "greedy.jsonl").sort_values("group_index")
 

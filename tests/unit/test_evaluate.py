@@ -35,6 +35,7 @@ from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
+from selfplay_pipeline.iterate.loop import seats_of
 from selfplay_pipeline.metrics.figures import measure
 
 HUMAN = Path("data/dialop/optimization_human.jsonl")
@@ -219,7 +220,7 @@ def test_episodes_lost_to_the_engine_are_counted_but_in_no_figure():
 
 @pytest.mark.parametrize(
     ("seating", "seats"),
-    [(Seating.BOTH, [(0, 1, 2)] * 4), (Seating.EITHER, [(0,), (1,), (2,), (0,)]), (Seating.FIRST, [(0,)] * 4)],
+    [(Seating.BOTH, [(0, 1, 2)] * 4), (Seating.EITHER, [(0,), (1,), (2,), (0,)]), (Seating.ONE, [(0,)] * 4)],
 )
 def test_the_seats_of_the_evaluated_player_follow_from_the_number_of_the_episode(seating, seats):
     assert [seating.seats(episode, 3) for episode in range(4)] == seats
@@ -336,7 +337,7 @@ def test_a_checkpoint_as_partner_is_its_contents_and_not_its_path(partner, same)
 def test_each_evaluation_has_a_folder_of_its_own():
     muted, player = load_config("tiny", {"game.mute": True}), "data/x/iter_1/checkpoint"
     folders = [
-        default_folder(player, "self", None, config()), default_folder(player, "self", None, config(), first_only=True),
+        default_folder(player, "self", None, config()), default_folder(player, "self", None, config(), seat=0),
         default_folder("data/x/iter_2/checkpoint", "self", None, config()), default_folder(player, "self", None, muted),
         default_folder(player, "sharing", None, config()), default_folder(player, "self", HUMAN, config()),
     ]  # fmt: skip
@@ -345,10 +346,18 @@ def test_each_evaluation_has_a_folder_of_its_own():
 
 
 def test_a_player_can_hold_the_first_seat_in_all_episodes(tmp_path):
-    evaluation, job = evaluate("asker", tmp_path, "shy", 20, first_only=True, episodes=1)
+    evaluation, job = evaluate("asker", tmp_path, "shy", 20, seat=0, episodes=1)
     played = list(read_episodes(job.file("scripted")))
     assert [episode.players for episode in played] == [["asker", "shy"]] * 20
     assert value(evaluation, "reward") > 0.95
     assert value(evaluation, "questions") == value(evaluation, "specific") == 1
     assert (value(evaluation, "leaks"), value(evaluation, "repeated")) == (0, 0)
     assert value(evaluation, "learned") > 1
+
+
+def test_a_player_and_a_trained_policy_can_hold_any_one_seat(tmp_path):
+    _, job = evaluate("sharing", tmp_path, "random", 4, seat=1, episodes=1)
+    assert [episode.players for episode in read_episodes(job.file("scripted"))] == [["random", "sharing"]] * 4
+    agent = {"iterate.partner": "sharing", "iterate.seat": 2}
+    assert seats_of(load_config("tiny_mediation", agent)) == ("sharing", "sharing", "policy")
+    assert seats_of(load_config("tiny_mediation", {})) == ("policy",) * 3

@@ -90,7 +90,7 @@ def test_a_file_has_the_same_figures_in_its_summary_in_evaluations_and_in_the_re
 
 def test_what_is_asked_is_counted_the_same_in_the_analysis_of_questions(records):
     one_seat = [record.model_copy(update={"players": ["policy", "shy"], "trajectories": []}) for record in records]
-    tally = Tally(game_named(records[0].game), STATES, Seating.FIRST).add(one_seat).totals().intervals()
+    tally = Tally(game_named(records[0].game), STATES, Seating.ONE).add(one_seat).totals().intervals()
     asked = asked_figures(frame_of([asked for record in one_seat for asked in records_of(record, 0)]))
     assert list(asked) == list(ASKED)
     for name, interval in asked.items():

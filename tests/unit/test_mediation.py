@@ -42,7 +42,7 @@ from selfplay_pipeline.metrics.figures import measure
 
 GAME = MediationGame()
 TINY = MediationGame(
-    MediationConfig(flights=5, days=1, p_event=0.6, p_shared=0, protocol="fixed", max_length=3, prompts="compact")
+    MediationConfig(flights=5, days=1, p_event=0.9, p_shared=0, protocol="fixed", max_length=3, prompts="compact")
 )
 TWICE = MediationGame(MediationConfig(flights=5, days=1, protocol="fixed", messages=2))
 ANY_GAME = pytest.mark.parametrize("game", [GAME, TINY], ids=["default", "tiny"])
@@ -483,7 +483,7 @@ def test_figures_tell_where_the_reward_was_lost():
         outcome=OutcomeRecord.of(episode.session.outcome()),
     )  # fmt: skip
     found = {name: above / below for name, (above, below) in measure(Measured(GAME, record, range(3))).items() if below}
-    parts = [found[name] for name in ("lost_telling", "lost_planning", "lost_agreement")]
+    parts = [found[name] for name in ("lost_to_telling", "lost_to_planning", "lost_to_agreement")]
     assert sum(parts) + found["reward"] == pytest.approx(1)
     assert found["told"] == 1.0 and found["proposals"] == 3
     costs = [STATE.costs(user, tuple(record.outcome.proposal)) for user in USERS]
@@ -493,7 +493,41 @@ def test_figures_tell_where_the_reward_was_lost():
 def test_silence_lies_between_random_and_the_optimum_and_is_the_value_of_the_best_pair_given_the_agents_view():
     for state in [state_of(seed, TINY) for seed in range(3)]:
         (line,) = wordless_rewards([state], TINY.config, np.random.default_rng(0))["silence"]
-        values = mean_rewards(state, TINY.config, np.random.default_rng(1))
-        planned = values[best_pair(player_view(TINY.start(state), AGENT))]
+        values = mean_rewards(state.users, TINY.config, np.random.default_rng(1), 300)
+        view = player_view(TINY.start(state), AGENT)
+        planned, own = values[best_pair(view)], TINY.players["own-view"].act(view, np.random.default_rng(2))
+        assert values[parse_proposal(own.removeprefix("[propose]"), state)] > values.max() - 0.05
         assert values.shape == state.rewards.shape and values.mean() < line < 1
         assert planned - 0.05 < line < values.max() + 0.05
+
+
+@pytest.mark.parametrize("kind", TINY.alterations)
+@pytest.mark.parametrize("users", ["sharing", "speaking"])
+def test_an_altered_message_names_the_same_flights_and_makes_another_pair_the_best(users, kind):
+    tested = 0
+    for seed in range(12):
+        state = state_of(seed, TINY)
+        turns = play(TINY, state, users, users, "sharing", seed=seed).turns
+        found = TINY.alter(state, turns[:2], kind, np.random.default_rng(seed))
+        if found is None:
+            continue
+        tested += 1
+        assert told_costs(found.text).keys() == told_costs(turns[1].text).keys()
+        pairs = []
+        for second in (turns[1].text, found.text):
+            session = TINY.start(state)
+            session.step(turns[0].seat, turns[0].text)
+            session.step(turns[1].seat, second)
+            pairs.append([*best_pair(player_view(session, AGENT))])
+        assert pairs[0] != found.decision == pairs[1]
+    assert tested >= 3
+
+
+def test_a_message_can_keep_its_flights_and_tell_the_costs_of_another_state():
+    other = TINY.redraw(state_of(3, TINY), AGENT, np.random.default_rng(1))
+    true = dict(enumerate((-other.users[FIRST].meeting_costs).tolist()))
+    for text in ("[message] 0 90 1 91", "[message] Hi! flight 0 costs me 90 points, flight 1: 91."):
+        kept = TINY.keep_named(other, FIRST, text)
+        assert told_costs(kept) == {0: true[0], 1: true[1]}
+    assert TINY.keep_named(other, FIRST, "[message] price 3 arrival -2") == "[message] price 3 arrival -2"
+    assert TINY.keep_named(other, AGENT, "[message] user 0: flight 0 costs 3?").endswith("costs 3?")

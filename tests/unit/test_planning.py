@@ -621,7 +621,7 @@ def test_figures_tell_where_the_reward_was_lost():
         outcome=OutcomeRecord.of(episode.session.outcome()),
     )  # fmt: skip
     found = {name: above / below for name, (above, below) in measure(Measured(GAME, record, range(2))).items() if below}
-    parts = [found[name] for name in ("lost_telling", "lost_planning", "lost_agreement")]
+    parts = [found[name] for name in ("lost_to_telling", "lost_to_planning", "lost_to_agreement")]
     assert sum(parts) + found["reward"] == pytest.approx(1) and found["told"] == 1.0
     assert found["searches"] == sum(turn.action == "search" for turn in episode.turns) > 0
     points = STATE.points(tuple(record.outcome.proposal))

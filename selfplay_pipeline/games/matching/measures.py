@@ -9,6 +9,7 @@ import numpy as np
 
 from selfplay_pipeline.games.base import MESSAGE, KnownLine
 from selfplay_pipeline.games.figures import Figure
+from selfplay_pipeline.games.losses import lost_to
 from selfplay_pipeline.games.matching.lost_reward import Losses, lost, told_truly
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, own_view_matching
 from selfplay_pipeline.games.measured import Measured
@@ -41,10 +42,7 @@ def _lost(episode: Measured) -> Losses | None:
 
 
 def _lost_to(part: str, label: str) -> Figure:
-    return Figure(
-        f"lost_to_{part}", label, lambda e: getattr(_lost(e), part, 0.0),
-        lambda e: _lost(e) is not None, better="lower", part_of="Where reward is lost",
-    )  # fmt: skip
+    return lost_to(label, lambda e: getattr(_lost(e), part, 0.0), lambda e: _lost(e) is not None)
 
 
 FIGURES = (

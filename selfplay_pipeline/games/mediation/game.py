@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from selfplay_pipeline.games.abilities import HumanEpisode
+from selfplay_pipeline.games.abilities import Altered, HumanEpisode
 from selfplay_pipeline.games.base import Asking, Choice, Game, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
-from selfplay_pipeline.games.mediation import draw, humans, measures, rules, states, wordless
+from selfplay_pipeline.games.mediation import altered, draw, humans, measures, rules, states, wordless
 from selfplay_pipeline.games.mediation.rules import MediationConfig, MediationState, check_pair
 from selfplay_pipeline.games.mediation.scripted import SCRIPTED, PlayerView, player_view
 from selfplay_pipeline.games.mediation.session import MediationSession
 from selfplay_pipeline.games.mediation.speaking import Speaking, SpeakingTeacher
-from selfplay_pipeline.games.mediation.teacher import LESSONS, Teacher
+from selfplay_pipeline.games.mediation.teacher import LESSONS, DeafTeacher, Teacher
 from selfplay_pipeline.games.mediation.text import ErrorKind
 from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.silence import LineName, Rewards, in_words
@@ -38,7 +38,8 @@ class MediationGame(Game):
     error_kinds = tuple(kind.value for kind in ErrorKind)
     disclosing = frozenset({ActionKind.PROPOSE.value})  # a user reads its points, which also depend on hidden numbers
     players: Mapping[str, ScriptedPlayer] = {
-        **SCRIPTED, "teacher": Teacher(), "speaking": Speaking(), "speaking-teacher": SpeakingTeacher(),
+        **SCRIPTED, "teacher": Teacher(), "deaf-teacher": DeafTeacher(),
+        "speaking": Speaking(), "speaking-teacher": SpeakingTeacher(),
     }  # fmt: skip
     lessons = LESSONS
     figures: Sequence[Figure] = measures.FIGURES
@@ -91,6 +92,18 @@ class MediationGame(Game):
 
     def redraw(self, state: MediationState, seat: int, rng: np.random.Generator) -> MediationState:
         return states.redraw(state, seat, self.config, rng)
+
+    @property
+    def alterations(self) -> Sequence[str]:
+        return (altered.CHANGED, altered.SWAPPED)
+
+    def alter(
+        self, state: MediationState, turns: Sequence[Turn], kind: str, rng: np.random.Generator
+    ) -> Altered | None:
+        return altered.altered(self.start(state), turns, kind, rng)
+
+    def keep_named(self, state: MediationState, seat: int, text: str) -> str:
+        return altered.keep_named(state, seat, text)
 
     def asking(self, state: MediationState, turns: Sequence[Turn], seat: int) -> Asking:
         return measures.asking(turns, seat)

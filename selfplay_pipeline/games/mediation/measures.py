@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from selfplay_pipeline.games.base import CUT, MESSAGE, Asking, Turn
+from selfplay_pipeline.games.base import MESSAGE, Asking, Turn
 from selfplay_pipeline.games.figures import Figure
+from selfplay_pipeline.games.losses import loss_figures
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.mediation.rules import AGENT, USERS, Costs, MediationState, Pair, check_pair
 from selfplay_pipeline.games.mediation.scripted import best_pair, player_view
 from selfplay_pipeline.games.mediation.text import told_costs, told_offer
 from selfplay_pipeline.games.questions import count_asking
-from selfplay_pipeline.games.tags import PROPOSALS, ActionKind
-
-LOST = "Where reward is lost"
+from selfplay_pipeline.games.tags import PROPOSALS
 
 
 def asking(turns: Sequence[Turn], seat: int) -> Asking:
@@ -55,30 +53,14 @@ def _flights(episode: Measured) -> int:
     return sum(len(episode.state.users[user].flights) for user in USERS if user in episode.seats)
 
 
-def _plan(episode: Measured) -> float:
-    """Returns the reward of the plan of `sharing`, given what the agent knew at its last proposal."""
-    session: Any = episode.game.start(episode.state)
-    last = max(at for at, turn in enumerate(episode.record.turns) if turn.action == ActionKind.PROPOSE)
-    for turn in episode.record.turns[:last]:
-        session.step(turn.seat, turn.text, cut=turn.error_kind == CUT)
-    return float(episode.state.rewards[best_pair(player_view(session, AGENT))])
-
-
-def _telling(episode: Measured) -> float:
-    return 1 - _plan(episode) if episode.agreed else 0.0
-
-
-def _planning(episode: Measured) -> float:
-    return _plan(episode) - episode.reward if episode.agreed else 0.0
-
-
 FIGURES = (
     PROPOSALS,
     Figure("told", "own flights of which a user told the meetings' points", _told, _flights, unit="share"),
     Figure("meeting_points", "points for meetings", lambda e: _costs(e).meetings, better="higher", chart="Points"),
     Figure("price_points", "points for prices", lambda e: _costs(e).price, better="higher"),
     Figure("arrival_points", "points for arrivals", lambda e: _costs(e).arrival, better="higher"),
-    Figure("lost_telling", "lost to telling", _telling, better="lower", unit="reward", part_of=LOST),
-    Figure("lost_planning", "lost to planning", _planning, better="lower", unit="reward", part_of=LOST),
-    Figure("lost_agreement", "lost to agreement", lambda e: not e.agreed, better="lower", unit="reward", part_of=LOST),
+    *loss_figures(
+        lambda session: best_pair(player_view(session, AGENT)),
+        ("lost to telling", "lost to planning", "lost to agreement"),
+    ),
 )

@@ -7,8 +7,9 @@ after a proposal also its points for price and arrival. The agent plans with wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +20,29 @@ from selfplay_pipeline.games.mediation.rules import (
     MOST_ARRIVAL_PREF,
     MOST_IMPORTANT,
     MOST_PRICE_PREF,
+    PRICES,
     USERS,
     Costs,
     Event,
     Flight,
     MediationConfig,
     Pair,
+    User,
     clashes,
 )
 from selfplay_pipeline.games.mediation.session import MediationSession
 from selfplay_pipeline.games.mediation.states import mean_prices
 from selfplay_pipeline.games.mediation.text import format_costs, format_proposal, told_costs, told_offer
+from selfplay_pipeline.games.mediation.wordless import mean_rewards
 from selfplay_pipeline.games.tags import ActionKind
 
 MEAN_IMPORTANCE = (1 + MOST_IMPORTANT) / 2
 NOTHING = "none"
 """Message that tells nothing."""
+DRAWS = 20
+"""Number of states with which the agent of `own-view` plans."""
+UNSEEN: Mapping[str, Any] = {"mean_price": PRICES[0], "price_pref": 1}
+"""Stand-in for what the agent does not see of a user, which takes no part in its plan."""
 EVERY = 10
 """Distance between the mean prices that the agent considers; all of them change no plan."""
 
@@ -68,6 +76,10 @@ class PlayerView:
     def heard(self, user: int) -> list[str]:
         """Returns what a user told the agent."""
         return [text for speaker, text in self.rooms[user] if speaker == user]
+
+    def with_message(self, user: int, text: str) -> PlayerView:
+        """Returns the agent's view after one more message of a user."""
+        return replace(self, rooms={**self.rooms, user: (*self.rooms[user], (user, text))})
 
     @property
     def said(self) -> int:
@@ -117,6 +129,22 @@ class Silent(Random):
 
 
 @dataclass(frozen=True)
+class OwnView(Random):
+    """Says nothing; as the agent it proposes what is best on average over states drawn given its view.
+
+    With many draws it plays the silence line; unlike `Silent`, it also considers meetings that it does not see.
+    """
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        if view.seat != AGENT or view.due is ActionKind.MESSAGE:
+            return super().act(view, rng)
+        users = [User(flights=view.flights[user], events=view.events[user], **UNSEEN) for user in USERS]
+        means = mean_rewards(users, view.rules, rng, DRAWS)
+        row, column = divmod(int(np.nanargmax(means)), means.shape[1])
+        return format_proposal((row, column))
+
+
+@dataclass(frozen=True)
 class Sharing:
     """Tells what its flights' meetings cost. As the agent it proposes the best flights by all that it was told.
 
@@ -152,6 +180,13 @@ def random_pair(view: PlayerView, rng: np.random.Generator) -> Pair:
 
 def best_pair(view: PlayerView) -> Pair:
     """Returns the pair of flights with the best expected score, given all that the agent knows."""
+    scores = expected_scores(view)
+    row, column = divmod(int(scores.argmax()), scores.shape[1])
+    return row, column
+
+
+def expected_scores(view: PlayerView) -> NDArray[np.float64]:
+    """Returns the expected score of each pair of flights, given all that the agent knows."""
     told = [_told_offers(view, user) for user in USERS]
     own = [
         meeting_points(view, user)
@@ -169,8 +204,7 @@ def best_pair(view: PlayerView) -> Pair:
         if all(int(-(pref * hours[pair] / 3)) == arrival for offers in told for pair, _, arrival in offers)
     ] or [*range(1, MOST_ARRIVAL_PREF + 1)]
     arrival = np.mean([(-(pref * hours / 3)).astype(np.int64) for pref in prefs], axis=0)
-    row, column = divmod(int((own[0][:, None] + own[1][None, :] + 2 * arrival).argmax()), len(ends[1]))
-    return row, column
+    return np.asarray(own[0][:, None] + own[1][None, :] + 2 * arrival)
 
 
 def meeting_points(view: PlayerView, user: int) -> NDArray[np.float64]:
@@ -204,4 +238,6 @@ def _told_offers(view: PlayerView, user: int) -> list[tuple[Pair, int, int]]:
     return [(pair, *offer) for pair, offer in zip(view.proposals, told, strict=False)]
 
 
-SCRIPTED: Mapping[str, ScriptedPlayer] = {"random": Random(), "silent": Silent(), "sharing": Sharing()}
+SCRIPTED: Mapping[str, ScriptedPlayer] = {
+    "random": Random(), "silent": Silent(), "own-view": OwnView(), "sharing": Sharing(),
+}  # fmt: skip

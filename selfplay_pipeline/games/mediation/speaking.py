@@ -16,6 +16,7 @@ from selfplay_pipeline.games.mediation.scripted import PlayerView, Sharing, best
 from selfplay_pipeline.games.mediation.text import format_proposal, told_costs, told_offer
 from selfplay_pipeline.games.phrasings import ACCEPTING, choose
 from selfplay_pipeline.games.tags import ActionKind
+from selfplay_pipeline.games.teachers import RejectsFirst
 
 TOLD = ("flight {} costs me {} points", "flight {}: {}", "flight {} clashes with {} points of meetings")
 TELLING = ("{}.", "Hi! {}.", "This is what my meetings say: {}.", "By my meetings {}.", "Here is my list: {}.")
@@ -64,14 +65,8 @@ class Speaking(Sharing):
 
 
 @dataclass(frozen=True)
-class SpeakingTeacher(Speaking):
+class SpeakingTeacher(RejectsFirst, Speaking):
     """Speaks as `Speaking` does, but proposes random flights; self-play has to find how to plan with what is told."""
-
-    rejecting: float = 0.1
-    """Chance that a user rejects a first proposal, whatever its value."""
-
-    def agrees(self, view: PlayerView, rng: np.random.Generator) -> bool:
-        return len(view.offers) > 1 or rng.random() >= self.rejecting
 
     def plan(self, view: PlayerView, rng: np.random.Generator) -> Pair:
         return random_pair(view, rng)

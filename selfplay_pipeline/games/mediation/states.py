@@ -243,11 +243,11 @@ class Calendars:
         self.chance = self._chances()
         self.next: dict[tuple[int, int, int], tuple[list[_Way], list[float]]] = {}
 
-    def drawn(self, rng: np.random.Generator, number: int) -> list[list[Span]]:
+    def drawn(self, rng: np.random.Generator, number: int, among: int = CALENDARS) -> list[list[Span]]:
         """Returns calendars drawn given all that the agent sees; the true one takes no part in the draw."""
         if self.private == [0]:
             return [[Span(*span) for span in sorted(self.shared.items())]] * number
-        found = [self.one(rng) for _ in range(max(number, CALENDARS))]
+        found = [self.one(rng) for _ in range(max(number, among))]
         logs = np.array([self._log_weight(spans) for spans in found])
         if not np.isfinite(logs).any():
             raise UserError("game state: no calendar agrees with the flights that the agent sees")

@@ -95,6 +95,20 @@ def told_costs(text: str) -> dict[int, int]:
     return {int(flight): int(points) for flight, points in TOLD.findall(body)}
 
 
+def retold(text: str, costs: Mapping[int, int]) -> str:
+    """Returns a message with other points for meetings of the flights that it names."""
+    if told := told_costs(text):
+        if PAIRS.match(tags.untagged(text)):
+            return format_costs({**told, **costs})
+        return TOLD.sub(lambda found: _with_points(found, costs), text)
+    return text
+
+
+def _with_points(found: re.Match[str], costs: Mapping[int, int]) -> str:
+    points = str(costs.get(int(found[1]), found[2]))
+    return found[0][: found.start(2) - found.start()] + points
+
+
 def format_costs(costs: Mapping[int, int]) -> str:
     """Returns the message that tells points for meetings by flight, in the form that small models learn."""
     return f"[{MESSAGE}] " + " ".join(f"{flight} {points}" for flight, points in costs.items())

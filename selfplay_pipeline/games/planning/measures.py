@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from selfplay_pipeline.games.base import CUT, MESSAGE, Asking, Turn
+from selfplay_pipeline.games.base import MESSAGE, Asking, Turn
 from selfplay_pipeline.games.figures import Figure
+from selfplay_pipeline.games.losses import loss_figures
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.planning.rules import AGENT, USER, PlanningState, Points, check_itinerary
 from selfplay_pipeline.games.planning.scripted import best_itinerary, player_view
 from selfplay_pipeline.games.planning.search_form import SEARCH
 from selfplay_pipeline.games.planning.text import brief, told_preferences
 from selfplay_pipeline.games.questions import count_asking
-from selfplay_pipeline.games.tags import PROPOSALS, ActionKind
-
-LOST = "Where reward is lost"
+from selfplay_pipeline.games.tags import PROPOSALS
 
 
 def asking(turns: Sequence[Turn], seat: int) -> Asking:
@@ -49,23 +47,6 @@ def _wishes(episode: Measured) -> int:
     return len(episode.state.preferences) if USER in episode.seats else 0
 
 
-def _plan(episode: Measured) -> float:
-    """Returns the reward of the plan of `sharing`, given what the agent knew at its last proposal."""
-    session: Any = episode.game.start(episode.state)
-    last = max(at for at, turn in enumerate(episode.record.turns) if turn.action == ActionKind.PROPOSE)
-    for turn in episode.record.turns[:last]:
-        session.step(turn.seat, turn.text, cut=turn.error_kind == CUT)
-    return float(episode.state.rewards[episode.state.at(best_itinerary(player_view(session, AGENT)))])
-
-
-def _telling(episode: Measured) -> float:
-    return 1 - _plan(episode) if episode.agreed else 0.0
-
-
-def _planning(episode: Measured) -> float:
-    return _plan(episode) - episode.reward if episode.agreed else 0.0
-
-
 def _searches(episode: Measured) -> int:
     return sum(turn.action == SEARCH for turn in episode.turns)
 
@@ -77,7 +58,8 @@ FIGURES = (
     Figure("place_points", "points for features", lambda e: sum(_points(e).places), better="higher", chart="Points"),
     Figure("travel_points", "points for travel", lambda e: sum(_points(e).legs), better="higher"),
     Figure("whole_points", "points for whole days", lambda e: sum(_points(e).whole), better="higher"),
-    Figure("lost_telling", "lost to telling", _telling, better="lower", unit="reward", part_of=LOST),
-    Figure("lost_planning", "lost to planning", _planning, better="lower", unit="reward", part_of=LOST),
-    Figure("lost_agreement", "lost to agreement", lambda e: not e.agreed, better="lower", unit="reward", part_of=LOST),
+    *loss_figures(
+        lambda session: best_itinerary(player_view(session, AGENT)),
+        ("lost to telling", "lost to planning", "lost to agreement"),
+    ),
 )

@@ -21,6 +21,7 @@ from selfplay_pipeline.games.planning.scripted import (
     told_wishes,
 )
 from selfplay_pipeline.games.planning.text import format_points, format_proposal
+from selfplay_pipeline.games.teachers import RejectsFirst
 
 TELLING = ("I have some wishes: {}.", "Hi! This is what I have in mind: {}.", "For this day: {}.", "My list: {}.")
 GREETING = ("Hi! Can you plan a day for me?", "Hello, what can I see here?", "Hi there, I need some ideas for a day.")
@@ -67,14 +68,8 @@ class Speaking(Sharing):
 
 
 @dataclass(frozen=True)
-class SpeakingTeacher(Speaking):
+class SpeakingTeacher(RejectsFirst, Speaking):
     """Speaks as `Speaking` does, but proposes random places; self-play has to find how to plan with what is told."""
-
-    rejecting: float = 0.1
-    """Chance that a user rejects a first proposal, whatever its value."""
-
-    def agrees(self, view: PlayerView, rng: np.random.Generator) -> bool:
-        return len(view.offers) > 1 or rng.random() >= self.rejecting
 
     def plan(self, view: PlayerView, rng: np.random.Generator) -> Itinerary:
         return random_itinerary(view, rng)

@@ -11,25 +11,24 @@ from selfplay_pipeline.games.abilities import Lesson, Stage
 from selfplay_pipeline.games.planning.catalogue import CATEGORIES, first_places
 from selfplay_pipeline.games.planning.rules import AGENT
 from selfplay_pipeline.games.planning.scripted import NOTHING, PlayerView, Random, tell
+from selfplay_pipeline.games.teachers import RejectsFirst
 
 TINY = 5
 """Number of places whose names the tiny model has as words."""
 
 
 @dataclass(frozen=True)
-class Teacher:
+class Teacher(RejectsFirst):
     """Plays as `Random` does, but as a user it may first tell its preferences, and sometimes rejects a proposal."""
 
     tells: float = 0.6
     """Chance that a user tells its preferences when it speaks."""
-    rejects: float = 0.1
-    """Chance that a user rejects a first proposal, whatever its value."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.seat == AGENT:
             return Random().act(view, rng)
         if view.pending:
-            return "[reject]" if len(view.offers) == 1 and rng.random() < self.rejects else "[accept]"
+            return "[accept]" if self.agrees(view, rng) else "[reject]"
         return tell(view) if view.preferences and rng.random() < self.tells else NOTHING
 
 

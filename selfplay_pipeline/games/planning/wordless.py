@@ -1,9 +1,8 @@
 """Line of play without words: the agent proposes by its own view and the rules, and its proposal is accepted.
 
 The expected reward of each itinerary is a mean over preferences drawn by the rules, which say nothing about the places.
-One half of the draws chooses the itinerary; the other half values it, since an estimate by the same draws would be too
-high. `pass` and `counter` do not exist here: the user proposes nothing, so that the agent alone decides. In free play
-the user can also tell something by accepting and rejecting, which this line leaves out.
+`pass` and `counter` do not exist here: the user proposes nothing, so that the agent alone decides. In free play the
+user can also tell something by accepting and rejecting, which this line leaves out.
 """
 
 from __future__ import annotations
@@ -22,21 +21,17 @@ from selfplay_pipeline.games.planning.rules import (
     scores,
 )
 from selfplay_pipeline.games.planning.states import draw_preferences, weight
-from selfplay_pipeline.games.silence import SILENCE, LineName, Rewards
+from selfplay_pipeline.games.silence import SILENCE, LineName, Rewards, best_of_means
 
 DRAWS = 300
-"""Number of preferences drawn for each state, in each half."""
+"""Number of preferences drawn for each estimate."""
 
 
 def wordless_rewards(
     states: Sequence[PlanningState], config: PlanningConfig, rng: np.random.Generator
 ) -> dict[LineName, Rewards]:
     """Returns the expected reward of one proposal of the agent that hears nothing, on each state."""
-    found = []
-    for state in states:
-        one, other = (mean_rewards(state.places, config, rng, DRAWS) for _ in range(2))
-        found.append((one.flat[np.nanargmax(other)] + other.flat[np.nanargmax(one)]) / 2)
-    return {SILENCE: np.array(found)}
+    return {SILENCE: best_of_means(states, lambda state: mean_rewards(state.places, config, rng, DRAWS))}
 
 
 def mean_rewards(places: Sequence[Place], config: PlanningConfig, rng: np.random.Generator, draws: int) -> Array:

@@ -1,0 +1,71 @@
+"""Messages that tell other costs of the same flights, for the listening test and for swaps that keep what is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfplay_pipeline.games.abilities import Altered
+from selfplay_pipeline.games.base import Turn
+from selfplay_pipeline.games.mediation.rules import AGENT, USERS, MediationState
+from selfplay_pipeline.games.mediation.scripted import PlayerView, expected_scores, player_view
+from selfplay_pipeline.games.mediation.session import MediationSession
+from selfplay_pipeline.games.mediation.states import redraw
+from selfplay_pipeline.games.mediation.text import retold, told_costs, told_offer
+
+CHANGED, SWAPPED = "changed", "swapped"
+"""Kinds of alteration. CHANGED replaces the told cost of one flight by that of another one in the message or by the
+largest one plus `STEP`; SWAPPED replaces all told costs by those of a state drawn anew given the agent's view."""
+STEP, TRIES, MARGIN = 10, 20, 2.0
+"""Points above the largest told cost; drawn messages; points by which a pair must lead."""
+
+
+def keep_named(state: MediationState, seat: int, text: str) -> str:
+    """Returns a user's message with the costs that its flights have in another state."""
+    if seat not in USERS or told_offer(text) is not None:
+        return text
+    return retold(text, _costs(state, seat, told_costs(text)))
+
+
+def altered(session: MediationSession, turns: Sequence[Turn], kind: str, rng: np.random.Generator) -> Altered | None:
+    """Returns a replacement for the last turn, a user's message to the agent, after which another pair is the best.
+
+    Args:
+        session: New session of the episode's state.
+        turns: Turns of the episode.
+        kind: Kind of alteration.
+        rng: Source of the draws.
+    """
+    *earlier, message = turns
+    said = told_costs(message.text)
+    if message.seat not in USERS or not said or told_offer(message.text) is not None:
+        return None
+    for turn in earlier:
+        session.step(turn.seat, turn.text)
+    before = _scores(player_view(session, AGENT), message.seat, message.text)
+    for _ in range(TRIES):
+        if kind == SWAPPED:
+            new = _costs(redraw(session.state, AGENT, session.config, rng), message.seat, said)
+        else:
+            flight = int(rng.choice([*said]))
+            new = said | {flight: int(rng.choice([*said.values(), max(said.values()) + STEP]))}
+        text = retold(message.text, new)
+        after = _scores(player_view(session, AGENT), message.seat, text)
+        best = int(after.argmax())
+        lead = min(after.flat[best] - np.partition(after, -2, axis=None)[-2], before.max() - before.flat[best])
+        if lead >= MARGIN and told_costs(text) == new:
+            row, column = divmod(best, after.shape[1])
+            return Altered(text, [row, column])
+    return None
+
+
+def _scores(view: PlayerView, user: int, text: str) -> NDArray[np.float64]:
+    """Returns the agent's expected score of each pair after one more message."""
+    return expected_scores(view.with_message(user, text))
+
+
+def _costs(state: MediationState, user: int, flights: Mapping[int, int]) -> dict[int, int]:
+    points = state.users[user].meeting_costs
+    return {flight: int(-points[flight]) for flight in flights if flight < len(points)}
