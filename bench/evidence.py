@@ -80,7 +80,7 @@ def main(
     speed, found = speed_here(), dict[str, Any]()
     for name in size:
         model = folder / f"model_{name}"
-        qwen.build(model, **SIZES[name])
+        qwen.build_apart(model, **SIZES[name])
         config = _configured(smoke.device, model, bare=bare)
         smoke.attempt(name, smoke.doctor, config)
         with peak_memory() as peak:

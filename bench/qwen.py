@@ -8,8 +8,10 @@ The vocabulary is that of the file `qwen.tiktoken` in the registry package dashs
 from __future__ import annotations
 
 import base64
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from importlib.metadata import distribution
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,6 +90,12 @@ def build(folder: Path, *, layers: int = 24, tokens: int = TOKENS, heads: int = 
         model = Qwen2ForCausalLM(settings)
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def build_apart(folder: Path, **sizes: Any) -> None:
+    """Write model and tokenizer as `build` does, in another process, which gives its GPU memory back when it ends."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        pool.submit(build, folder, **sizes).result()
 
 
 @cache

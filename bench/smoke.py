@@ -222,7 +222,7 @@ def main(
     if not model:
         model = str(folder / "model")
         small: dict[str, Any] = {"layers": 2, "tokens": qwen.FEW} if smoke.device == "cpu" else {}
-        qwen.build(Path(model), **small)
+        qwen.build_apart(Path(model), **small)
     smoke.attempt("0.5B", smoke.doctor, QWEN_RUN | {"model": model})
     smoke.attempt("tiny offline", smoke.offline, TINY_RUN)
     smoke.attempt("tiny online", smoke.online, TINY_RUN)

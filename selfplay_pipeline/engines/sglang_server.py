@@ -29,7 +29,6 @@ CPU_ARGUMENTS = [
     "--dtype=float32",
     "--attention-backend=torch_native",
     "--sampling-backend=pytorch",
-    "--grammar-backend=none",
     "--disable-overlap-schedule",
     "--sleep-on-idle",
     "--skip-server-warmup",
@@ -72,6 +71,7 @@ class ServerSpec:
             f"--tp-size={self.tensor_parallel}",
             f"--dp-size={self.data_parallel}",
             f"--weight-version={version_of(self.model)}",
+            "--grammar-backend=none",
         ]
         if self.context_length is not None:
             arguments.append(f"--context-length={self.context_length}")

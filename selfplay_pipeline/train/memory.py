@@ -13,9 +13,13 @@ FULL = 4
 """Size in bytes of a float32 number, the type of master weights, reduced gradients and Adam's two moments."""
 ADAM = 2 * FULL
 GPU_REST = 3_000_000_000
-"""Bytes on each GPU for CUDA's context, NCCL, workspaces and the allocator's waste. Assumed, never measured here."""
+"""Bytes on each GPU for CUDA's context, NCCL, workspaces and the allocator's waste. Assumed; with one H100 all that a
+waiting trainer kept was 1.7 GB (docs/results/gpu.md).
+"""
 SERVER_REST = 4_000_000_000
-"""Bytes on each GPU for a server that has released its memory: its context and CUDA graphs. Also assumed."""
+"""Bytes on each GPU for a server that has released its memory: its context and CUDA graphs. Assumed; one H100
+kept 1.3 GB for a model of 0.5 billion weights.
+"""
 PROCESS = 4_000_000_000
 """Host memory of a training process or a server on a GPU machine without its tensors, mostly CUDA's libraries.
 
@@ -189,8 +193,8 @@ def _other_needs_on_gpus(sizes: ModelSizes, setup: Setup, state: list[tuple[str,
     reference = share * setup.bytes * sizes.parameters * rounded if setup.reference and not setup.lora_rank else 0.0
     loading = FULL * sizes.parameters * (1 if sizes.head else setup.processes_per_node)
     return [
-        Need("CUDA and NCCL", GPU_REST, PROCESS * setup.processes_per_node + RAY, "assumed, not measured"),
-        *([Need("waiting server", SERVER_REST, PROCESS, "assumed, not measured")] if setup.shares_gpu else []),
+        Need("CUDA and NCCL", GPU_REST, PROCESS * setup.processes_per_node + RAY, "assumed; 1.7 GB seen with 0.5B"),
+        *([Need("waiting server", SERVER_REST, PROCESS, "assumed; 1.3 GB seen with 0.5B")] if setup.shares_gpu else []),
         Need("offloaded" if setup.offload else "waiting trainer", 0, int(waiting), "pinned memory is rounded up"),
         Need("reference model", 0, int(reference), f"{sizes.parameters:,} × {setup.bytes}, for the KL term"),
         Need("loading and saving", 0, loading, "all weights in float32"),
