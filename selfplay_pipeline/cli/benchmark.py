@@ -32,7 +32,7 @@ def benchmark(
             show_default=False,
         ),
     ],
-    games: Annotated[list[str] | None, typer.Option(help="Play only this game or board; repeat it for more.")] = None,
+    games: Annotated[list[str] | None, typer.Option(help="Play only this game or task; repeat it for more.")] = None,
     states_per_game: Annotated[
         int | None, typer.Option(min=2, max=LARGEST, help="Play only so many states; the line is then partial.")
     ] = None,

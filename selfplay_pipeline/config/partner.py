@@ -34,7 +34,7 @@ class PartnerConfig(Section):
     prompt: str = "shy"
     """Name of a built-in system prompt, or a template file, in which `rules` stands for the game's own system prompt.
 
-    Built in are `plain`, which is the game's own system prompt alone, and `shy`, for the matching game.
+    Built in are `plain`, which is the game's own system prompt alone, and `shy`, in games that have it.
     """
     timeout: Annotated[float, Field(gt=0), FREE] = 60
     """Seconds for one request, from sending it to the last byte of its answer."""

@@ -1,4 +1,4 @@
-"""`selfplay benchmark`: any player on the boards of `suite.py`, as one line of a leaderboard."""
+"""`selfplay benchmark`: any player on the tasks of `suite.py`, as one line of a leaderboard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from selfplay_pipeline.core.shipped import as_listed
 from selfplay_pipeline.core.small_files import read_object, read_small_text
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, check_job, run_evaluate
-from selfplay_pipeline.evaluate.suite import BOARDS, SUITE, VERSION, Board, chosen
+from selfplay_pipeline.evaluate.suite import Task, all_tasks, suite, tasks_for
 from selfplay_pipeline.games.abilities import HumanEpisodes
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import make_game
@@ -34,8 +34,8 @@ FIGURES = {"reward": "reward", "agreement": "agreed", "turns": "length", "words"
 """Names of the figures of an evaluation, by their names in a line."""
 
 
-class BoardResult(BaseModel):
-    """Figures of one board, means over episodes with 95 % intervals over states; words and tokens are of all seats.
+class TaskResult(BaseModel):
+    """Figures of one task, means over episodes with 95 % intervals over states; words and tokens are of all seats.
 
     Attributes:
         states: Number of states.
@@ -46,7 +46,7 @@ class BoardResult(BaseModel):
         tokens: Number of sampled tokens per episode; None for scripted players.
         usage: Requests, tokens and price of the chat model; None for other players.
         silence: Silence line of the configuration; a bound for play without words in the fixed protocol.
-        people: Reward of people on DialOp's states; None if no people played the configuration.
+        people: Reward of people on recorded states of the configuration; None if no people played the configuration.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -72,24 +72,24 @@ class Line(BaseModel):
 
     Attributes:
         mode: `greedy` for checkpoints, else `scripted`.
-        partial: Whether boards have fewer states than the suite.
+        partial: Whether tasks have fewer states than the suite.
         settings: Settings that decide the player's answers.
-        boards: Figures by board; boards that were not played are missing.
+        tasks: Figures by task; tasks that were not played are missing.
     """
 
     model_config = ConfigDict(extra="forbid")
 
-    suite: str = SUITE
-    version: int = VERSION
+    suite: str
+    version: int
     player: str
     mode: Mode
     partial: bool
     settings: dict[str, Any]
-    boards: dict[str, BoardResult]
+    tasks: dict[str, TaskResult]
 
     @property
     def lost(self) -> int:
-        return sum(board.lost for board in self.boards.values())
+        return sum(task.lost for task in self.tasks.values())
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class BenchmarkJob:
 
     Attributes:
         player: A checkpoint, a scripted player, or `chat`.
-        output: Folder of the line, and of one evaluation per board.
-        games: Names of games or boards; empty for all.
-        most: Largest number of states per board; None for all.
+        output: Folder of the line, and of one evaluation per task.
+        games: Names of games or tasks; empty for all.
+        most: Largest number of states per task; None for all.
     """
 
     player: str
@@ -108,58 +108,59 @@ class BenchmarkJob:
     games: Sequence[str] = ()
     most: int | None = None
 
-    def parts(self, config: Config) -> Iterator[tuple[Board, Config, EvaluationJob]]:
-        """Yields each board with its configuration and its evaluation.
+    def parts(self, config: Config) -> Iterator[tuple[Task, Config, EvaluationJob]]:
+        """Yields each task with its configuration and its evaluation.
 
         Raises:
-            UserError: The player or a board is unknown, or the states differ from the published ones.
+            UserError: The player or a task is unknown, or the states differ from the published ones.
         """
-        for board in chosen(self.player, self.games):
-            own = configured(config, board, self.player)
+        for task in tasks_for(self.player, self.games):
+            own = configured(config, task, self.player)
             check_names(own, [self.player])  # before the states are drawn, which may be slow
-            swaps: tuple[Swap, ...] = ("swapped",) if board.protocol == "fixed" and self.player != CHAT else ()
-            folder = self.output / board.name
+            swaps: tuple[Swap, ...] = ("swapped",) if task.protocol == "fixed" and self.player != CHAT else ()
+            folder = self.output / task.name
             yield (
-                board,
+                task,
                 own,
                 EvaluationJob(
-                    self.player, board.states(self.most), folder, episodes=1, sampled=False, swaps=swaps
+                    self.player, task.states(self.most), folder, episodes=1, sampled=False, swaps=swaps
                 ),
             )  # fmt: skip
 
 
-def configured(config: Config, board: Board, player: str) -> Config:
-    """Returns the configuration for a board: its game, the checkpoint's prompts, and a chat model that is told the
+def configured(config: Config, task: Task, player: str) -> Config:
+    """Returns the configuration for a task: its game, the checkpoint's prompts, and a chat model that is told the
     rules alone."""
     prompts = config.game.prompts if checkpoints_among(config, [player]) else "default"
     partner = config.partner.model_copy(update={"prompt": "plain"})
-    return config.model_copy(update={"game": board.config(prompts), "partner": partner})
+    return config.model_copy(update={"game": task.config(prompts), "partner": partner})
 
 
-def check_benchmark(config: Config, job: BenchmarkJob) -> list[tuple[Board, Config, EvaluationJob]]:
+def check_benchmark(config: Config, job: BenchmarkJob) -> list[tuple[Task, Config, EvaluationJob]]:
     """Returns the parts of a benchmark.
 
     Raises:
-        UserError: The player cannot play a board, or the folder is not usable.
+        UserError: The player cannot play a task, or the folder is not usable.
     """
     check_folder(job.output, "benchmark")
     parts = list(job.parts(config))
-    for _board, own, evaluation in parts:
+    for _task, own, evaluation in parts:
         check_job(own, evaluation)
     return parts
 
 
 def plan_benchmark(config: Config, job: BenchmarkJob) -> str:
     """Returns one line that describes what the benchmark would do, after all checks."""
-    boards = ", ".join(f"{board.name} ({len(one.states)})" for board, _own, one in check_benchmark(config, job))
-    return f"{job.player} with itself on version {VERSION} of the suite, boards with states: {boards}, to {job.output}"
+    tasks = ", ".join(f"{task.name} ({len(one.states)})" for task, _own, one in check_benchmark(config, job))
+    version = f"version {suite().version} of the suite"
+    return f"{job.player} with itself on {version}, tasks with states: {tasks}, to {job.output}"
 
 
 async def run_benchmark(config: Config, job: BenchmarkJob) -> Line:
     """Play the missing episodes, write the line, and return it.
 
     Raises:
-        UserError: The player cannot play a board, the folder holds something else, or the budget is spent.
+        UserError: The player cannot play a task, the folder holds something else, or the budget is spent.
         EngineError: Too many episodes failed because of the engine or the chat model.
     """
     parts = check_benchmark(config, job)
@@ -167,14 +168,16 @@ async def run_benchmark(config: Config, job: BenchmarkJob) -> Line:
     async with Servers(parts[0][1], job.output) as servers:
         if job.player == CHAT and config.partner.max_dollars is not None:
             servers.chat(parts[0][1].partner).total += PartnerUsage(dollars=_spent(job.output))
-        for board, own, evaluation in parts:
-            results[board.name] = await _play(own, evaluation, servers)
+        for task, own, evaluation in parts:
+            results[task.name] = await _play(own, evaluation, servers)
     line = Line(
+        suite=suite().suite,
+        version=suite().version,
         player=config.partner.model if job.player == CHAT else as_listed(job.player),
         mode=parts[0][2].modes(parts[0][1])[0],
-        partial=any(len(evaluation.states) < board.count for board, _own, evaluation in parts),
+        partial=any(len(evaluation.states) < task.given.states for task, _own, evaluation in parts),
         settings=_settings(parts[0][1], job.player),
-        boards=results,
+        tasks=results,
     )
     write_text(job.output / LINE_FILE, line.model_dump_json() + "\n")
     return line
@@ -186,12 +189,12 @@ def _spent(folder: Path) -> float:
     return sum(record.partner.dollars for record in records if record.partner is not None)
 
 
-async def _play(config: Config, job: EvaluationJob, servers: Servers) -> BoardResult:
+async def _play(config: Config, job: EvaluationJob, servers: Servers) -> TaskResult:
     evaluation = await run_evaluate(config, job, servers)
     ((mode, report),) = evaluation.modes.items()
     summary = read_object(job.file(mode).with_suffix(".summary.json"), "selfplay benchmark", "sampled_tokens")
     usage = summary.get("partner")
-    return BoardResult(
+    return TaskResult(
         states=len(job.states),
         sha256=job.states.fingerprint,
         episodes=report.episodes,
@@ -206,7 +209,7 @@ async def _play(config: Config, job: EvaluationJob, servers: Servers) -> BoardRe
 
 
 def people_on(game: Game) -> Interval | None:
-    """Returns the mean reward of people on DialOp's own states; None for states of another kind."""
+    """Returns the mean reward of people on recorded states of a configuration; None if there are none."""
     rewards = [episode.reward for episode in game.human_episodes()] if isinstance(game, HumanEpisodes) else []
     return Totals.of({"reward": (rewards, [1.0] * len(rewards))}).intervals()["reward"] if rewards else None
 
@@ -237,30 +240,32 @@ def read_lines_of(places: Sequence[Path]) -> list[Line]:
                 line = Line.model_validate_json(text)
             except ValidationError as error:
                 raise UserError(f"{path}:{number}: not a line of `selfplay benchmark`: {explain(error)}") from None
-            if (line.suite, line.version) != (SUITE, VERSION):
-                raise UserError(f"{path}:{number}: a line of {line.suite} {line.version}; this is {SUITE} {VERSION}")
+            if (line.suite, line.version) != (suite().suite, suite().version):
+                raise UserError(
+                    f"{path}:{number}: a line of {line.suite} {line.version}; this is {suite().suite} {suite().version}"
+                )
             found.append(line)
     return found
 
 
-COLUMNS = ("board", "player", "reward", "worth of words", "agreed", "turns", "words", "tokens", "US dollars")
+COLUMNS = ("task", "player", "reward", "worth of words", "agreed", "turns", "words", "tokens", "US dollars")
 
 
 def table_of(lines: Sequence[Line]) -> str:
-    """Returns the lines as a table in Markdown: for each board its players by reward, then silence and people."""
+    """Returns the lines as a table in Markdown: for each task its players by reward, then silence and people."""
     rows = [COLUMNS, ("---",) * len(COLUMNS)]
-    for board in (board for board in BOARDS if any(board.name in line.boards for line in lines)):
-        played = [(line, line.boards[board.name]) for line in lines if board.name in line.boards]
+    for task in (task for task in all_tasks() if any(task.name in line.tasks for line in lines)):
+        played = [(line, line.tasks[task.name]) for line in lines if task.name in line.tasks]
         for line, result in sorted(played, key=lambda pair: -(pair[1].reward.value or 0)):
-            name = f"{line.player} ({result.states} of {board.count} states)" if line.partial else line.player
-            rows.append((board.name, name, *_cells(result)))
+            name = f"{line.player} ({result.states} of {task.given.states} states)" if line.partial else line.player
+            rows.append((task.name, name, *_cells(result)))
         for name in ("silence", "people"):
             if (reward := getattr(played[0][1], name)) is not None:
-                rows.append((board.name, f"*{name}*", str(reward), *[""] * (len(COLUMNS) - 3)))
+                rows.append((task.name, f"*{name}*", str(reward), *[""] * (len(COLUMNS) - 3)))
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 
-def _cells(result: BoardResult) -> tuple[str, ...]:
+def _cells(result: TaskResult) -> tuple[str, ...]:
     usage, figures = result.usage, (result.agreement, result.turns, result.words)
     tokens = usage.completion_tokens / result.episodes if usage else result.tokens
     return (

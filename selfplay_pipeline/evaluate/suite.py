@@ -1,121 +1,123 @@
-"""The suite of `selfplay benchmark`: its boards, which are configurations of games with fixed states.
-
-The states are drawn from `SEED` in the held-out space, or come with the package. Their hashes are published here and
-checked before play. Whoever changes a board or a hash raises `VERSION`, because lines of two versions do not compare.
-"""
+"""The suite of `selfplay benchmark`, which `games/benchmark.yaml` defines: its tasks, with their fixed states."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+from pydantic import BaseModel, ConfigDict
+
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.core.shipped import GAMES, shipped
 from selfplay_pipeline.evaluate.states import StateSet, first_of, held_out_states, read_states
 from selfplay_pipeline.games.base import GameSettings
 from selfplay_pipeline.games.registry import make_game, parse_game_config
 
-SUITE, VERSION = "selfplay-benchmark", 1
-Protocol = Literal["fixed", "free"]
-SEED = 48
-"""Seed of the drawn states; evaluations and trainings use 0 by default."""
-HONEST = {"size": 3, "max_score": 9, "score_power": 3, "visibility": "complementary", "scale_max": 1, "hard_factor": 0}
-"""Matching in which each cell of the table is visible to exactly one player."""
-SMALL_MEDIATION = {"flights": 5, "days": 1, "p_event": 0.9, "p_shared": 0}
-SMALL_PLANNING = {
-    "places": 5, "features": ["touristy", "good for kids", "good for groups"], "features_per_place": 3,
-    "preferences": 3, "max_searches": 1,
-}  # fmt: skip
+
+class States(BaseModel):
+    """States of a game under one configuration.
+
+    Attributes:
+        game: Section `game` of the configuration, without the protocol.
+        protocols: Rules of turns under which the states are played.
+        states: Number of states.
+        file: File of the states; "" for drawn states.
+        sha256: Hash of the states (`StateSet.fingerprint`).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    game: dict[str, Any]
+    protocols: tuple[Literal["fixed", "free"], ...]
+    states: int
+    file: str = ""
+    sha256: str
 
 
-SHA256 = {
-    "matching-3x3": "247e4979ac1623096435645d5fcedf9692ae63f0c5a5556402d7ddb5fb27d7dc",
-    "matching-people": "f9624140b647ccf30d8f62cfe3f02e3032fe2847ddb538dd3c677f2e3c7bc77f",
-    "matching-8x8": "862403f61036b5f76a44ed7d152cae3a17033ef777a291ac227820b0e3af7a57",
-    "bargaining": "14164f5fbe4d4d1a57a5c31746256502167a01300d3aa157d591d1cf4980b1fb",
-    "mediation-small": "474517ae1bf42aff9de7459deea3ba7fef7d55d5441e9dedd5a0bb93c1241b22",
-    "mediation-dialop": "eb1e1eef0c14ad9b34b0fe8d40d851618a9651f27d3cf54816aa943e21ee5a85",
-    "planning-small": "4d05e9ea1bebd3ab0d76c1c5b2001ce29cb16b7cb36cefa4743af37b4c7b20f6",
-    "planning-dialop": "a221dc046db0370f30fc8e8d0808bdd3b7782cbba5b9ea74fdf3d8a512600cd0",
-}
-"""Hash of the states of each set (`StateSet.fingerprint`)."""
-PROTOCOLS: tuple[Protocol, ...] = ("fixed", "free")
+class Suite(BaseModel):
+    """Content of `benchmark.yaml`: sets of states by name, and the seed of those that are drawn."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    suite: str
+    version: int
+    seed: int
+    sets: dict[str, States]
+
+
+@cache
+def suite() -> Suite:
+    """Returns the suite."""
+    return Suite.model_validate(yaml.safe_load((GAMES / "benchmark.yaml").read_text("utf-8")))
 
 
 @dataclass(frozen=True)
-class Board:
-    """One configuration of a game with its states.
-
-    Attributes:
-        of: Name of the set of states.
-        game: Name of the game.
-        count: Number of states.
-        protocol: Rule of turns.
-        settings: Further settings of the game; all others have their defaults.
-        file: File of the states; "" for drawn states.
-    """
+class Task:
+    """A set of states with a protocol."""
 
     of: str
-    game: str
-    count: int
-    protocol: Protocol
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    file: str = ""
+    protocol: Literal["fixed", "free"]
 
     @property
     def name(self) -> str:
         return f"{self.of}-{self.protocol}"
 
+    @property
+    def given(self) -> States:
+        return suite().sets[self.of]
+
+    @property
+    def game(self) -> str:
+        return str(self.given.game["name"])
+
     def config(self, prompts: str = "default") -> GameSettings:
         """Returns the configuration of the game, with these prompts, which are the player's own affair."""
-        return parse_game_config({**self.settings, "name": self.game, "protocol": self.protocol, "prompts": prompts})
+        return parse_game_config({**self.given.game, "protocol": self.protocol, "prompts": prompts})
 
     def states(self, most: int | None = None) -> StateSet:
         """Returns the states, or the first `most` of them.
 
         Raises:
-            UserError: This installation draws other states than the published ones.
+            UserError: The states differ from the published ones.
         """
-        game, count = make_game(self.config()), min(self.count, most or self.count)
-        found = read_states(Path(shipped(self.file)), game) if self.file else held_out_states(game, count, SEED)
-        if len(found) == self.count and found.fingerprint != SHA256[self.of]:
+        game, given = make_game(self.config()), self.given
+        count = min(given.states, most or given.states)
+        found = (
+            read_states(Path(shipped(given.file)), game) if given.file else held_out_states(game, count, suite().seed)
+        )
+        if len(found) == given.states and found.fingerprint != given.sha256:
             raise UserError(
-                f"benchmark: the states of {self.name} are not those of version {VERSION} (SHA-256 "
-                f"{found.fingerprint[:12]}…, published {SHA256[self.of][:12]}…); install the package and numpy anew"
+                f"benchmark: the states of {self.of} are not those of version {suite().version} (SHA-256 "
+                f"{found.fingerprint[:12]}…, published {given.sha256[:12]}…); install the package and numpy anew"
             )
         return first_of(game, found, count)
 
 
-BOARDS = (
-    *(Board("matching-3x3", "matching", 200, protocol, HONEST) for protocol in PROTOCOLS),
-    Board("matching-people", "matching", 134, "free", {"max_length": 100}, "data/dialop/optimization_human.jsonl"),
-    Board("matching-8x8", "matching", 100, "free", {"max_length": 100}),
-    *(Board("bargaining", "bargaining", 200, protocol) for protocol in PROTOCOLS),
-    *(Board("mediation-small", "mediation", 200, protocol, SMALL_MEDIATION) for protocol in PROTOCOLS),
-    Board("mediation-dialop", "mediation", 100, "free"),
-    *(Board("planning-small", "planning", 200, protocol, SMALL_PLANNING) for protocol in PROTOCOLS),
-    Board("planning-dialop", "planning", 100, "free"),
-)
+def all_tasks() -> list[Task]:
+    """Returns all tasks of the suite, in display order."""
+    return [Task(name, protocol) for name, given in suite().sets.items() for protocol in given.protocols]
 
 
-def chosen(player: str, names: Sequence[str] = ()) -> list[Board]:
-    """Returns the boards that a player plays; a scripted player plays only games that have it.
+def tasks_for(player: str, names: Sequence[str] = ()) -> list[Task]:
+    """Returns the tasks that a player plays; a scripted player plays only games that have it.
 
     Args:
         player: The player.
-        names: Names of games and boards; empty for all.
+        names: Names of games and tasks; empty for all.
 
     Raises:
-        UserError: There is no such game or board, or no chosen game has the scripted player.
+        UserError: A name is unknown, or no chosen game has the scripted player.
     """
-    known = dict.fromkeys(name for board in BOARDS for name in (board.game, board.name))
+    known = dict.fromkeys(name for task in all_tasks() for name in (task.game, task.name))
     if unknown := [name for name in names if name not in known]:
-        raise UserError(f"--games: no game or board {unknown[0]!r}; choose among {', '.join(known)}")
-    asked = [board for board in BOARDS if not names or {board.game, board.name} & {*names}]
-    scripted = {board.name for board in BOARDS if player in make_game(board.config()).players}
-    found = [board for board in asked if board.name in scripted or not scripted]
+        raise UserError(f"--games: no game or task {unknown[0]!r}; choose among {', '.join(known)}")
+    asked = [task for task in all_tasks() if not names or {task.game, task.name} & {*names}]
+    scripted = [task.name for task in all_tasks() if player in make_game(task.config()).players]
+    found = [task for task in asked if task.name in scripted or not scripted]
     if not found:
-        raise UserError(f"--games: the scripted player {player} plays only {', '.join(sorted(scripted))}")
+        raise UserError(f"--games: the scripted player {player} plays only {', '.join(scripted)}")
     return found

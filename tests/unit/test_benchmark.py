@@ -7,8 +7,7 @@ from chat_endpoint import ChatEndpoint
 from command import selfplay
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.evaluate import suite
-from selfplay_pipeline.evaluate.suite import BOARDS, SHA256
+from selfplay_pipeline.evaluate.suite import Task, all_tasks, suite
 
 FEW = ("--states-per-game", "3")
 PRICE = (100 * 2.0 + 10 * 8.0) / 1e6
@@ -22,12 +21,13 @@ def no_gpu(monkeypatch, tmp_path):
 
 
 def test_the_drawn_states_are_the_published_ones(monkeypatch):
-    for board in BOARDS:
-        if board.of != "matching-8x8":  # drawing these takes seconds; each full run of the command checks them
-            assert board.states().fingerprint == SHA256[board.of] and len(board.states()) == board.count
-    monkeypatch.setattr(suite, "SEED", suite.SEED + 1)
-    with pytest.raises(UserError, match=r"the states of bargaining-free are not those of version 1 .*install"):
-        next(board for board in BOARDS if board.name == "bargaining-free").states()
+    for task in all_tasks():
+        if task.of != "matching-8x8":  # drawing these takes seconds; each full run of the command checks them
+            found = task.states()
+            assert (found.fingerprint, len(found)) == (task.given.sha256, task.given.states)
+    monkeypatch.setitem(suite().sets, "bargaining", suite().sets["bargaining"].model_copy(update={"sha256": "0" * 64}))
+    with pytest.raises(UserError, match=r"the states of bargaining are not those of version 1 .*install"):
+        Task("bargaining", "free").states()
 
 
 def test_a_scripted_player_gets_the_same_line_twice_and_the_table_orders_the_lines(tmp_path):
@@ -41,8 +41,10 @@ def test_a_scripted_player_gets_the_same_line_twice_and_the_table_orders_the_lin
     assert again.returncode == 0 and (tmp_path / "one" / "benchmark.json").read_text() == text
     assert (tmp_path / "one" / "bargaining-fixed" / "scripted.jsonl").read_bytes() == before
     line = json.loads(text)
-    assert line["partial"] and {*line["boards"]} == {b.name for b in BOARDS if b.game in ("planning", "bargaining")}
-    fixed, free = (line["boards"][f"planning-{name}"] for name in ("small-fixed", "dialop-free"))
+    assert line["partial"] and {*line["tasks"]} == {
+        task.name for task in all_tasks() if task.game in ("planning", "bargaining")
+    }
+    fixed, free = (line["tasks"][f"planning-{name}"] for name in ("small-fixed", "dialop-free"))
     assert fixed["reward"]["value"] > fixed["silence"]["value"] and fixed["worth_of_words"]["value"] > 0
     assert free["people"]["value"] == pytest.approx(0.886, abs=5e-4) and fixed["people"] is None
     (tmp_path / "all.jsonl").write_text(text + (tmp_path / "three" / "benchmark.json").read_text())
@@ -65,10 +67,10 @@ def test_a_chat_model_is_billed_as_counted_and_within_the_budget(tmp_path):
         done, sent = play("--output", "out")
         assert done.returncode == 0, done.stderr
         result = json.loads((tmp_path / "out" / "benchmark.json").read_text())
-        board = result["boards"]["bargaining-fixed"]
-        assert (result["player"], board["episodes"], board["usage"]["requests"]) == ("m", 3, sent)
-        assert (board["usage"]["prompt_tokens"], board["usage"]["completion_tokens"]) == (100 * sent, 10 * sent)
-        assert board["usage"]["dollars"] == pytest.approx(PRICE * sent)
+        played = result["tasks"]["bargaining-fixed"]
+        assert (result["player"], played["episodes"], played["usage"]["requests"]) == ("m", 3, sent)
+        assert (played["usage"]["prompt_tokens"], played["usage"]["completion_tokens"]) == (100 * sent, 10 * sent)
+        assert played["usage"]["dollars"] == pytest.approx(PRICE * sent)
         assert "shy" not in endpoint.requests[0]["messages"][0]["content"]
         assert (
             play("--output", "out")[1] == 0 and json.loads((tmp_path / "out" / "benchmark.json").read_text()) == result
@@ -86,7 +88,7 @@ def test_a_chat_model_is_billed_as_counted_and_within_the_budget(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("random", "--games", "chess"), "--games: no game or board 'chess'; choose among matching, "),
+        (("random", "--games", "chess"), "--games: no game or task 'chess'; choose among matching, "),
         (("nobody",), "no scripted player or checkpoint 'nobody'"),
         (("own-view", "--games", "bargaining"), "the scripted player own-view plays only "),
         (("random", "sharing"), "plays one player, but 2 are given; --table"),
@@ -97,7 +99,7 @@ def test_a_chat_model_is_billed_as_counted_and_within_the_budget(tmp_path):
 )
 def test_what_cannot_be_played_or_read_is_one_line(arguments, says, tmp_path):
     line = {"suite": "selfplay-benchmark", "version": 0, "player": "p", "mode": "greedy", "partial": False}
-    (tmp_path / "old.json").write_text(json.dumps(line | {"settings": {}, "boards": {}}))
+    (tmp_path / "old.json").write_text(json.dumps(line | {"settings": {}, "tasks": {}}))
     (tmp_path / "other.json").write_text("{}")
     done = selfplay("benchmark", *arguments)
     assert done.returncode == 2 and says in done.stderr and done.stdout == "", done.stderr

@@ -44,7 +44,7 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "crossplay": (("random", "sharing", "--num-states", "2"), "random, sharing, each with each, on 2 held-out states"),
     "benchmark": (
         ("random", "--games", "bargaining"),
-        "version 1 of the suite, boards with states: bargaining-fixed (200), ",
+        "version 1 of the suite, tasks with states: bargaining-fixed (200), ",
     ),
     "listen": (("sharing", "--num-states", "2"), "sharing with itself on 2 held-out states (seed 0), then each decisi"),
     "silence": (("--states", "9"), "lines of play without words on 9 states (seed 0) to {output}"),
