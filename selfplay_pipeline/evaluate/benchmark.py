@@ -118,22 +118,18 @@ class BenchmarkJob:
             own = configured(config, task, self.player)
             check_names(own, [self.player])  # before the states are drawn, which may be slow
             swaps: tuple[Swap, ...] = ("swapped",) if task.protocol == "fixed" and self.player != CHAT else ()
-            folder = self.output / task.name
-            yield (
-                task,
-                own,
-                EvaluationJob(
-                    self.player, task.states(self.most), folder, episodes=1, sampled=False, swaps=swaps
-                ),
-            )  # fmt: skip
+            states, folder = task.states(self.most), self.output / task.name
+            yield task, own, EvaluationJob(self.player, states, folder, episodes=1, sampled=False, swaps=swaps)
 
 
 def configured(config: Config, task: Task, player: str) -> Config:
     """Returns the configuration for a task: its game, the checkpoint's prompts, and a chat model that is told the
     rules alone."""
-    prompts = config.game.prompts if checkpoints_among(config, [player]) else "default"
     partner = config.partner.model_copy(update={"prompt": "plain"})
-    return config.model_copy(update={"game": task.config(prompts), "partner": partner})
+    own = config.model_copy(update={"game": task.config(), "partner": partner})
+    if not checkpoints_among(own, [player]):
+        return own
+    return own.model_copy(update={"game": task.config(config.game.prompts)})
 
 
 def check_benchmark(config: Config, job: BenchmarkJob) -> list[tuple[Task, Config, EvaluationJob]]:

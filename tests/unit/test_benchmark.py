@@ -1,14 +1,17 @@
 """`selfplay benchmark`: published states, lines that repeat to the byte, and a chat model that is billed as counted."""
 
 import json
+from pathlib import Path
 
 import pytest
 from chat_endpoint import ChatEndpoint
 from command import selfplay
 
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.evaluate.benchmark import read_lines_of, table_of
 from selfplay_pipeline.evaluate.suite import Task, all_tasks, suite
 
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 FEW = ("--states-per-game", "3")
 PRICE = (100 * 2.0 + 10 * 8.0) / 1e6
 """Price of one request to the endpoint of the tests, whose answers have 100 and 10 tokens."""
@@ -103,3 +106,12 @@ def test_what_cannot_be_played_or_read_is_one_line(arguments, says, tmp_path):
     (tmp_path / "other.json").write_text("{}")
     done = selfplay("benchmark", *arguments)
     assert done.returncode == 2 and says in done.stderr and done.stdout == "", done.stderr
+
+
+def test_the_page_of_results_has_the_table_of_the_stored_lines():
+    lines = read_lines_of([RESULTS / "leaderboard.jsonl"])
+    assert table_of(lines) in (RESULTS / "leaderboard.md").read_text()
+    for line in lines:
+        assert not line.partial and line.lost == 0
+        for name, result in line.tasks.items():
+            assert result.sha256 == suite().sets[name.rpartition("-")[0]].sha256
