@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -25,6 +25,8 @@ from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.evaluate.worth import Rise, Swapped, Words, rise_of, worth_of_words
 from selfplay_pipeline.games.abilities import KeepNamed
 from selfplay_pipeline.games.base import Game, Status
+from selfplay_pipeline.games.figures import Measures
+from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.records import Swap, read_episodes
@@ -33,7 +35,7 @@ from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.swapped import check_swap
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
-from selfplay_pipeline.metrics.figures import measure_reward
+from selfplay_pipeline.metrics.figures import measure, measure_reward
 
 Mode = Literal["sampled", "greedy", "scripted"]
 SELF = "self"
@@ -97,6 +99,10 @@ class EvaluationJob:
         with_whom = "itself" if self.self_play else self.partner
         with_whom += f" in all seats but {self.seat}" if self.seating is Seating.ONE else ""
         return f"{self.player} with {with_whom} on {self.states.name}: {counts} to {self.output}"
+
+    def tally(self, config: Config, measures: Callable[[Measured], Measures] = measure) -> Tally:
+        """Returns an empty tally of the player's seats."""
+        return Tally(make_game(config.game), len(self.states), self.seating, measures, self.seat or 0)
 
     def file(self, mode: Mode, swap: Swap | None = None) -> Path:
         return self.output / (f"{mode}_{swap}.jsonl" if swap else f"{mode}.jsonl")
@@ -172,6 +178,8 @@ class Evaluation(BaseModel):
     player: str
     partner: str
     seating: Seating = Seating.BOTH
+    seat: int | None = None
+    """Seat of the player in all episodes, with `Seating.ONE`."""
     states: str
     num_states: int
     temperature: float
@@ -215,6 +223,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         player=job.player,
         partner=job.partner,
         seating=job.seating,
+        seat=job.seat if job.seating is Seating.ONE else None,
         states=job.states.name,
         num_states=len(job.states),
         temperature=config.generate.temperature,
@@ -235,7 +244,7 @@ def _worth(config: Config, job: EvaluationJob, mode: Mode, lost: int) -> Words:
     """
     game, swapped = make_game(config.game), dict[Swap, Swapped]()
     for swap in job.swaps:
-        tally, count = Tally(game, len(job.states), job.seating, measure_reward, job.seat or 0), Counter[bool]()
+        tally, count = job.tally(config, measure_reward), Counter[bool]()
         for record in read_episodes(job.file(mode, swap)):
             tally.add([record])
             count.update(bool(text) for turn in record.turns for text in (turn.heard or {}).values())
@@ -326,8 +335,7 @@ def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:
 
 def tally_of(config: Config, job: EvaluationJob, mode: Mode, swap: Swap | None = None) -> Tally:
     """Returns the figures of the played episodes of one mode, by state."""
-    tally = Tally(make_game(config.game), len(job.states), job.seating, seat=job.seat or 0)
-    return tally.add(read_episodes(job.file(mode, swap)))
+    return job.tally(config).add(read_episodes(job.file(mode, swap)))
 
 
 def totals_of(config: Config, job: EvaluationJob, mode: Mode, swap: Swap | None = None) -> Totals:
@@ -341,5 +349,4 @@ def totals_of(config: Config, job: EvaluationJob, mode: Mode, swap: Swap | None 
 
 def rewards_of(config: Config, job: EvaluationJob, mode: Mode, swap: Swap | None = None) -> Totals:
     """Returns the rewards of one mode as sums by state, with the arguments of `totals_of`."""
-    tally = Tally(make_game(config.game), len(job.states), job.seating, measure_reward)
-    return tally.add(read_episodes(job.file(mode, swap))).totals()
+    return job.tally(config, measure_reward).add(read_episodes(job.file(mode, swap))).totals()

@@ -449,6 +449,8 @@ def check_ahead(config: Config, *, shares: bool) -> None:
 def check_partner(config: Config) -> None:
     """Raises UserError if the partner does not exist, is a chat model without a key, or leaves the policy no seat."""
     check_seat(config, config.iterate.seat, "iterate.seat")
+    if config.iterate.seat and config.iterate.partner == SELF:
+        raise UserError("iterate.seat: in self-play the policy holds all seats; name a partner with --partner")
     if config.iterate.partner != SELF:
         check_names(config, [config.iterate.partner])
     if config.iterate.partner == CHAT:

@@ -109,7 +109,7 @@ def long_columns(table: Table) -> list[str]:
 
 def _are_rows(part: Part, view: Table) -> bool:
     """Whether the options of a part are the rows of a table."""
-    return part.table == view.title and len(part.options) == len(view.rows)
+    return bool(part.table) and part.table == view.title and len(part.options) == len(view.rows)
 
 
 def _is_grid(choice: Choice, view: Table) -> bool:
@@ -157,7 +157,7 @@ def of_end(game: Game, record: EpisodeRecord, seat: int, *, blind: bool = False)
     drawn = game.draw_episode(state, record.turns, outcome.proposal)
     tables = game.draw_state(state)
     status = ENDINGS.get(Status(outcome.status)) if outcome.status in [*Status] else None
-    if blind and outcome.status in OF_MODELS:
+    if blind and outcome.status in (Status.TURN_LIMIT, *OF_MODELS):
         status = "The episode ended without agreement."
     return {
         "ending": status or f"The episode ended: {outcome.status}.",

@@ -49,6 +49,7 @@ PLAY = "generate --player random --player random --num-episodes 8 --output playe
 EVALUATE = "evaluate random --num-states 2 --episodes 1 --output out"
 STATES = "evaluate random --config tiny --states states.jsonl --output out"
 ITERATE = "iterate --config tiny --dry-run --output run"
+NEW_RUN = "iterate --config tiny --dry-run --output new"
 ONLINE = "train-online states --config tiny --output out"
 MODEL = "generate --config tiny --model ./model --dry-run --output out.jsonl"
 LOAD = "evaluate ./model --engine transformers --num-states 2 --episodes 1 --output out"
@@ -262,6 +263,8 @@ OPTIONS = [
     Bad("players: one", "crossplay random --num-states 2 --output out", "two or more different players"),
     Bad("a seat, with itself", f"{EVALUATE} --seat 0", "--seat: .*--partner"),
     Bad("a seat that is not there", f"{EVALUATE} --partner random --seat 2", "--seat 2: .*seats 0 to 1"),
+    Bad("a seat of iterate, in self-play", f"{NEW_RUN} --seat 1", "iterate.seat: .*--partner"),
+    Bad("a seat of iterate", f"{NEW_RUN} --partner random --seat 2", "iterate.seat 2: .*seats 0 to 1"),
     Bad("unknown key of verl's", tuple(f"{command} -- trainer.nokey=1" for command in (TRAIN, f"{TRAIN} --dry-run",
         f"{ONLINE} --dry-run")),
         r"^train\.overrides .*Could not override 'trainer\.nokey'\..*\+KEY=VALUE"),

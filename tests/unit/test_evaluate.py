@@ -18,7 +18,15 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.evaluate.crossplay import plan_crossplay
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable
-from selfplay_pipeline.evaluate.run import EvaluationJob, check_comparable, compare_with, default_folder, run_evaluate
+from selfplay_pipeline.evaluate.run import (
+    EvaluationJob,
+    check_comparable,
+    compare_with,
+    default_folder,
+    rewards_of,
+    run_evaluate,
+    totals_of,
+)
 from selfplay_pipeline.evaluate.states import (
     StateSet,
     count_shared,
@@ -34,6 +42,7 @@ from selfplay_pipeline.games.figures import Measures
 from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.measured import Measured
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 from selfplay_pipeline.iterate.loop import seats_of
 from selfplay_pipeline.metrics.figures import measure
@@ -224,6 +233,23 @@ def test_episodes_lost_to_the_engine_are_counted_but_in_no_figure():
 )
 def test_the_seats_of_the_evaluated_player_follow_from_the_number_of_the_episode(seating, seats):
     assert [seating.seats(episode, 3) for episode in range(4)] == seats
+    assert Seating.ONE.seats(3, 3, 2) == (2,)
+
+
+def test_figures_and_rewards_are_of_the_seat_that_is_asked_for(tmp_path):
+    bargaining = load_config("tiny_bargaining", {"game.reward": "selfish"})
+    states = held_out_states(make_game(bargaining.game), 20)
+    means = []
+    for seat in (0, 1):
+        job = EvaluationJob("greedy", states, tmp_path / str(seat), partner="fair", seat=seat)
+        evaluation = asyncio.run(run_evaluate(bargaining, job))
+        figures, rewards = totals_of(bargaining, job, "scripted"), rewards_of(bargaining, job, "scripted")
+        assert rewards.intervals()["reward"] == figures.intervals()["reward"]
+        assert evaluation.seat == seat
+        means.append(np.mean([record.outcome.reward_of(seat) for record in read_episodes(job.file("scripted"))]))
+        assert rewards.intervals()["reward"].value == pytest.approx(means[-1])
+        other = np.mean([record.outcome.reward_of(1 - seat) for record in read_episodes(job.file("scripted"))])
+        assert other != pytest.approx(means[-1]), "the seats must differ, or this test shows nothing"
 
 
 # --- scripted players, and the reference lines that they reach

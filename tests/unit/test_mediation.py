@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.base import CUT, HELD_OUT, ParseError, Status, read_state, state_rng
+from selfplay_pipeline.games.base import CUT, HELD_OUT, INVALID, ParseError, Said, Status, read_state, state_rng
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.mediation import humans
 from selfplay_pipeline.games.mediation.game import MediationGame
@@ -509,6 +509,10 @@ def test_an_altered_message_names_the_same_flights_and_makes_another_pair_the_be
         state = state_of(seed, TINY)
         turns = play(TINY, state, users, users, "sharing", seed=seed).turns
         found = TINY.alter(state, turns[:2], kind, np.random.default_rng(seed))
+        cut = Said(turns[0].seat, "[message] my fl", INVALID)
+        assert TINY.alter(state, [cut, *turns[:2]], kind, np.random.default_rng(seed)) == found, (
+            "a cut turn stays illegal"
+        )
         if found is None:
             continue
         tested += 1

@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 from chat_endpoint import ChatEndpoint
 from command import selfplay
+from factories import BOARD, make_episode
 from person_over_web import PersonOverWeb
 from test_play import stored
 from test_play_web import FREE, serving
@@ -41,6 +42,7 @@ from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, EpisodeRecord, parse_episode
 from selfplay_pipeline.web.house import hash_of
 from selfplay_pipeline.web.order import Order
+from selfplay_pipeline.web.pages import of_end
 from selfplay_pipeline.web.run import serve_study
 from selfplay_pipeline.web.study import CONSENT, NOTICE, read_study
 
@@ -490,3 +492,12 @@ def test_evaluate_says_what_is_missing(tmp_path):
     log_path(games).unlink()
     done = selfplay("evaluate", "--people", str(games))
     assert done.returncode == 2 and "has no games.people.jsonl beside it" in done.stderr
+
+
+def test_the_end_of_an_episode_does_not_say_that_only_models_reach_it():
+    episode, endings = make_episode(), set[str]()
+    for status in (Status.TURN_LIMIT, Status.ERROR_LIMIT, Status.CONTEXT_LENGTH):
+        record = episode.model_copy(update={"outcome": episode.outcome.model_copy(update={"status": status})})
+        endings.add(of_end(MatchingGame(BOARD), record, 0, blind=True)["ending"])
+        assert of_end(MatchingGame(BOARD), record, 0)["ending"] not in endings
+    assert len(endings) == 1

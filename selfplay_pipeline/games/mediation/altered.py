@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfplay_pipeline.games.abilities import Altered
-from selfplay_pipeline.games.base import Turn
+from selfplay_pipeline.games.base import INVALID, Turn
 from selfplay_pipeline.games.mediation.rules import AGENT, USERS, MediationState
 from selfplay_pipeline.games.mediation.scripted import PlayerView, expected_scores, player_view
 from selfplay_pipeline.games.mediation.session import MediationSession
@@ -43,7 +43,7 @@ def altered(session: MediationSession, turns: Sequence[Turn], kind: str, rng: np
     if message.seat not in USERS or not said or told_offer(message.text) is not None:
         return None
     for turn in earlier:
-        session.step(turn.seat, turn.text)
+        session.step(turn.seat, turn.text, cut=turn.action == INVALID)
     before = _scores(player_view(session, AGENT), message.seat, message.text)
     for _ in range(TRIES):
         if kind == SWAPPED:

@@ -250,6 +250,8 @@ class Calendars:
         found = [self.one(rng) for _ in range(max(number, among))]
         logs = np.array([self._log_weight(spans) for spans in found])
         if not np.isfinite(logs).any():
+            if among < CALENDARS:  # few draws may all miss a flight beyond `MOST_OPEN`
+                return self.drawn(rng, number)
             raise UserError("game state: no calendar agrees with the flights that the agent sees")
         weights = np.exp(logs - logs.max())
         return [found[at] for at in rng.choice(len(found), number, p=weights / weights.sum())]
