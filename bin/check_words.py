@@ -1,7 +1,8 @@
 """Fails if a file of the package outside the games' folders contains a word of a game, and prints the places.
 
 A game's words are its name and the lines of `games/NAME/words.txt`: regular expressions, matched in any case and inside
-identifiers (`best_board`, `BoardEnv`). Only `games/registry.py` may name the games.
+identifiers (`best_board`, `BoardEnv`). Only `games/registry.py` and the suite of
+`selfplay benchmark`, `games/benchmark.yaml`, may name the games.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "selfplay_pipeline"
 GAMES = PACKAGE / "games"
 KINDS = {".py", ".js", ".css", ".j2", ".yaml"}
+NAMING = {GAMES / "registry.py", GAMES / "benchmark.yaml"}
 NAMES = {
     r"data/matching_game_\w+": "default folders, which users' runs and scripts have",
     r"matching_selfplay_online_grpo": "the configuration that users give to verl by this name",
@@ -27,7 +29,7 @@ def main() -> int:
     words = {folder.name: words_of(folder) for folder in folders}
     found = 0
     for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in KINDS):
-        if path == GAMES / "registry.py" or any(folder in path.parents for folder in folders):
+        if path in NAMING or any(folder in path.parents for folder in folders):
             continue
         name = str(path.relative_to(PACKAGE.parent))
         for number, line in enumerate([name, *path.read_text("utf-8").splitlines()]):

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline.cli import doctor, look, loops, measure, models, people, slime, stages
+from selfplay_pipeline.cli import benchmark, doctor, look, loops, measure, models, people, slime, stages
 from selfplay_pipeline.cli.failures import Commands
 from selfplay_pipeline.core import stopping, terminal
 from selfplay_pipeline.core.command_line import program
@@ -33,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for group in (doctor, stages, people, loops, measure, look):
+for group in (doctor, stages, people, loops, measure, benchmark, look):
     app.add_typer(group.app)
 app.add_typer(models.app, name="model")
 app.add_typer(slime.app, name="slime")

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from selfplay_pipeline.core.addresses import checked_address
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.sections import FREE, Section
+from selfplay_pipeline.core.sections import FREE, Option, Section
 from selfplay_pipeline.core.server_keys import key_from_environment
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -32,8 +32,9 @@ class PartnerConfig(Section):
     max_tokens: Annotated[int, Field(ge=1)] = 256
     """Token limit of one reply; a longer reply is cut and counts as an error, as for the policy."""
     prompt: str = "shy"
-    """Name of a built-in system prompt (shy), or a template file, in which `rules` stands for the game's own system
-    prompt.
+    """Name of a built-in system prompt, or a template file, in which `rules` stands for the game's own system prompt.
+
+    Built in are `plain`, which is the game's own system prompt alone, and `shy`, in games that have it.
     """
     timeout: Annotated[float, Field(gt=0), FREE] = 60
     """Seconds for one request, from sending it to the last byte of its answer."""
@@ -43,6 +44,11 @@ class PartnerConfig(Section):
     """Largest number of requests of one command, retries included, after which it stops; null is no limit.
 
     The next command begins the interrupted episodes again; answers in `cache` cost nothing then.
+    """
+    max_dollars: Annotated[Annotated[float, Field(gt=0)] | None, Option("--budget"), FREE] = None
+    """US dollars after which a command sends no further request, by the prices below; null is no limit.
+
+    Requests that are under way then are still paid for. `benchmark` also counts what its stored episodes cost.
     """
     cache: Annotated[Path | None, FREE] = None
     """File, or folder for one, that stores all answers, so that a repeated run does not pay for the same requests

@@ -21,10 +21,11 @@ HOLDS = {
     "evaluate": "an evaluation of `selfplay evaluate`",
     "crossplay": "episodes of `selfplay crossplay`",
     "listen": "a listening test of `selfplay listen`",
+    "benchmark": "a line of `selfplay benchmark`",
     "model": "a model",
 }
 """Descriptions of a folder's content, by the command that wrote it."""
-OWNERS = {"train", "imitate", "iterate", "train-online", "evaluate", "crossplay", "listen"}
+OWNERS = {"train", "imitate", "iterate", "train-online", "evaluate", "crossplay", "listen", "benchmark"}
 """Commands that own everything in their folder; other commands write a few files next to the user's own."""
 IMITATED = "imitate.json"
 """File with the choices that made the rows of `imitate`."""
@@ -88,7 +89,12 @@ def made_by(folder: Path) -> set[str]:
     makers = {"convert"} if (folder / "convert_report.txt").exists() else set()
     if (folder / "test.parquet").exists() and (folder / "train.parquet").exists():
         makers.add("games")
-    for command, name, key in (("iterate", "manifest.json", "packages"), ("model", "config.json", "model_type")):
+    signs = (
+        ("iterate", "manifest.json", "packages"),
+        ("model", "config.json", "model_type"),
+        ("benchmark", "benchmark.json", "suite"),
+    )
+    for command, name, key in signs:
         if key in _keys(folder / name):
             makers.add(command)
     training = _keys(folder / TRAINING)

@@ -51,9 +51,10 @@ class EvaluationJob:
         output: Folder for `sampled.jsonl`, `greedy.jsonl` and `evaluation.json`.
         partner: Player of the other seats: `self`, another checkpoint, a scripted player, or `chat`.
         episodes: Number of sampled episodes of each state and seating.
-        greedy: Whether a checkpoint also plays greedily.
+        greedy: Whether a checkpoint plays greedily.
         seat: Seat of the player in all episodes with another player; None for each seat in turn.
         swaps: Rules by which heard messages are replaced in further episodes, `swapped` first; empty for none.
+        sampled: Whether a checkpoint plays sampled.
     """
 
     player: str
@@ -64,11 +65,13 @@ class EvaluationJob:
     greedy: bool = True
     seat: int | None = None
     swaps: Sequence[Swap] = ()
+    sampled: bool = True
 
     def modes(self, config: Config) -> tuple[Mode, ...]:
         if not is_checkpoint(config, self.player):
             return ("scripted",)
-        return ("sampled", "greedy") if self.greedy else ("sampled",)
+        wanted: dict[Mode, bool] = {"sampled": self.sampled, "greedy": self.greedy}
+        return tuple(mode for mode, asked in wanted.items() if asked)
 
     @property
     def self_play(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,20 @@ def read_states(path: Path, game: Game) -> StateSet:
         raise UserError(f"{path}: holds no game state; expected one JSON object a line")
     return StateSet(
         f"{len(states)} states of {path}", tuple(states), tuple(human), fingerprint=_fingerprint(game, states)
+    )
+
+
+def first_of(game: Game, states: StateSet, count: int) -> StateSet:
+    """Returns the first `count` of the states."""
+    if count >= len(states):
+        return states
+    few = states.states[:count]
+    return replace(
+        states,
+        name=f"the first {count} of {states.name}",
+        states=few,
+        human=states.human[:count],
+        fingerprint=_fingerprint(game, few),
     )
 
 

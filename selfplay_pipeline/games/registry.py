@@ -240,9 +240,10 @@ def first_game_config() -> GameSettings:
 
 
 def partner_prompts(*games: Game) -> dict[str, Path]:
-    """Returns the system prompts for chat models as partners, by name: `prompts/partners/NAME.j2` in each game's
-    folder."""
-    return {path.stem: path for game in games for path in sorted(game.folder.glob("prompts/partners/*.j2"))}
+    """Returns the system prompts for chat models as partners, by name: `plain`, which only gives the rules, and
+    `prompts/partners/NAME.j2` in each game's folder."""
+    own = {path.stem: path for game in games for path in sorted(game.folder.glob("prompts/partners/*.j2"))}
+    return {"plain": Path(__file__).parent / "partners" / "plain.j2"} | own
 
 
 def _in_file(file: str, wanted: str) -> type[Game]:

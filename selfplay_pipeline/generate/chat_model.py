@@ -177,6 +177,12 @@ class ChatClient:
                 f"partner: all {cap} requests of partner.max_requests are sent (${self.total.dollars:.2f}); everything "
                 "played is kept, and the same command with a higher number continues"
             )
+        most = self.config.max_dollars
+        if most is not None and self.total.dollars >= most:
+            raise RequestCapError(
+                f"partner: ${self.total.dollars:.2f} of partner.max_dollars {most:g} (--budget) are spent; everything "
+                "played is kept, and the same command with a higher number continues"
+            )
         used(PartnerUsage(requests=1, retries=int(again)))
         try:
             async with asyncio.timeout(self.config.timeout):

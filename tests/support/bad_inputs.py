@@ -67,6 +67,7 @@ TO_TRAININGS = ("train train.parquet --config tiny --device cpu --output", IMITA
 TO_FOLDERS = (*TO_TRAININGS, "convert games.jsonl --output", NEW_STATES, "questions log --output",
               "crossplay random sharing --num-states 2 --output", "evaluate random --num-states 2 --output",
               "iterate --config tiny --dry-run --output", "listen sharing --num-states 2 --output",
+              "benchmark random --games bargaining --states-per-game 2 --output",
               "model tiny --dry-run --output")  # fmt: skip
 
 

@@ -379,7 +379,7 @@ def test_a_prompt_of_ones_own_is_used_and_a_broken_one_is_named(endpoint, tmp_pa
         path.write_text(text)
         with pytest.raises(UserError, match=r"partner\.prompt: .*own\.j2"):
             play_one(endpoint, prompt=str(path))
-    with pytest.raises(UserError, match=r"partner\.prompt: 'proud'.*built-in prompt \(shy\)"):
+    with pytest.raises(UserError, match=r"partner\.prompt: 'proud'.*built-in prompt \(plain, shy\)"):
         play_one(endpoint, prompt="proud")
 
 

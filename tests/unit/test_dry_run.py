@@ -42,6 +42,10 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "iterate": (("--num-iterations", "2"), "iterations 1 to 2: generate, convert, train, evaluate left"),
     "evaluate": (("random", "--num-states", "2"), "random with itself on 2 held-out states (seed 0): 4 scripted episo"),
     "crossplay": (("random", "sharing", "--num-states", "2"), "random, sharing, each with each, on 2 held-out states"),
+    "benchmark": (
+        ("random", "--games", "bargaining"),
+        "version 1 of the suite, tasks with states: bargaining-fixed (200), ",
+    ),
     "listen": (("sharing", "--num-states", "2"), "sharing with itself on 2 held-out states (seed 0), then each decisi"),
     "silence": (("--states", "9"), "lines of play without words on 9 states (seed 0) to {output}"),
     "report": (("games.jsonl",), "games.jsonl (episodes; files of episodes: 1) to page {output}"),

@@ -41,12 +41,15 @@ WRITERS = {
     "iterate": lambda folder: selfplay("iterate", "--model", "data/nowhere", "--output", folder),
     "evaluate": lambda folder: selfplay("evaluate", "random", *FEW, "--episodes", 1, "--output", folder),
     "crossplay": lambda folder: selfplay("crossplay", "random", "sharing", *FEW, "--output", folder),
+    "benchmark": lambda folder: selfplay(
+        "benchmark", "random", "--games", "bargaining", "--states-per-game", 2, "--output", folder
+    ),
     "model smollm2": lambda folder: selfplay("model", "smollm2", "--output", folder),
 }
 """Every command that writes, with what is quick. Trainings and loops would be refused for another reason."""
 
 MADE = {
-    **{name: WRITERS[name] for name in ("generate", "convert", "games", "evaluate", "crossplay")},
+    **{name: WRITERS[name] for name in ("generate", "convert", "games", "evaluate", "crossplay", "benchmark")},
     "train": lambda folder: write_json(folder / "trainer_state" / "training.json", {"model": "m"}),
     "imitate": lambda folder: write_json(folder / "imitate.json", {"imitate.held_out": 0.05}),
     "train-online": lambda folder: write_json(folder / "trainer_state" / "training.json", {"online.steps": 5}),

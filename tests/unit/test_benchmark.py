@@ -1,0 +1,117 @@
+"""`selfplay benchmark`: published states, lines that repeat to the byte, and a chat model that is billed as counted."""
+
+import json
+from pathlib import Path
+
+import pytest
+from chat_endpoint import ChatEndpoint
+from command import selfplay
+
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.evaluate.benchmark import read_lines_of, table_of
+from selfplay_pipeline.evaluate.suite import Task, all_tasks, suite
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+FEW = ("--states-per-game", "3")
+PRICE = (100 * 2.0 + 10 * 8.0) / 1e6
+"""Price of one request to the endpoint of the tests, whose answers have 100 and 10 tokens."""
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_drawn_states_are_the_published_ones(monkeypatch):
+    for task in all_tasks():
+        if task.of != "matching-8x8":  # drawing these takes seconds; each full run of the command checks them
+            found = task.states()
+            assert (found.fingerprint, len(found)) == (task.given.sha256, task.given.states)
+    monkeypatch.setitem(suite().sets, "bargaining", suite().sets["bargaining"].model_copy(update={"sha256": "0" * 64}))
+    with pytest.raises(UserError, match=r"the states of bargaining are not those of version 1 .*install"):
+        Task("bargaining", "free").states()
+
+
+def test_a_scripted_player_gets_the_same_line_twice_and_the_table_orders_the_lines(tmp_path):
+    for player, output in (("sharing", "one"), ("sharing", "two"), ("random", "three")):
+        done = selfplay("benchmark", player, *FEW, "--output", output, "--games", "planning", "--games", "bargaining")
+        assert done.returncode == 0, done.stderr
+    text = (tmp_path / "one" / "benchmark.json").read_text()
+    assert text == (tmp_path / "two" / "benchmark.json").read_text() and text.count("\n") == 1
+    before = (tmp_path / "one" / "bargaining-fixed" / "scripted.jsonl").read_bytes()
+    again = selfplay("benchmark", "sharing", *FEW, "--output", "one", "--games", "planning", "--games", "bargaining")
+    assert again.returncode == 0 and (tmp_path / "one" / "benchmark.json").read_text() == text
+    assert (tmp_path / "one" / "bargaining-fixed" / "scripted.jsonl").read_bytes() == before
+    line = json.loads(text)
+    assert line["partial"] and {*line["tasks"]} == {
+        task.name for task in all_tasks() if task.game in ("planning", "bargaining")
+    }
+    fixed, free = (line["tasks"][f"planning-{name}"] for name in ("small-fixed", "dialop-free"))
+    assert fixed["reward"]["value"] > fixed["silence"]["value"] and fixed["worth_of_words"]["value"] > 0
+    assert free["people"]["value"] == pytest.approx(0.886, abs=5e-4) and fixed["people"] is None
+    (tmp_path / "all.jsonl").write_text(text + (tmp_path / "three" / "benchmark.json").read_text())
+    table = selfplay("benchmark", "--table", "all.jsonl", "two").stdout.splitlines()
+    found = [row.split(" | ")[1] for row in table if row.startswith("| planning-dialop-free")]
+    few = "(3 of 100 states)"
+    assert found == [f"sharing {few}", f"sharing {few}", f"random {few}", "*silence*", "*people*"]
+
+
+def test_a_chat_model_is_billed_as_counted_and_within_the_budget(tmp_path):
+    with ChatEndpoint() as endpoint:
+        partner = {"base_url": endpoint.url, "model": "m", "max_concurrency": 1}
+        (tmp_path / "my.yaml").write_text(json.dumps({"partner": partner, "generate": {"max_concurrency": 1}}))
+
+        def play(*options):
+            before = len(endpoint.requests)
+            done = selfplay("benchmark", "chat", "--config", "my.yaml", "--games", "bargaining-fixed", *FEW, *options)
+            return done, len(endpoint.requests) - before
+
+        done, sent = play("--output", "out")
+        assert done.returncode == 0, done.stderr
+        result = json.loads((tmp_path / "out" / "benchmark.json").read_text())
+        played = result["tasks"]["bargaining-fixed"]
+        assert (result["player"], played["episodes"], played["usage"]["requests"]) == ("m", 3, sent)
+        assert (played["usage"]["prompt_tokens"], played["usage"]["completion_tokens"]) == (100 * sent, 10 * sent)
+        assert played["usage"]["dollars"] == pytest.approx(PRICE * sent)
+        assert "shy" not in endpoint.requests[0]["messages"][0]["content"]
+        assert (
+            play("--output", "out")[1] == 0 and json.loads((tmp_path / "out" / "benchmark.json").read_text()) == result
+        )
+
+        each = sent // 3
+        budget = ("--output", "bounded", "--budget", str(PRICE * (each + 1.5)))
+        done, first = play(*budget)
+        assert done.returncode == 2 and "of partner.max_dollars" in done.stderr and first == each + 2
+        done, second = play(*budget)  # the stored episode is paid for already
+        assert done.returncode == 2 and second == 2 < each
+        assert play(*budget[:2], "--budget", "1")[0].returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("random", "--games", "chess"), "--games: no game or task 'chess'; choose among matching, "),
+        (("nobody",), "no scripted player or checkpoint 'nobody'"),
+        (("own-view", "--games", "bargaining"), "the scripted player own-view plays only "),
+        (("random", "sharing"), "plays one player, but 2 are given; --table"),
+        (("--table", "nothing.json"), "nothing.json: No such file"),
+        (("--table", "old.json"), "old.json:1: a line of selfplay-benchmark 0; this is selfplay-benchmark 1"),
+        (("--table", "other.json"), "other.json:1: not a line of `selfplay benchmark`"),
+    ],
+)
+def test_what_cannot_be_played_or_read_is_one_line(arguments, says, tmp_path):
+    line = {"suite": "selfplay-benchmark", "version": 0, "player": "p", "mode": "greedy", "partial": False}
+    (tmp_path / "old.json").write_text(json.dumps(line | {"settings": {}, "tasks": {}}))
+    (tmp_path / "other.json").write_text("{}")
+    done = selfplay("benchmark", *arguments)
+    assert done.returncode == 2 and says in done.stderr and done.stdout == "", done.stderr
+
+
+def test_the_page_of_results_has_the_table_of_the_stored_lines():
+    lines = read_lines_of([RESULTS / "leaderboard.jsonl"])
+    assert table_of(lines) in (RESULTS / "leaderboard.md").read_text()
+    for line in lines:
+        assert not line.partial and line.lost == 0
+        for name, result in line.tasks.items():
+            assert result.sha256 == suite().sets[name.rpartition("-")[0]].sha256
