@@ -111,12 +111,19 @@ class PersonAtTerminal:
                 self.type(TAB * (actions.index("propose") + 1))
                 self.send()
 
-    def ended(self, *, restored: bool = True) -> int:
-        """Returns the exit code after reading everything; the terminal must be as it was if it is `restored`."""
+    def ended(self, *, restored: bool = True, again: str = "") -> int:
+        """Returns the exit code after reading everything; the terminal must be as it was if it is `restored`.
+
+        Keys that come before the prompt reads them are lost, so `again` is typed every few seconds.
+        """
         end = time.monotonic() + PATIENCE
+        typed = time.monotonic()
         while self.process.poll() is None:
             assert time.monotonic() < end, f"it does not end:\n{self.text}"
             self._read(0.1)
+            if again and time.monotonic() > typed + 5:
+                self.type(again)
+                typed = time.monotonic()
         while self._read(0.1):
             pass
         assert not restored or termios.tcgetattr(self.slave) == self.before
