@@ -26,7 +26,7 @@ from selfplay_pipeline.generate.stage import policy_record
 PLAYERS = ("data/tiny_model", "data/tiny_honest_model", "data/tiny_shy_model")
 EPISODES, TURNS, TEMPERATURE = 2, 9, 1.0
 PROMPT = [1, 2, 3]
-LARGEST_GAP, SMALLEST_DIFFERENCE = 1e-4, 1e-2
+LARGEST_GAP, SMALLEST_DIFFERENCE = 1e-3, 1e-2
 """Bounds of differences between log-probs: by rounding of one checkpoint, and between two checkpoints."""
 
 
