@@ -30,13 +30,13 @@ FRAME = "import sys; from pathlib import Path; import selfplay_pipeline as sp; s
 READERS: dict[str, tuple[str, ...]] = {
     "convert": (*SELFPLAY, "convert", "GAMES", "--output", "OUT/rows"),
     "report": (*SELFPLAY, "report", "GAMES", "--output", "OUT/report.html"),
-    "export": (*SELFPLAY, "export", "GAMES", "--output", "OUT/dataset"),
+    "export": (*SELFPLAY, "export", "GAMES", "--config", "tiny", "--output", "OUT/dataset"),
     "episodes_frame": ("-c", FRAME, "GAMES"),
 }
 """Arguments of Python for each reader."""
 TINY = ("--config", "tiny", "--num-states", "STATES")
 EVALUATE = (*SELFPLAY, "evaluate", "sharing", *TINY, "--output", "OUT/evaluation")
-"""Arguments of Python to play and measure one sampled and one greedy episode on each state."""
+"""Arguments of Python to play and measure two episodes on each state."""
 
 
 def main(
