@@ -82,7 +82,7 @@ LESSONS = {
         words=WORDS,
         stages=(  # reading its own view is the agent's hard part, and is learned first
             Stage(DEAF, episodes=14_400, epochs=1, batch_size=32, mute=True, seats=(AGENT,)),
-            Stage(DEAF, episodes=2400, epochs=1),
+            Stage(DEAF, episodes=4800, epochs=1, batch_size=32),
         ),
     ),
 }
