@@ -63,6 +63,7 @@ class Iteration:
             if self.converted and self.converted.trained_reward is not None:
                 line["trained_reward"] = self.converted.trained_reward
                 line["groups_without_signal"] = self.converted.groups_without_signal / max(1, self.converted.groups)
+            line |= self.played.model_dump(include={"partners"})
             line |= self.trained.model_dump(include={"steps", "checkpoint", "log_prob_gap", "staleness"})
         if self.evaluated:
             line |= {name: value for name, value in self.evaluated.model_dump().items() if value is not None}
@@ -119,6 +120,9 @@ def in_words(iteration: Iteration, *games: Game) -> str:
             f"illegal {played.illegal_per_episode:.3f}",
             f"{trained.steps} steps",
         ]
+        if played.partners:
+            with_each = (f"{partner} {one.mean_reward:.3f}" for partner, one in played.partners.items())
+            parts.append(f"reward with {', '.join(with_each)}")
         if played.questions_per_episode is not None:
             parts.append(f"{played.questions_per_episode:.2f} questions")
     if evaluated:

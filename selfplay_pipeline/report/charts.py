@@ -74,6 +74,7 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
         charts = [
             _curves(scans, REWARD, about, lines),
             *_parts(scans),
+            _by_partner(source),
             *(
                 _curves(scans, figure, f"{figure.note} {INTERVALS}".strip())
                 for figure in figures_of(*games_in(scans)).values()
@@ -163,6 +164,17 @@ def _parts(scans: Sequence[Scan]) -> Iterator[Chart]:
             note = "Means; what lies below 0 was gained."
             key = f"{title.lower().replace(' ', '_')}_{mode}"
             yield Chart(key, f"{title}, {KINDS[mode]}", note, ITERATIONS, REWARD.label, stacked, style="stack")
+
+
+def _by_partner(source: Source) -> Chart:
+    """Returns the chart of the reward in training episodes by partner; without curves unless there are several."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for number in source.state.iterations:
+        for partner, found in played.partners.items() if (played := source.state.played(number)) else ():
+            points.setdefault(partner, []).append((number - 1, found.mean_reward))
+    series = [Series(partner, *zip(*own, strict=True)) for partner, own in sorted(points.items())]
+    note = "Means over the training episodes; each partner has other game states."
+    return Chart("reward_by_partner", "Reward with each partner", note, ITERATIONS, REWARD.label, series)
 
 
 def _worth_of_words(source: Source) -> Chart:

@@ -22,6 +22,8 @@ from selfplay_pipeline.convert.rows import TRAINED
 from selfplay_pipeline.games.bargaining.rules import BargainingConfig
 from selfplay_pipeline.games.base import Game, GameSettings
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.metrics import signal
+from selfplay_pipeline.train import groups as groups_module
 
 EPISODES = 4
 GROUPS = 6
@@ -273,6 +275,58 @@ def test_episodes_with_different_partners_are_compared_apart(
         same = np.array([rewards[group, number, seat] for number in range(EPISODES) if (number - episode) % 2 == 0])
         expected = (rewards[group, episode, seat] - same.mean()) / (same.std(ddof=1) + 1e-6)
         assert found == pytest.approx(expected, abs=1e-5)
+
+
+def mixed_batch(path: Path, *, shared: bool) -> tuple[Path, dict[Key, float], dict[Key, tuple[int, int, str]]]:
+    """Rows of a batch with several partners, their rewards, and the group of each: state, seat and partner.
+
+    States 0 to 2 are self-play, 3 to 5 have one partner and one seat of the policy each, the episodes of state 6 have
+    two partners, and in those of state 7 the policy holds one of two seats.
+    """
+    rng, rows, rewards, groups = np.random.default_rng(7), [], {}, {}
+    for group in range(8):
+        for episode in range(EPISODES):
+            own = {3: 0, 4: 1, 5: 0, 6: 0}.get(group, episode % 2)
+            other = ("past", "speaking")[{6: episode % 2}.get(group, group % 2)]
+            partner = "" if group < 3 else f"{1 - own}: {other}"
+            values = rng.integers(0, 101, 2) / 100
+            for seat in (0, 1) if group < 3 else (own,):
+                key = (group, episode, seat)
+                rewards[key], groups[key] = float(values[0 if shared else seat]), (group, seat, partner)
+                mask = [1, 0, 1]
+                rows.append(
+                    training_row(
+                        *key, rewards[key], prompt=[2, 3], response=[2] * 3, mask=mask,
+                        logprobs=[-1.0 * own for own in mask], episodes_per_state=EPISODES, temperature=0.7,
+                    ) | {"partner": partner}
+                )  # fmt: skip
+    return write_training_rows(path, rows, shared_reward=shared), rewards, groups
+
+
+def largest_difference(
+    path: Path, rewards: dict[Key, float], groups: dict[Key, Any], patch: pytest.MonkeyPatch
+) -> float:
+    """Returns the largest difference between verl's advantages and GRPO by hand, within each of the groups."""
+    keys, fields, rows = handed_to_verl(path, patch)
+    assert sorted(rows) == sorted(rewards)
+    differences = []
+    for key, found in zip(rows, verls_advantages(keys, fields), strict=True):
+        same = np.array([reward for other, reward in rewards.items() if groups[other] == groups[key]])
+        differences.append(abs(found - (rewards[key] - same.mean()) / (same.std(ddof=1) + 1e-6)))
+    return max(differences)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_batch_with_several_partners_has_the_advantages_of_grpo_by_state_seat_and_partner(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = mixed_batch(tmp_path / "train.parquet", shared=shared)
+    assert largest_difference(*batch, monkeypatch) < 1e-5
+    mixed = mixed_batch(tmp_path / "mixed.parquet", shared=shared)
+    comparison_key = groups_module.comparison_key
+    for module in (groups_module, signal):  # a planted mistake: partners are mixed in one group
+        monkeypatch.setattr(module, "comparison_key", lambda row: comparison_key(row)._replace(partner=""))
+    assert largest_difference(*mixed, monkeypatch) > 0.1
 
 
 @pytest.mark.parametrize("seats", [2, 3])
