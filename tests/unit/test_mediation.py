@@ -487,9 +487,7 @@ def test_the_deaf_teacher_plans_well_by_its_own_view_whatever_it_is_told():
                     pair = parse_proposal(TINY.players[name].act(view, rng).removeprefix("[propose]"), state)
                     found.append(state.rewards[pair])
         assert len(proposals) == 1
-    assert np.mean(rewards["silent"]) + 0.03 < np.mean(rewards["deaf-teacher"]), (
-        "it expects unseen meetings"
-    )
+    assert np.mean(rewards["silent"]) + 0.03 < np.mean(rewards["deaf-teacher"]), "it expects unseen meetings"
 
 
 def test_the_chance_of_each_event_is_its_share_of_drawn_calendars():
