@@ -42,7 +42,7 @@ LESSONS = {
             *dict.fromkeys(word for name in first_places(TINY) for word in name.split()),
             *"0123456789+-",
         ),
-        stages=(Stage(("teacher", "teacher"), episodes=4800, epochs=1, batch_size=16),),
+        stages=(Stage(("teacher", "teacher"), episodes=4800, epochs=1),),
     )
 }
 """Warm starts that the tiny model can learn, by name."""
