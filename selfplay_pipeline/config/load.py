@@ -112,6 +112,7 @@ def load_config(
     config.reward.path = config.reward.path and os.path.realpath(config.reward.path)
     config.model = shipped(config.model or (GPU_MODEL if gpus else TINY_MODEL))
     config.iterate.partner = shipped(config.iterate.partner)
+    config.iterate.foreign = config.iterate.foreign and shipped(config.iterate.foreign)
     for partner in config.iterate.partners:
         partner.player = shipped(partner.player)
     _use_all(config, gpus, command)

@@ -289,6 +289,12 @@ class IterateConfig(Section):
     `past` is one of the `last` newest earlier checkpoints of the run, drawn for each group. Opposite another player,
     the policy holds one seat, each in turn. Evaluations play the policy with itself.
     """
+    foreign: str | None = None
+    """Fixed player that each evaluation also plays with: a script, `chat`, or a checkpoint of another training.
+
+    Each state is played with the policy in each seat, sampled. A reward with itself that rises while the one with this
+    player falls shows a private code; `selfplay_pipeline/iterate/history.py` has the rule.
+    """
     keep_processes: Annotated[bool, FREE] = True
     """Keep the server running while training, and the trainer while playing, instead of restarting them.
 

@@ -23,7 +23,7 @@ from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.generate.chat_player import partner_arguments
 from selfplay_pipeline.generate.seats import is_checkpoint, weights_of
 from selfplay_pipeline.generate.summary import Played
-from selfplay_pipeline.iterate.partners import named_partners
+from selfplay_pipeline.iterate.partners import named_partners, other_players
 from selfplay_pipeline.iterate.results import Evaluated, Trained
 
 R = TypeVar("R", bound=BaseModel)
@@ -38,7 +38,7 @@ class Manifest(BaseModel):
     partner: dict[str, Any] = {}
     """Settings that decide the answers of a chat model as partner; empty for any other partner."""
     weights: dict[str, str] = {}
-    """Content hashes at the start of the run: of the model and of the checkpoints as partners."""
+    """Content hashes at the start of the run: of the model, of partners and of the foreign player."""
     contents: dict[str, str] = {}
     """Content hashes of the user's files that decide the run, such as that of the reward."""
     packages: dict[str, str | None]
@@ -229,14 +229,15 @@ def short(path: str) -> str:
 
 def _partner(config: Config) -> dict[str, Any]:
     """Returns the settings that decide the answers of a chat model as partner."""
-    return partner_arguments(config, named_partners(config))
+    return partner_arguments(config, other_players(config))
 
 
 def _weights(config: Config) -> dict[str, str]:
-    """Returns the content hashes of the initial model and of the checkpoints as partners."""
+    """Returns the content hashes of the initial model, and of partners and a foreign player that are checkpoints."""
     key = "partners.{}" if config.iterate.partners else "partner"
     players = {"model": str(config.model)}
     players |= {key.format(number): name for number, name in enumerate(named_partners(config))}
+    players |= {"foreign": config.iterate.foreign} if config.iterate.foreign else {}
     return {key: weights_of(config, name) for key, name in players.items() if is_checkpoint(config, name)}
 
 

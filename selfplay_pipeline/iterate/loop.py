@@ -48,11 +48,11 @@ from selfplay_pipeline.iterate.partners import (
     earlier_checkpoints,
     everyone_named,
     groups_of_iteration,
-    named_partners,
+    other_players,
     partners_in_words,
     seated,
 )
-from selfplay_pipeline.iterate.results import Evaluated, Trained, known
+from selfplay_pipeline.iterate.results import Evaluated, Trained, WithForeign, known
 from selfplay_pipeline.iterate.schedule import Lane, rounds_of, source_of, stages_of
 from selfplay_pipeline.metrics.figures import TALK, figures_of
 from selfplay_pipeline.train.cluster import check_cluster
@@ -358,10 +358,30 @@ class Loop:
             states_shared_with_training=shared,
             held_out_words={mode: report.words for mode, report in evaluation.modes.items() if report.words},
             held_out_rises={**rises},
+            held_out_foreign=await self._with_foreign(number, checkpoint),
             wordless={name: evaluation.references[name] for name in game.wordless},
             held_out_parts={name: sampled[name] for name, figure in figures_of(game).items() if figure.part_of},
             **questions,
         )
+
+    async def _with_foreign(self, number: int, checkpoint: str) -> WithForeign | None:
+        """Returns the reward of a checkpoint with the foreign player; None without one."""
+        if self.config.iterate.foreign is None:
+            return None
+        job = EvaluationJob(
+            checkpoint,
+            self._held_out,
+            self.run.iteration(number) / "foreign",
+            partner=self.config.iterate.foreign,
+            episodes=1,
+            greedy=False,
+        )
+        evaluation = await run_evaluate(self.config, job, self.servers)
+        first = self.run.iteration(0) / "foreign"
+        with computing():
+            rises = rises_over(self.config, job, first) if number and (first / "evaluation.json").exists() else {}
+        reward = known(evaluation.modes["sampled"].figures["reward"])
+        return WithForeign(reward=reward, rise=rises["sampled"].reward if rises else None)
 
     @computing()
     def _watch(self, number: int) -> None:
@@ -471,8 +491,8 @@ def check_partner(config: Config) -> None:
     check_seat(config, config.iterate.seat, "iterate.seat")
     if config.iterate.seat and config.iterate.partner == SELF:
         raise UserError("iterate.seat: in self-play the policy holds all seats; name a partner with --partner")
-    check_names(config, partners := named_partners(config))
-    if CHAT in partners:
+    check_names(config, others := other_players(config))
+    if CHAT in others:
         config.partner.key()
 
 

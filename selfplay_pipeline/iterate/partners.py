@@ -95,15 +95,20 @@ def earlier_checkpoints(checkpoints: Sequence[str]) -> list[str]:
 
 
 def named_partners(config: Config) -> list[str]:
-    """Returns the names of all partners with a name of their own: neither the policy nor an earlier checkpoint."""
+    """Returns the names of the partners in training with a name of their own, unlike the policy and its past."""
     options = config.iterate
     names = [one.player for one in options.partners] or [options.partner]
     return [name for name in names if name not in (SELF, PAST)]
 
 
+def other_players(config: Config) -> list[str]:
+    """Returns the names of the partners in training and of the foreign player of evaluations."""
+    return [*named_partners(config), *([config.iterate.foreign] if config.iterate.foreign else [])]
+
+
 def at_once(config: Config) -> int:
     """Returns the number of checkpoints served at the same time: the policy, and one checkpoint as partner."""
-    return 1 + (has_past(config) or any(is_checkpoint(config, name) for name in named_partners(config)))
+    return 1 + (has_past(config) or any(is_checkpoint(config, name) for name in other_players(config)))
 
 
 def has_past(config: Config) -> bool:
@@ -127,5 +132,5 @@ def partners_in_words(partners: Iterable[PartnerShare]) -> str:
 
 
 def everyone_named(config: Config) -> list[str]:
-    """Returns the names of the policy and of its named partners."""
-    return [POLICY, *named_partners(config)]
+    """Returns the names of the policy and of all other players."""
+    return [POLICY, *other_players(config)]

@@ -35,7 +35,8 @@ REFUSED = {
         "convert.credit", "convert.placebo",
         "reward.path", "reward.partner_share", "reward.message_cost", "reward.token_cost",
         "train.method", "train.best_of_group", "train.keep_zero_signal", "train.dump_rows",
-        "iterate.partner", "iterate.seat", "iterate.partners", "iterate.keep_processes", "iterate.decay_iterations",
+        "iterate.partner", "iterate.seat", "iterate.partners", "iterate.foreign",
+        "iterate.keep_processes", "iterate.decay_iterations",
     },
 }  # fmt: skip
 """All that is refused. A key that comes here must be one that nobody can have in one file for several commands."""
