@@ -70,6 +70,14 @@ def test_the_rule_is_a_rise_and_a_fall_in_two_evaluations_in_a_row(rises, alarms
         )
 
 
+def test_false_alarms_of_runs_that_learn_are_as_frequent_as_the_page_says():
+    """The reward with the foreign player stays the same, and is measured 20 times after the first evaluation."""
+    errors = np.random.default_rng(0).normal(size=(200_000, 21))
+    below = (errors[:, 1:] - errors[:, :1]) / np.sqrt(2) < -1.96
+    assert below.any(axis=1).mean() == pytest.approx(0.21, abs=0.005)
+    assert (below[:, 1:] & below[:, :-1]).any(axis=1).mean() == pytest.approx(0.04, abs=0.005)
+
+
 def test_a_run_without_a_foreign_player_has_no_alarm_and_no_such_figure():
     run = [evaluated(0.8, 0.8), *(evaluated(0.9, 0.9, (0.1, 0.1)) for _ in range(2))]
     assert private_code(run) == [] and "held_out_foreign" not in run[0].to_line()
