@@ -84,7 +84,7 @@ async def run_crossplay(
         episodes: Number of episodes of each state and pair.
         output: The output folder.
         arms: Name of each player's arm, empty for a player without one; by default, no player has one.
-        responders: Content hash of the checkpoint with which a player was trained, and the player's seat, by its number.
+        responders: By the number of a player, the content hash of its partner in training and its own seat there.
 
     Raises:
         UserError: Fewer than two players are given, a player is given twice, or a checkpoint is unusable.
