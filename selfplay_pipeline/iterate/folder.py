@@ -209,6 +209,19 @@ def newest_checkpoint(path: Path) -> str:
     return run.checkpoint(max(trained))
 
 
+def trained_with(path: Path) -> tuple[str, int] | None:
+    """Returns the content hash of the checkpoint that a run was trained with, and the seat of its policy.
+
+    None for a run with another partner or with several.
+
+    Raises:
+        UserError: The manifest is damaged.
+    """
+    manifest = read_model(path / "manifest.json", Manifest, "selfplay iterate")
+    partner = manifest.weights.get("partner")
+    return (partner, int(manifest.config["iterate"]["seat"])) if partner else None
+
+
 def describe(settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the settings, package versions and git revision that reproduce a run."""
     packages = ("selfplay-pipeline", "sglang", "verl", "torch", "transformers", "TransferQueue", "ray", "numpy")

@@ -17,8 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from training_rows import training_row, write_training_rows
 
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.rows import TRAINED
 from selfplay_pipeline.games.bargaining.rules import BargainingConfig
+from selfplay_pipeline.games.base import Game, GameSettings
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.metrics import signal
 from selfplay_pipeline.train import groups as groups_module
 
@@ -73,7 +76,7 @@ def handed_to_verl(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[st
 
 
 def handed_to_verl_online(
-    path: Path, rules: BargainingConfig, monkeypatch: pytest.MonkeyPatch
+    path: Path, rules: GameSettings, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """The keys and fields that the agent loop's worker stores of the same episodes, of groups with a signal."""
     from verl.trainer.ppo.v1 import agent_loop_tq
@@ -204,6 +207,59 @@ def test_with_a_shared_reward_three_roles_are_each_compared_with_themselves(
         same_role = np.array([rewards[group, other, seat] for other in range(EPISODES)])
         expected = (rewards[group, episode, seat] - same_role.mean()) / (same_role.std(ddof=1) + 1e-6)
         assert found == pytest.approx(expected, abs=1e-5)
+
+
+def rewards_of_roles(game: Game) -> tuple[dict[Key, float], dict[Key, float]]:
+    """The reward of each role in played episodes, and rewards that differ by role: here its share by its seat."""
+    shared, own = {}, {}
+    for group in range(GROUPS):
+        state = game.sample_state(np.random.default_rng(group))
+        for episode in range(EPISODES):
+            session, rng = game.start(state), np.random.default_rng([group, episode])
+            while session.seats:
+                seat = session.seats[0]
+                session.step(seat, game.players["random"].act(game.view(session, seat), rng))
+            for seat, reward in enumerate(session.outcome().rewards):
+                shared[group, episode, seat] = reward
+                own[group, episode, seat] = reward ** (seat + 1)
+    return shared, own
+
+
+@pytest.mark.parametrize("differ", [False, True], ids=["shared", "by role"])
+@pytest.mark.parametrize("name", ["tiny_planning", "tiny_mediation"])
+def test_in_planning_and_mediation_a_role_is_compared_with_the_same_role_of_the_other_episodes(
+    name: str, differ: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With their shared reward a state is one group, in which an episode counts once; this gives the same advantages.
+
+    Rewards that differ by role, which neither game has, are compared in a group for each role.
+    """
+    game = make_game(load_config(name, {}).game)
+    shared, own = rewards_of_roles(game)
+    assert game.shared_reward
+    roles, rewards = range(len(game.roles)), own if differ else shared
+    path = write_rows(tmp_path / "train.parquet", rewards, shared=not differ)
+    keys, fields, rows = handed_to_verl(path, monkeypatch)
+    with_signal = {
+        (group, seat)
+        for group in range(GROUPS)
+        for seat in roles
+        if np.ptp([rewards[group, episode, seat] for episode in range(EPISODES)]) > 0
+    }
+    assert len(with_signal) >= 3 * len(roles)
+    assert sorted(rows) == sorted(key for key in rewards if (key[0], key[2]) in with_signal)
+    uids = [key.rsplit("_", 2)[0] for key in keys]
+    seats_of_uid = {uid: {seat for of, (_, _, seat) in zip(uids, rows, strict=True) if of == uid} for uid in uids}
+    assert all(len(seats) == (1 if differ else len(roles)) for seats in seats_of_uid.values())
+    found = dict(zip(rows, verls_advantages(keys, fields), strict=True))
+    for (group, episode, seat), advantage in found.items():
+        same_role = np.array([rewards[group, other, seat] for other in range(EPISODES)])
+        expected = (rewards[group, episode, seat] - same_role.mean()) / (same_role.std(ddof=1) + 1e-6)
+        assert advantage == pytest.approx(expected, abs=1e-5)
+    if not differ:
+        keys, fields = handed_to_verl_online(path, game.config, monkeypatch)
+        online = sorted(verls_advantages(keys, fields))
+        assert online == sorted(found.values())
 
 
 @pytest.mark.parametrize("shared", [True, False])

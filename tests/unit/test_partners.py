@@ -308,3 +308,13 @@ def test_an_episode_that_is_lost_twice_is_counted_whatever_partner_comes_after_i
     asyncio.run(loop._stage(3, "generate", loop._checkpoint(3, "generate")))
     played = loop.run.state.played(3)
     assert played is not None and played.statuses["engine_failure"] == 1 and played.episodes == 20
+
+
+def test_played_ahead_the_past_is_that_of_the_checkpoint_that_plays(tmp_path):
+    loop = loop_in(tmp_path / "run", mixture([{"player": "past", "share": 1.0}], **{"iterate.ahead": 1}))
+    for number in (1, 2):
+        train(loop, number)
+    others = [{name for group in loop._groups(number) for name in group.players} - {"policy"} for number in range(1, 5)]
+    model, first = shipped(MODEL), loop.run.checkpoint(1)
+    assert loop._checkpoint(4, "generate") == loop.run.checkpoint(2)
+    assert others == [{model}, {model}, {model}, {model, first}]
