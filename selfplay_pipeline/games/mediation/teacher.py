@@ -75,7 +75,7 @@ LESSONS = {
     "self-play": Lesson(
         folder=Path("data/tiny_mediation_model"),
         words=WORDS,
-        stages=(Stage(("teacher", "teacher", "teacher"), episodes=4800, epochs=1),),
+        stages=(Stage(("teacher", "teacher", "teacher"), episodes=4800, epochs=1, batch_size=32),),
     ),
     "deaf": Lesson(
         folder=Path("data/tiny_deaf_mediation_model"),
