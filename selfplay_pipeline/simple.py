@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
-from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.evaluate.run import SELF, Evaluation, job_of, run_evaluate
+from selfplay_pipeline.config.schema import SELF, Config
+from selfplay_pipeline.evaluate.run import Evaluation, job_of, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.generate.seats import seats_for
 from selfplay_pipeline.generate.stage import generate_episodes

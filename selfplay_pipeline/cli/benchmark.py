@@ -49,6 +49,7 @@ def benchmark(
     that of people. After an interruption, or with a higher --budget, the same command continues.
     """
     from selfplay_pipeline.config.load import configuration_of
+    from selfplay_pipeline.config.schema import SELF
     from selfplay_pipeline.evaluate.benchmark import (
         LINE_FILE,
         BenchmarkJob,
@@ -57,7 +58,7 @@ def benchmark(
         run_benchmark,
         table_of,
     )
-    from selfplay_pipeline.evaluate.run import SELF, default_folder
+    from selfplay_pipeline.evaluate.run import default_folder
 
     if table:
         terminal.result(table_of(read_lines_of([*map(Path, player)])))

@@ -154,7 +154,8 @@ def crossplay(
 
     Checkpoints that reach less with each other than in self-play may have invented a private code. For each arm, the
     cross-seed gap is the reward of its players with themselves minus their reward with each other, and the partner gap
-    is the same with the players that have no arm.
+    is the same with the players that have no arm. The best-response gap of a run of `iterate --partner CHECKPOINT` is
+    the reward of its policy with this checkpoint minus the reward of the checkpoint with itself.
     """
     arms, given = zip(*(_arm_of(player) for player in players), strict=True)
     names = [_checkpoint_of(name) for name in given]
@@ -166,7 +167,8 @@ def crossplay(
     chosen = _states(settings, states)
     if dry_run:
         planned(plan_crossplay(settings, names, chosen, episodes, output))
-    result = run(run_crossplay(settings, names, chosen, episodes, output, arms if any(arms) else ()))
+    responders = {number: found for number, name in enumerate(given) if (found := _trained_with(name))}
+    result = run(run_crossplay(settings, names, chosen, episodes, output, arms if any(arms) else (), responders))
     show_crossplay(result, output)
     fail_if_lost(result.lost)
 
@@ -246,11 +248,22 @@ def _arm_of(player: str) -> tuple[str, str]:
 
 def _checkpoint_of(player: str) -> str:
     """Returns the newest checkpoint of a run folder; any other player as it is, with packaged models found."""
-    if (Path(player) / "manifest.json").exists() and (Path(player) / "state.json").exists():
+    if _is_run(player):
         from selfplay_pipeline.iterate.folder import newest_checkpoint
 
         return newest_checkpoint(Path(player))
     return shipped(player)
+
+
+def _trained_with(player: str) -> tuple[str, int] | None:
+    """Returns the content hash of the one checkpoint that a run was trained with, and its seat; None without one."""
+    from selfplay_pipeline.iterate.folder import trained_with
+
+    return trained_with(Path(player)) if _is_run(player) else None
+
+
+def _is_run(player: str) -> bool:
+    return (Path(player) / "manifest.json").exists() and (Path(player) / "state.json").exists()
 
 
 def _load_for(player: str, context: typer.Context) -> Config:

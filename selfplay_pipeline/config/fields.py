@@ -110,7 +110,12 @@ def used_by(field: FieldInfo) -> UsedBy | None:
 
 
 def sections(annotation: Any) -> list[type[Section]]:
-    """Returns the classes of sections in a field's type, sorted by name; several if the type is a union."""
+    """Returns the classes of sections in a field's type, sorted by name; several if the type is a union.
+
+    A list of sections is one value, so it has none.
+    """
+    if get_origin(annotation) is list:
+        return []
     found = (kind for kind in kinds(annotation) if isinstance(kind, type) and issubclass(kind, Section))
     return sorted(found, key=lambda kind: kind.__name__)
 

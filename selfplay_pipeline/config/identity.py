@@ -203,7 +203,16 @@ def _by_keys(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _anywhere(record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a record in which the machine-independent `data/` names replace the paths of packaged files."""
-    return {key: as_listed(value) if isinstance(value, str) else value for key, value in record.items()}
+    return {key: _named(value) for key, value in record.items()}
+
+
+def _named(value: Any) -> Any:
+    """Returns a value with the `data/` names of packaged paths in it, also in lists and mappings."""
+    if isinstance(value, list):
+        return [_named(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _named(one) for key, one in value.items()}
+    return as_listed(value) if isinstance(value, str) else value
 
 
 def _defaults(found: Mapping[str, Any]) -> dict[str, Any]:

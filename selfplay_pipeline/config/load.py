@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,9 @@ def load_config(
     config.reward.path = config.reward.path and os.path.realpath(config.reward.path)
     config.model = shipped(config.model or (GPU_MODEL if gpus else TINY_MODEL))
     config.iterate.partner = shipped(config.iterate.partner)
+    config.iterate.foreign = config.iterate.foreign and shipped(config.iterate.foreign)
+    for partner in config.iterate.partners:
+        partner.player = shipped(partner.player)
     _use_all(config, gpus, command)
     if command == "train-online" and config.device != "cpu" and config.train.gpus_per_node < gpus:
         said += f"; {config.train.gpus_per_node} of {gpus} GPUs"
@@ -259,7 +263,11 @@ def explain(error: ValidationError, section: type[Section], given: Mapping[str, 
         given: Values that it was read from.
     """
     first = error.errors()[0]
-    path = [part for part in first["loc"] if isinstance(part, str)]
+    path = [str(part) for part in takewhile(lambda part: isinstance(part, str), first["loc"])]
+    entry = first["loc"][len(path) :]
+    if len(entry) > 1:  # a key of an entry in a list, which has no line of its own
+        what = "there is no such key" if first["type"] == "extra_forbidden" else mistake(first)
+        return path, f"entry {int(entry[0]) + 1}, {'.'.join(map(str, entry[1:]))}: {what}"
     if first["type"] == "extra_forbidden":
         return path, f"there is no such key; {_meant(path, section, given)}`selfplay config` prints all keys"
     return path, mistake(first)

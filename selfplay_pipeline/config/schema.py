@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -236,12 +236,45 @@ class EvaluateConfig(Section):
     """Seed of the held-out states; separate from `seed`, so that runs of all seeds are measured on the same states."""
 
 
+SELF, PAST = "self", "past"
+"""Partners that are not players of their own: the policy in all seats, and earlier checkpoints of the run."""
+
+
+class PartnerShare(Section):
+    """A partner of the policy in training, and its share of the groups of episodes."""
+
+    player: Annotated[str, Field(min_length=1)]
+    """Partner: `self`, `past`, a scripted player, `chat`, or a checkpoint."""
+    share: Annotated[float, Field(gt=0, le=1)]
+    """Share of the groups."""
+    last: Annotated[int, Field(ge=1)] = 5
+    """Number of newest earlier checkpoints that `past` draws from."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        """Reads PLAYER=SHARE, the form of the option."""
+        if not isinstance(given, str):
+            return given
+        player, _, share = given.rpartition("=")
+        try:
+            return {"player": player, "share": float(share)}
+        except ValueError:
+            raise ValueError(f"expected PLAYER=SHARE, such as self=0.5, found {given!r}") from None
+
+    @model_validator(mode="after")
+    def _last_is_of_past(self) -> PartnerShare:
+        if "last" in self.model_fields_set and self.player != PAST:
+            raise ValueError(f"last: {self.last} is for the partner `{PAST}`, not for {self.player!r}; leave it out")
+        return self
+
+
 class IterateConfig(Section):
     """The loop of playing, converting and training."""
 
     num_iterations: Annotated[int, Field(ge=1), UsedBy("iterate", instead={"train-online": "online.steps"}), FREE] = 3
     """Number of iterations, each of which generates, converts and trains."""
-    partner: str = "self"
+    partner: str = SELF
     """The policy's partner: `self`, or a player that is not trained: a script, `chat`, or another checkpoint.
 
     With another player as partner, the policy plays only `seat`. `selfplay generate --help` names the scripts; `chat`
@@ -249,6 +282,19 @@ class IterateConfig(Section):
     """
     seat: Annotated[int, Field(ge=0)] = 0
     """Seat of the policy opposite another player as `partner`, who holds all other seats."""
+    partners: list[PartnerShare] = []
+    """Several partners, each with its share of the groups of training episodes; options as PLAYER=SHARE.
+
+    A list such as `[{player: self, share: 0.5}, {player: past, share: 0.3, last: 5}, {player: speaking, share: 0.2}]`.
+    `past` is one of the `last` newest earlier checkpoints of the run, drawn for each group. Opposite another player,
+    the policy holds one seat, each in turn. Evaluations play the policy with itself.
+    """
+    foreign: str | None = None
+    """Fixed player that each evaluation also plays with: a script, `chat`, or a checkpoint of another training.
+
+    Each state is played with the policy in each seat, sampled. A reward with itself that rises while the one with this
+    player falls shows a private code; `selfplay_pipeline/iterate/history.py` has the rule.
+    """
     keep_processes: Annotated[bool, FREE] = True
     """Keep the server running while training, and the trainer while playing, instead of restarting them.
 
@@ -285,6 +331,22 @@ class IterateConfig(Section):
                 f"ahead: {self.ahead} plays while it trains, and keep_processes: false stops the server for each "
                 "training; leave out one of them"
             )
+        return self
+
+    @field_validator("partners")
+    @classmethod
+    def _share_all_groups(cls, partners: list[PartnerShare]) -> list[PartnerShare]:
+        if len({one.player for one in partners}) < len(partners):
+            raise ValueError("a player is named twice; give it one share")
+        if partners and abs((total := sum(one.share for one in partners)) - 1) > 1e-6:
+            raise ValueError(f"the shares add up to {total:g}; they must add up to 1")
+        return partners
+
+    @model_validator(mode="after")
+    def _one_form_of_partners(self) -> IterateConfig:
+        if self.partners and (self.partner != SELF or self.seat):
+            key = f"partner: {self.partner}" if self.partner != SELF else f"seat: {self.seat}"
+            raise ValueError(f"partners: cannot be combined with {key}; name every partner in `partners`, with a share")
         return self
 
     @model_validator(mode="after")

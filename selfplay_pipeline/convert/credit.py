@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.schema import SELF, Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.abilities import TurnCredit, ability
 from selfplay_pipeline.games.base import Game
@@ -12,6 +12,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import EpisodeRecord
 
 KEY = "convert.credit: turn"
+PARTNERS = "what the partner answers would be no turn's credit"
 
 
 def check_credit(config: Config) -> None:
@@ -20,7 +21,8 @@ def check_credit(config: Config) -> None:
         return
     ability(make_game(config.game), TurnCredit, KEY, "leave it at episode")
     for key, value, usual, why in (
-        ("iterate.partner", config.iterate.partner, "self", "what the partner answers would be no turn's credit"),
+        ("iterate.partner", config.iterate.partner, SELF, PARTNERS),
+        ("iterate.partners", ", ".join(one.player for one in config.iterate.partners) or SELF, SELF, PARTNERS),
         (
             "reward",
             "another reward" if config.reward.changes else "",

@@ -11,9 +11,8 @@ from selfplay_pipeline.core.gpus import Device, resolve_device, visible_gpus
 from selfplay_pipeline.core.model_sizes import ModelSizes
 from selfplay_pipeline.doctor.estimate import ROW_SHARE, SAMPLED_SHARE, Play, Speed, Stage, Work, iteration
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.stage import num_groups
-from selfplay_pipeline.iterate.loop import seats_of
+from selfplay_pipeline.iterate.partners import at_once, trained_seats
 from selfplay_pipeline.train.memory import (
     SERVER_REST,
     Disk,
@@ -185,7 +184,7 @@ def work_of(config: Config, row: int) -> Work:
     """
     train, mean = config.train, int(ROW_SHARE * row)
     episodes = num_groups(config) * config.generate.episodes_per_state
-    rows = train.epochs * episodes * seats_of(config).count(POLICY)
+    rows = round(train.epochs * episodes * trained_seats(config))
     old_log_probs = (
         train.imitated is None and train.old_log_probs == "step" and (train.mini_batches > 1 or train.dump_rows)
     )
@@ -236,12 +235,13 @@ def _used(config: Config, setup: Setup, device: Device) -> dict[str, object]:
 def _serving(config: Config, sizes: ModelSizes, machine: Machine) -> Serving | None:
     """Returns SGLang's use of its share of a GPU, `engine.memory_fraction`.
 
-    Weights are in bfloat16, split among `engine.tensor_parallel` GPUs; keys and values take the rest.
+    Weights are in bfloat16, split among `engine.tensor_parallel` GPUs; keys and values take the rest. If a checkpoint
+    is a partner, it has a server of its own, and the two share the memory equally.
     """
     if machine.gpu is None:
         return None
     shared = config.engine.tensor_parallel
-    memory, weights = int(config.engine.memory_fraction * machine.gpu), 2 * sizes.parameters // shared
+    memory, weights = int(config.engine.memory_fraction / at_once(config) * machine.gpu), 2 * sizes.parameters // shared
     cache = memory - weights - SERVER_REST
     return Serving(memory, weights, cache, int(max(0, cache) * shared / kv_bytes(sizes, half=True)))
 

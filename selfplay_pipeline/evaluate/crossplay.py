@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.evaluate.gaps import Gaps, gaps_of
+from selfplay_pipeline.evaluate.gaps import BestResponse, Gaps, best_response, gaps_of
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.records import read_episodes
-from selfplay_pipeline.generate.seats import checkpoints_among
+from selfplay_pipeline.generate.seats import checkpoints_among, is_checkpoint, weights_of
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 from selfplay_pipeline.metrics.figures import REWARD, measure_reward
@@ -34,6 +34,7 @@ class CrossPlay(BaseModel):
     Attributes:
         arms: Name of each player's arm; empty for a player without one.
         gaps: Gaps of each arm.
+        best_responses: Gaps of the players that were trained with another one.
         lost: Number of missing episodes that failed because of the engine or a chat model.
     """
 
@@ -46,6 +47,7 @@ class CrossPlay(BaseModel):
     temperature: float
     rewards: list[list[Interval]]
     gaps: dict[str, Gaps] = {}
+    best_responses: list[BestResponse] = Field(default=[], exclude_if=lambda found: not found)
     lost: int = 0
 
 
@@ -65,7 +67,13 @@ class Cell:
 
 
 async def run_crossplay(
-    config: Config, names: Sequence[str], states: StateSet, episodes: int, output: Path, arms: Sequence[str] = ()
+    config: Config,
+    names: Sequence[str],
+    states: StateSet,
+    episodes: int,
+    output: Path,
+    arms: Sequence[str] = (),
+    responders: Mapping[int, tuple[str, int]] = {},
 ) -> CrossPlay:
     """Play the missing episodes, write `crossplay.json`, and return its content.
 
@@ -76,6 +84,7 @@ async def run_crossplay(
         episodes: Number of episodes of each state and pair.
         output: The output folder.
         arms: Name of each player's arm, empty for a player without one; by default, no player has one.
+        responders: By the number of a player, the content hash of its partner in training and its own seat there.
 
     Raises:
         UserError: Fewer than two players are given, a player is given twice, or a checkpoint is unusable.
@@ -86,6 +95,7 @@ async def run_crossplay(
             [await _cell(config, names, pair, states, episodes, output, servers) for pair in row]
             for row in _pairs(names)
         ]
+    of_all = [[cell.of_all for cell in row] for row in cells]
     result = CrossPlay(
         players=list(names),
         states=states.name,
@@ -93,11 +103,22 @@ async def run_crossplay(
         temperature=config.generate.temperature,
         arms=list(arms),
         rewards=[[cell.reward for cell in row] for row in cells],
-        gaps=gaps_of([[cell.of_all for cell in row] for row in cells], arms) if arms else {},
+        gaps=gaps_of(of_all, arms) if arms else {},
+        best_responses=[best_response(of_all, *found) for found in _responses(config, names, responders)],
         lost=sum(cell.lost for row in cells for cell in row),
     )
     write_text(output / "crossplay.json", result.model_dump_json(indent=2) + "\n")
     return result
+
+
+def _responses(
+    config: Config, names: Sequence[str], responders: Mapping[int, tuple[str, int]]
+) -> Iterator[tuple[int, int, int]]:
+    """Yields responder, frozen player and seat of each pair that was trained together, if the matrix has its seats."""
+    hashes = {weights_of(config, name): number for number, name in enumerate(names) if is_checkpoint(config, name)}
+    for responder, (partner, seat) in responders.items():
+        if partner in hashes and (seat == 0 or len(make_game(config.game).roles) == 2):
+            yield responder, hashes[partner], seat
 
 
 def plan_crossplay(config: Config, names: Sequence[str], states: StateSet, episodes: int, output: Path) -> str:

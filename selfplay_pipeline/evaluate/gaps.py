@@ -1,4 +1,4 @@
-"""Gaps of cross-play: how much a player's reward falls with partners that it was not trained with. Pure."""
+"""Gaps of cross-play: how much a player's reward falls with strangers, and rises with a best responder. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_seeds
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast, contrast_over_seeds
 from selfplay_pipeline.metrics.figures import REWARD
 
 Matrix = Sequence[Sequence[Totals]]
@@ -38,6 +38,42 @@ class Gaps(BaseModel):
         """Returns the known gaps in one line."""
         found = {"cross-seed gap": self.cross_seed, "partner gap": self.partner}
         return ", ".join(f"{label} {interval:+}" for label, interval in found.items() if interval)
+
+
+class BestResponse(BaseModel):
+    """Best-response gap: what a policy gains that was trained with a frozen player, over this player with itself.
+
+    The gap is the mean reward of all seats with the responder in the seat in which it was trained and the frozen player
+    in all others, minus that of the frozen player with itself, paired by state. It is a lower bound of what the best
+    response gains, since a training with a fixed budget need not find it.
+
+    Attributes:
+        responder: Number of the responder among the players.
+        partner: Number of the frozen player.
+        seat: Seat of the responder.
+        gap: The gap.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    responder: int
+    partner: int
+    seat: int
+    gap: Interval
+
+
+def best_response(rewards: Matrix, responder: int, partner: int, seat: int) -> BestResponse:
+    """Returns the best-response gap of a player.
+
+    Args:
+        rewards: The matrix; all cells have the same states.
+        responder: Number of the responder.
+        partner: Number of the frozen player.
+        seat: Seat of the responder: 0, or 1 in a game of two seats.
+    """
+    together = rewards[partner][responder] if seat else rewards[responder][partner]
+    gap = contrast([(1, together), (-1, rewards[partner][partner])])[REWARD.name]
+    return BestResponse(responder=responder, partner=partner, seat=seat, gap=gap)
 
 
 def gaps_of(rewards: Matrix, arms: Sequence[str]) -> dict[str, Gaps]:

@@ -141,7 +141,7 @@ async def _play_task(config: Config, pairing: Pairing, job: GenerateJob, servers
     seats = range(len(self_play(config)))
     seatings = [[by_name[names[seat != own]] for seat in seats] for own in seats]
 
-    def players(number: int) -> Sequence[Player]:
+    def players(group: int, number: int) -> Sequence[Player]:
         return seatings[number % len(seatings) if pairing.both_seatings else pairing.seat]
 
     states = pairing.states.states

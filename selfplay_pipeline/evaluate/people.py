@@ -11,13 +11,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from selfplay_pipeline.config.identity import section
-from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.schema import SELF, Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, write_text
 from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.core.shipped import as_listed
 from selfplay_pipeline.core.small_files import read_object
-from selfplay_pipeline.evaluate.run import SELF, Evaluation, default_folder
+from selfplay_pipeline.evaluate.run import Evaluation, default_folder
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.games.abilities import HumanEpisodes
 from selfplay_pipeline.games.base import Game

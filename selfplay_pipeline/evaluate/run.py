@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from selfplay_pipeline.config.identity import portable
-from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.schema import SELF, Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
@@ -38,7 +38,6 @@ from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.metrics.figures import measure, measure_reward
 
 Mode = Literal["sampled", "greedy", "scripted"]
-SELF = "self"
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class Stage:
         epochs: Number of epochs over the episodes.
         batch_size: Number of rows per optimizer step; a row is one seat's part of an episode.
         mute: Whether messages are muted, so that the model also meets prompts without words.
+        seats: Seats whose turns are imitated; empty for all seats.
     """
 
     players: Sequence[str]
@@ -67,6 +68,7 @@ class Stage:
     epochs: int
     batch_size: int = 64
     mute: bool = False
+    seats: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,11 @@ class Lesson:
         folder: Folder of the shipped model that configurations name, such as `data/tiny_model`.
         words: Words with a token of their own, alone and after a space; all other text is encoded in bytes.
         stages: Stages of the warm start, in order.
-        seats: Seats whose turns are imitated; empty for all seats.
     """
 
     folder: Path
     words: Sequence[str]
     stages: Sequence[Stage]
-    seats: Sequence[int] = ()
 
 
 @runtime_checkable

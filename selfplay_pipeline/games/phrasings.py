@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 ACCEPTING = ("[accept]", "[accept] Great, I agree.", "[accept] Good plan!", "[accept] That works for me.")
+REJECTING = ("[reject]", "[reject] We can do better.", "[reject] Let me explain.", "[reject] Sorry.")
 
 
 def choose(phrasings: Sequence[str], rng: np.random.Generator) -> str:

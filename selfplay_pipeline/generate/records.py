@@ -20,7 +20,7 @@ from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.small_files import check_regular, read_object
 from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, Outcome, State, Status, Step
-from selfplay_pipeline.games.registry import UnknownGameError, game_named, game_of
+from selfplay_pipeline.games.registry import UnknownGameError, game_named
 from selfplay_pipeline.generate.streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
 from selfplay_pipeline.metrics.signal import Scored
 
@@ -387,12 +387,9 @@ class EpisodeRecord(_Record):
 
     @property
     def partners(self) -> str:
-        """Players of the untrained seats (names, or hashes of checkpoints), joined; with seat numbers if the roles
-        differ.
-        """
-        roles_differ = len(set(game_of(self.game, self.state).roles)) > 1
+        """Players of the untrained seats (names, or hashes of checkpoints) with their seats, joined."""
         others = [(number, seat.identity) for number, seat in enumerate(self.seats) if not seat.trained]
-        return ", ".join(sorted(f"{number}: {name}" if roles_differ else name for number, name in others))
+        return ", ".join(f"{number}: {name}" for number, name in others)
 
     @model_validator(mode="after")
     def _seats_exist(self) -> EpisodeRecord:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,30 +80,45 @@ class PlayTask:
 
     Attributes:
         states: Function that returns the state with a given number.
-        players: Function that returns the player of each seat, given the number of the episode within its group.
+        players: Function that returns the player of each seat, given the numbers of the game state and of the episode
+            within its group.
         make_episode: Function that makes an episode with its players; by default `SeatedEpisode`.
     """
 
     job: GenerateJob
     game: Game
     states: Callable[[int], State]
-    players: Callable[[int], Sequence[Player]]
+    players: Callable[[int, int], Sequence[Player]]
     make_episode: EpisodeFactory | None = None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Groups that are played after those of the phase before, because their players need other engines.
+
+    Attributes:
+        groups: Numbers of the game states.
+        begin: Coroutine function that makes the players of the groups ready.
+    """
+
+    groups: Container[int]
+    begin: Callable[[], Awaitable[None]]
 
 
 async def run_generate(
     job: GenerateJob,
     game: Game,
     states: Callable[[int], State],
-    players: Callable[[int], Sequence[Player]],
+    players: Callable[[int, int], Sequence[Player]],
     make_episode: EpisodeFactory | None = None,
+    phases: Sequence[Phase] = (),
 ) -> Summary:
     """Play one job; `run_tasks` describes arguments, results and errors."""
-    (summary,) = await run_tasks([PlayTask(job, game, states, players, make_episode)])
+    (summary,) = await run_tasks([PlayTask(job, game, states, players, make_episode)], phases)
     return summary
 
 
-async def run_tasks(tasks: Sequence[PlayTask]) -> list[Summary]:
+async def run_tasks(tasks: Sequence[PlayTask], phases: Sequence[Phase] = ()) -> list[Summary]:
     """Play the episodes that are missing from the files of all jobs, and return the figures of each whole file.
 
     All jobs share one pool of at most `max_concurrency` episodes, so that the last episodes of a job do not keep the
@@ -110,6 +126,11 @@ async def run_tasks(tasks: Sequence[PlayTask]) -> list[Summary]:
 
     An episode that fails because of the engine or the chat model is not written. It is retried once at the end, and
     again if the same command is repeated. The figures count the episodes that failed twice.
+
+    Args:
+        tasks: The jobs.
+        phases: Groups in the order of playing, each group in one of them; by default, all groups are played together. A
+            phase without a missing episode does not begin.
 
     Raises:
         EngineError: More than `max_failures` episodes of a job, or all, failed because of the engine or the chat model.
@@ -124,7 +145,7 @@ async def run_tasks(tasks: Sequence[PlayTask]) -> list[Summary]:
     with progress(f"playing {names}") as report, ExitStack() as held:
         for task in tasks:
             held.enter_context(task.job.store.held())
-        summaries = await _run_missing(tasks, report)
+        summaries = await _run_missing(tasks, report, phases or [Phase(EVERY_GROUP, _ready)])
         for task, summary in zip(tasks, summaries, strict=True):
             _check_played(task.job, summary)
             write_json(task.job.summary_path, summary.to_dict())
@@ -183,7 +204,7 @@ class _Playing:
         task, job = self.task, self.task.job
         state, make_episode = await self.states.state(group), task.make_episode or SeatedEpisode
         place = (job.seed, group, number)
-        seated = make_episode(task.game, state, task.players(number), job.episode_id(group, number), place)
+        seated = make_episode(task.game, state, task.players(group, number), job.episode_id(group, number), place)
         await seated.episode.run()
         record = seated.record(job.policy)
         self.summary.add(record)
@@ -203,15 +224,24 @@ class _Playing:
         """Yields state and number of each episode to play, in order."""
         return missing_episodes(self.task.job, self.done)
 
-    def again(self) -> list[tuple[int, int]]:
-        """Forgets the lost episodes, and returns state and number of each."""
-        lost = list(self.lost)
-        self.lost.clear()
+    def again(self, groups: Container[int]) -> list[tuple[int, int]]:
+        """Forgets the lost episodes of some states, and returns state and number of each."""
+        lost = [place for place in self.lost if place[0] in groups]
+        for place in lost:
+            del self.lost[place]
         self.summary.statuses.pop(Status.ENGINE_FAILURE.value, None)
+        self.summary.statuses.update({Status.ENGINE_FAILURE.value: len(self.lost)} if self.lost else {})
         return lost
 
 
-async def _run_missing(tasks: Sequence[PlayTask], report: Update) -> list[Summary]:
+EVERY_GROUP = range(sys.maxsize)
+
+
+async def _ready() -> None:
+    """Do nothing, since all players are ready."""
+
+
+async def _run_missing(tasks: Sequence[PlayTask], report: Update, phases: Sequence[Phase]) -> list[Summary]:
     total = sum(task.job.num_episodes for task in tasks)
     workers = min(total, max(task.job.max_concurrency for task in tasks))
     main = asyncio.current_task()
@@ -240,9 +270,14 @@ async def _run_missing(tasks: Sequence[PlayTask], report: Update) -> list[Summar
                     group.create_task(worker(episodes))
 
         tell()
-        await play_all((playing, *place) for playing in pool for place in playing.missing())
-        if again := [(playing, *place) for playing in pool for place in playing.again()]:
-            await play_all(iter(again))
+        for phase in phases:
+            wanted = [(playing, *place) for playing in pool for place in playing.missing() if place[0] in phase.groups]
+            if not wanted:
+                continue
+            await phase.begin()
+            await play_all(iter(wanted))
+            if again := [(playing, *place) for playing in pool for place in playing.again(phase.groups)]:
+                await play_all(iter(again))
     for playing in pool:
         summary = playing.summary
         if summary.episodes == summary.failures:

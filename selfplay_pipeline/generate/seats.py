@@ -104,19 +104,20 @@ def check_players(config: Config, names: Iterable[str]) -> None:
         check_checkpoint(name)
 
 
-def check_seats(config: Config, checkpoint: str, seats: Iterable[str]) -> None:
+def check_seats(config: Config, checkpoint: str, seats: Iterable[str], *, at_once: int | None = None) -> None:
     """Raises UserError unless all players exist and can play the configured game on this machine.
 
     Args:
         config: The configuration.
         checkpoint: Checkpoint of the player `policy`.
         seats: Name of the player of each seat.
+        at_once: Largest number of checkpoints that play at the same time; by default, all of them.
     """
     check_players(config, seats)
     models = checkpoints_of(config, seats, checkpoint)
     for model in models:
         check_checkpoint(model)
-    check_play(config, models)
+    check_play(config, models, at_once=at_once)
 
 
 async def seat_players(config: Config, seats: Iterable[SeatRecord], servers: Servers) -> dict[str, Player]:

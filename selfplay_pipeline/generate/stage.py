@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.games.base import TRAIN, State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.chat_player import partner_arguments
+from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord, SeatRecord
-from selfplay_pipeline.generate.run import GenerateJob, run_generate
+from selfplay_pipeline.generate.run import GenerateJob, Phase, run_generate
 from selfplay_pipeline.generate.seats import (
     check_seats,
+    checkpoints_among,
     checkpoints_of,
     seat_players,
     seats_named,
@@ -30,7 +33,13 @@ from selfplay_pipeline.generate.summary import Summary
 
 
 def make_job(
-    config: Config, output: Path, checkpoint: str, iteration: int, first_state: int, seats: Sequence[str] = ()
+    config: Config,
+    output: Path,
+    checkpoint: str,
+    iteration: int,
+    first_state: int,
+    seats: Sequence[str] = (),
+    groups: Sequence[Sequence[str]] = (),
 ) -> GenerateJob:
     """Returns the job for training episodes, with all settings that decide them.
 
@@ -41,15 +50,24 @@ def make_job(
         iteration: Number of the iteration.
         first_state: Number of the first game state.
         seats: Name of the player of each seat; by default, the policy holds all.
+        groups: Name of the player of each seat of each group, in place of `seats`.
     """
     seats = seats or self_play(config)
-    weights = weights_of(config, checkpoint) if POLICY in seats else ""
+    if len(set(map(tuple, groups))) == 1:
+        seats, groups = groups[0], ()
+    names = list(dict.fromkeys(name for group in groups for name in group)) or seats
+    weights = weights_of(config, checkpoint) if POLICY in names else ""
     policy = policy_record(config, checkpoint, weights, iteration=iteration)
     arguments = {
-        **record_of(config, "generate", policy, seats_named(config, seats, policy)),
+        **record_of(config, "generate", policy, seats_named(config, names, policy)),
         "first_state": first_state,
         "num_groups": num_groups(config),
-        **{f"player{seat}": name for seat, name in enumerate(seats)},
+        **{f"player{number}": name for number, name in enumerate(names)},
+        **(
+            {"groups": " ".join("-".join(str(names.index(name)) for name in group) for group in groups)}
+            if groups
+            else {}
+        ),
     }
     return GenerateJob(
         output=output,
@@ -96,12 +114,20 @@ def num_groups(config: Config) -> int:
     return -(-config.generate.num_episodes // config.generate.episodes_per_state)
 
 
-def plan_generate(config: Config, output: Path, seats: Sequence[str]) -> str:
-    """Returns one line that describes what `generate` would do."""
+def plan_generate(config: Config, output: Path, seats: Sequence[str], partners: str = "") -> str:
+    """Returns one line that describes what `generate` would do.
+
+    Args:
+        config: The configuration.
+        output: The JSONL file.
+        seats: Name of the player of each seat; the policy in all seats if it has several partners.
+        partners: The partners of the policy in words, if it has several.
+    """
     groups = num_groups(config)
     episodes = groups * config.generate.episodes_per_state
     model = f"{config.model}: " if POLICY in seats else ""
     who = f"{config.model} plays" if set(seats) == {POLICY} else f"{model}{' and '.join(seats)} play"
+    who += f" with {partners}:" * bool(partners)
     partner = f"; {CHAT} is {config.partner.model} at {config.partner.endpoint}" if CHAT in seats else ""
     return (
         f"{who} {episodes} episodes ({groups} states × {config.generate.episodes_per_state} episodes, "
@@ -140,6 +166,7 @@ async def generate_episodes(
     iteration: int = 0,
     first_state: int = 0,
     seats: Sequence[str] = (),
+    groups: Sequence[Sequence[str]] = (),
     servers: Servers | None = None,
 ) -> Summary:
     """Play the episodes that are missing from `output`, and return the figures of the whole file.
@@ -152,9 +179,12 @@ async def generate_episodes(
         first_state: Number of the first game state.
         seats: Player of each seat: `policy`, a scripted player, `chat`, or another checkpoint; by default, the policy
             holds all.
+        groups: Player of each seat of each group, in place of `seats`. Groups with the same checkpoint beside the
+            policy are played together, those with another one after them.
         servers: Running servers; by default, the call starts and stops its own.
     """
     checkpoint, seats = checkpoint or str(config.model), seats or self_play(config)
+    tables = groups or [seats] * num_groups(config)
     check_folder(output.parent, "generate")
     game = make_game(config.game)
 
@@ -166,8 +196,36 @@ async def generate_episodes(
             check_seats(config, checkpoint, seats)
             at_once = len(checkpoints_of(config, seats, checkpoint))
             servers = await stack.enter_async_context(Servers(config, output.parent, at_once=at_once))
-        job = make_job(config, output, checkpoint, iteration, first_state, seats)
+        job = make_job(config, output, checkpoint, iteration, first_state, seats, groups)
         job.store.check()  # before the slow start of a server
-        by_name = await seat_players(config, seats_named(config, seats, job.policy), servers)
-        players = [by_name[name] for name in seats]
-        return await run_generate(job, game, state, lambda number: players)
+        by_name: dict[str, Player] = {}
+
+        async def begin(names: Sequence[str], servers: Servers = servers) -> None:
+            by_name.update(await seat_players(config, seats_named(config, names, job.policy), servers))
+
+        def players(group: int, episode: int) -> Sequence[Player]:
+            return [by_name[name] for name in tables[group - first_state]]
+
+        phases = [
+            Phase([first_state + group for group in together], partial(begin, names))
+            for names, together in playable_together(config, tables)
+        ]
+        if len(phases) == 1:  # before a file is written, which nobody needs if the players cannot play
+            await phases.pop().begin()
+        return await run_generate(job, game, state, players, phases=phases)
+
+
+def playable_together(config: Config, groups: Sequence[Sequence[str]]) -> list[tuple[list[str], list[int]]]:
+    """Returns the groups that are played at the same time: the names of their players, and their positions.
+
+    Each has at most one combination of checkpoints beside the policy; groups without such a checkpoint join the first.
+    """
+    beside = [tuple(sorted({*checkpoints_among(config, group)})) for group in groups]
+    first = next(filter(None, beside), ())
+    together: dict[tuple[str, ...], list[int]] = {first: []}
+    for number, checkpoints in enumerate(beside):
+        together.setdefault(checkpoints or first, []).append(number)
+    return [
+        (list(dict.fromkeys(name for number in numbers for name in groups[number])), numbers)
+        for numbers in together.values()
+    ]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.figures import Figure
@@ -17,6 +18,19 @@ from selfplay_pipeline.games.registry import game_named, game_of
 from selfplay_pipeline.generate.records import EpisodeRecord, PartnerUsage
 from selfplay_pipeline.metrics.figures import REWARD, summarised
 from selfplay_pipeline.metrics.signal import Scored, Signal, groups_of
+
+
+class WithPartner(BaseModel):
+    """Figures of the episodes with one partner; groups are defined by `metrics.signal`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    share: float
+    """Share of the game states."""
+    mean_reward: float
+    """Mean over episodes of the policy's reward."""
+    groups: int
+    groups_without_signal: int
 
 
 class Played(BaseModel):
@@ -54,6 +68,8 @@ class Played(BaseModel):
     episodes_per_second: float | None = None
     sampled_tokens_per_second: float | None = None
     partner: PartnerUsage | None = None
+    partners: dict[str, WithPartner] = Field(default={}, exclude_if=lambda partners: not partners)
+    """Figures by partner; empty unless the policy had several."""
 
     @property
     def share_without_signal(self) -> float:
@@ -181,8 +197,32 @@ class Summary:
     @property
     def signal(self) -> Signal:
         """Number of groups, and number of groups without a GRPO training signal."""
-        groups = groups_of(row._replace(by_seat=not self.shared) for row in self.scored)
+        return self._signal(self.scored)
+
+    def _signal(self, rows: Iterable[Scored[int]]) -> Signal:
+        groups = groups_of(row._replace(by_seat=not self.shared) for row in rows)
         return Signal.of(group.values() for group in groups.values())
+
+    def by_partner(self, partners: Mapping[int, str]) -> dict[str, WithPartner]:
+        """Returns the figures by partner.
+
+        Args:
+            partners: Partner of each game state.
+        """
+        rows = defaultdict[str, list[Scored[int]]](list)
+        for row in self.scored:
+            rows[partners[row.state]].append(row)
+        signals = {partner: self._signal(own) for partner, own in rows.items()}
+        states = Counter(partners[state] for state in self.rewards)
+        return {
+            partner: WithPartner(
+                share=states[partner] / states.total(),
+                mean_reward=fmean(row.reward for row in own),
+                groups=signals[partner].groups,
+                groups_without_signal=signals[partner].without,
+            )
+            for partner, own in sorted(rows.items())
+        }
 
     def result(self) -> Played:
         """Returns the figures of all episodes so far."""

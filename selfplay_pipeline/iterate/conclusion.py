@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from selfplay_pipeline.iterate.history import Iteration
+from selfplay_pipeline.iterate.history import Iteration, private_code
 from selfplay_pipeline.iterate.results import Evaluated
 from selfplay_pipeline.metrics.bootstrap import Interval
 
@@ -56,6 +56,7 @@ def conclusion(history: Sequence[Iteration]) -> list[str]:
     shown, missing = ([text for part in parts for text in part[side]] for side in (0, 1))
     sentences = [f"Shown on held-out states: {'; '.join(shown)}." if shown else "Nothing is shown on held-out states."]
     sentences += [f"Not shown: {'; '.join(missing)}."] if missing else []
+    sentences += [f"After the last evaluation there is {sign}." for sign in private_code(history)]
     free = ", and in free play actions tell too" if evaluated[-1].wordless and not _bound(evaluated[-1]) else ""
     return [
         " ".join(sentences),
@@ -68,6 +69,9 @@ def _claims(last: Evaluated) -> Iterator[Claim]:
     """Yields the claims that the last evaluation can show."""
     rises = last.held_out_rises.items()
     yield Claim("the reward rose", {mode: rise.reward for mode, rise in rises}, opposite="the reward fell")
+    if last.held_out_foreign and (rise := last.held_out_foreign.rise):
+        text = "the reward with the foreign player {}"
+        yield Claim(text.format("rose"), {"sampled": rise}, opposite=text.format("fell"))
     if (line := _bound(last)) and line.value is not None and line.high is not None:
         yield Claim(
             f"the reward is above the silence line of {line.value:.3f}",

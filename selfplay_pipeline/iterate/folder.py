@@ -20,10 +20,10 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, read_model, write_json, write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.shipped import shipped
-from selfplay_pipeline.evaluate.run import SELF
 from selfplay_pipeline.generate.chat_player import partner_arguments
 from selfplay_pipeline.generate.seats import is_checkpoint, weights_of
 from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.iterate.partners import named_partners, other_players
 from selfplay_pipeline.iterate.results import Evaluated, Trained
 
 R = TypeVar("R", bound=BaseModel)
@@ -38,7 +38,7 @@ class Manifest(BaseModel):
     partner: dict[str, Any] = {}
     """Settings that decide the answers of a chat model as partner; empty for any other partner."""
     weights: dict[str, str] = {}
-    """Content hashes at the start of the run: of the model and of a checkpoint as partner."""
+    """Content hashes at the start of the run: of the model, of partners and of the foreign player."""
     contents: dict[str, str] = {}
     """Content hashes of the user's files that decide the run, such as that of the reward."""
     packages: dict[str, str | None]
@@ -209,6 +209,19 @@ def newest_checkpoint(path: Path) -> str:
     return run.checkpoint(max(trained))
 
 
+def trained_with(path: Path) -> tuple[str, int] | None:
+    """Returns the content hash of the checkpoint that a run was trained with, and the seat of its policy.
+
+    None for a run with another partner or with several.
+
+    Raises:
+        UserError: The manifest is damaged.
+    """
+    manifest = read_model(path / "manifest.json", Manifest, "selfplay iterate")
+    partner = manifest.weights.get("partner")
+    return (partner, int(manifest.config["iterate"]["seat"])) if partner else None
+
+
 def describe(settings: dict[str, Any]) -> dict[str, Any]:
     """Returns the settings, package versions and git revision that reproduce a run."""
     packages = ("selfplay-pipeline", "sglang", "verl", "torch", "transformers", "TransferQueue", "ray", "numpy")
@@ -229,15 +242,16 @@ def short(path: str) -> str:
 
 def _partner(config: Config) -> dict[str, Any]:
     """Returns the settings that decide the answers of a chat model as partner."""
-    return partner_arguments(config, [config.iterate.partner])
+    return partner_arguments(config, other_players(config))
 
 
 def _weights(config: Config) -> dict[str, str]:
-    """Returns the content hashes of the initial model and of a checkpoint as partner."""
-    players = {"model": str(config.model), "partner": config.iterate.partner}
-    return {
-        key: weights_of(config, name) for key, name in players.items() if name != SELF and is_checkpoint(config, name)
-    }
+    """Returns the content hashes of the initial model, and of partners and a foreign player that are checkpoints."""
+    key = "partners.{}" if config.iterate.partners else "partner"
+    players = {"model": str(config.model)}
+    players |= {key.format(number): name for number, name in enumerate(named_partners(config))}
+    players |= {"foreign": config.iterate.foreign} if config.iterate.foreign else {}
+    return {key: weights_of(config, name) for key, name in players.items() if is_checkpoint(config, name)}
 
 
 def _version(package: str) -> str | None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from selfplay_pipeline.convert.result import Converted
+from selfplay_pipeline.evaluate.worth import Rise
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.folder import RunState, Stage
-from selfplay_pipeline.iterate.results import Best, Evaluated, Trained
+from selfplay_pipeline.iterate.results import Best, Evaluated, Trained, WithForeign
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import TALK, figures_of, summarised
 
@@ -63,6 +64,7 @@ class Iteration:
             if self.converted and self.converted.trained_reward is not None:
                 line["trained_reward"] = self.converted.trained_reward
                 line["groups_without_signal"] = self.converted.groups_without_signal / max(1, self.converted.groups)
+            line |= self.played.model_dump(include={"partners"})
             line |= self.trained.model_dump(include={"steps", "checkpoint", "log_prob_gap", "staleness"})
         if self.evaluated:
             line |= {name: value for name, value in self.evaluated.model_dump().items() if value is not None}
@@ -119,10 +121,14 @@ def in_words(iteration: Iteration, *games: Game) -> str:
             f"illegal {played.illegal_per_episode:.3f}",
             f"{trained.steps} steps",
         ]
+        if played.partners:
+            with_each = (f"{partner} {one.mean_reward:.3f}" for partner, one in played.partners.items())
+            parts.append(f"reward with {', '.join(with_each)}")
         if played.questions_per_episode is not None:
             parts.append(f"{played.questions_per_episode:.2f} questions")
     if evaluated:
         parts += [f"held out {evaluated.held_out_reward}", f"greedy {evaluated.held_out_greedy_reward}"]
+        parts += [f"with the foreign player {evaluated.held_out_foreign.reward}"] if evaluated.held_out_foreign else []
         scores = (evaluated.held_out_talk_score, evaluated.held_out_greedy_talk_score)
         parts += [f"{TALK.label} {scores[0]}, greedy {scores[1]}"] if all(scores) else []
         worth = [f"{mode} {words.worth}" for mode, words in evaluated.held_out_words.items()]
@@ -177,7 +183,32 @@ def collapse_reason(history: Sequence[Iteration]) -> str | None:
         f"engine and trainer disagree by {last.log_prob_gap:.2f} nats a token": last.log_prob_gap > MAX_LOG_PROB_GAP,
     }
     found = [reason for reason, holds in reasons.items() if holds]
-    return "; ".join(found + _fallen(history)) or None
+    return "; ".join(found + _fallen(history) + private_code(history)) or None
+
+
+def private_code(history: Sequence[Iteration]) -> list[str]:
+    """Returns one sign of a private code if the newest evaluation shows it; else an empty list.
+
+    The rule: in each of the newest two evaluations, the interval of the rise of the sampled reward lies above 0, and
+    that of the rise of the sampled reward with the foreign player lies below 0. A rise is over the first evaluation,
+    paired by state. One evaluation alone would err too often: where the reward with the foreign player stays the same,
+    20 evaluations make a false alarm with a probability of 0.21, two in a row with one of 0.04.
+    """
+    evaluated = [iteration.evaluated for iteration in history if iteration.evaluated]
+    newest = [(one.held_out_rises.get("sampled"), one.held_out_foreign) for one in evaluated[-2:]]
+    if len(newest) < 2 or not history[-1].evaluated or not all(map(_parts_ways, *zip(*newest, strict=True))):
+        return []
+    own, foreign = newest[-1]
+    assert own and foreign
+    return [f"a private code: the reward rose by {own.reward:+}, and with the foreign player by {foreign.rise:+}"]
+
+
+def _parts_ways(own: Rise | None, foreign: WithForeign | None) -> bool:
+    """Whether the own reward rose and the one with the foreign player fell, interval by interval."""
+    rise = foreign.rise if foreign else None
+    if own is None or own.reward.low is None or rise is None or rise.high is None:
+        return False
+    return own.reward.low > 0 > rise.high
 
 
 def _fallen(history: Sequence[Iteration]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.schema import SELF, Config
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.result import Converted
@@ -29,12 +29,12 @@ from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.engines.pool import plan, sharing_servers
 from selfplay_pipeline.evaluate.pairing import check_names
-from selfplay_pipeline.evaluate.run import SELF, EvaluationJob, rises_over, run_evaluate
+from selfplay_pipeline.evaluate.run import EvaluationJob, rises_over, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_held_out, states_in
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import CHAT
-from selfplay_pipeline.generate.seats import check_seat, check_seats, is_checkpoint, self_play
+from selfplay_pipeline.generate.seats import check_seat, check_seats, self_play
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import check_trainable, generate_episodes, num_groups, plan_generate
 from selfplay_pipeline.generate.summary import Played
@@ -42,7 +42,17 @@ from selfplay_pipeline.generate.swapped import check_swap
 from selfplay_pipeline.iterate.folder import RunDirectory, Stage, StageRecord, short
 from selfplay_pipeline.iterate.history import best_iteration, history_of, in_words
 from selfplay_pipeline.iterate.logs import PipelineLog
-from selfplay_pipeline.iterate.results import Evaluated, Trained, known
+from selfplay_pipeline.iterate.partners import (
+    Group,
+    at_once,
+    earlier_checkpoints,
+    everyone_named,
+    groups_of_iteration,
+    other_players,
+    partners_in_words,
+    seated,
+)
+from selfplay_pipeline.iterate.results import Evaluated, Trained, WithForeign, known
 from selfplay_pipeline.iterate.schedule import Lane, rounds_of, source_of, stages_of
 from selfplay_pipeline.metrics.figures import TALK, figures_of
 from selfplay_pipeline.train.cluster import check_cluster
@@ -195,16 +205,29 @@ class Loop:
         return f"iteration {number}/{self.config.iterate.num_iterations}"
 
     async def _generate(self, number: int, checkpoint: str) -> Played:
+        first, groups = (number - 1) * num_groups(self.config), self._groups(number)
         played = await generate_episodes(
             self.config,
             self.run.games(number),
             checkpoint=checkpoint,
             iteration=number,
-            first_state=(number - 1) * num_groups(self.config),
+            first_state=first,
             seats=seats_of(self.config),
+            groups=[group.players for group in groups],
             servers=self.servers,
         )
-        return played.result()
+        if len(self.config.iterate.partners) < 2:
+            return played.result()
+        partners = {state: group.partner for state, group in enumerate(groups, start=first)}
+        return played.result().model_copy(update={"partners": played.by_partner(partners)})
+
+    def _groups(self, number: int) -> list[Group]:
+        """Returns the players of each group of an iteration; empty if all groups have the same."""
+        if not self.config.iterate.partners:
+            return []
+        source = source_of(self.config.iterate, number, "generate")
+        made = [str(self.config.model), *(self.run.checkpoint(earlier) for earlier in range(1, source + 1))]
+        return groups_of_iteration(self.config, number, earlier_checkpoints(made))
 
     async def _convert(self, number: int, games: Path) -> Converted:
         with computing():
@@ -335,10 +358,30 @@ class Loop:
             states_shared_with_training=shared,
             held_out_words={mode: report.words for mode, report in evaluation.modes.items() if report.words},
             held_out_rises={**rises},
+            held_out_foreign=await self._with_foreign(number, checkpoint),
             wordless={name: evaluation.references[name] for name in game.wordless},
             held_out_parts={name: sampled[name] for name, figure in figures_of(game).items() if figure.part_of},
             **questions,
         )
+
+    async def _with_foreign(self, number: int, checkpoint: str) -> WithForeign | None:
+        """Returns the reward of a checkpoint with the foreign player; None without one."""
+        if self.config.iterate.foreign is None:
+            return None
+        job = EvaluationJob(
+            checkpoint,
+            self._held_out,
+            self.run.iteration(number) / "foreign",
+            partner=self.config.iterate.foreign,
+            episodes=1,
+            greedy=False,
+        )
+        evaluation = await run_evaluate(self.config, job, self.servers)
+        first = self.run.iteration(0) / "foreign"
+        with computing():
+            rises = rises_over(self.config, job, first) if number and (first / "evaluation.json").exists() else {}
+        reward = known(evaluation.modes["sampled"].figures["reward"])
+        return WithForeign(reward=reward, rise=rises["sampled"].reward if rises else None)
 
     @computing()
     def _watch(self, number: int) -> None:
@@ -398,7 +441,7 @@ def plan_iterate(config: Config, run_dir: Path) -> list[str]:
         return "; ".join(parts)
 
     ahead = "; each iteration is played while the one before is trained" if config.iterate.ahead else ""
-    lines = [f"in each iteration {plan_generate(config, run_dir / 'iter_N', seats_of(config))}{ahead}"]
+    lines = [f"in each iteration {_plan_generate(config, run_dir / 'iter_N')}{ahead}"]
     numbers = range(config.iterate.num_iterations + 1)
     for words, group in groupby(numbers, progress_of):
         alike = list(group)
@@ -407,17 +450,14 @@ def plan_iterate(config: Config, run_dir: Path) -> list[str]:
     return lines
 
 
+def _plan_generate(config: Config, output: Path) -> str:
+    partners = partners_in_words(config.iterate.partners)
+    return plan_generate(config, output, seats_of(config), partners)
+
+
 def seats_of(config: Config) -> tuple[str, ...]:
-    """Returns the player of each seat in the training episodes."""
-    policy, partner = self_play(config), config.iterate.partner
-    if partner == SELF:
-        return policy
-    return tuple(name if seat == config.iterate.seat else partner for seat, name in enumerate(policy))
-
-
-def at_once(config: Config) -> int:
-    """Returns the number of checkpoints served at the same time: the policy, and a checkpoint as partner."""
-    return 1 + any(is_checkpoint(config, name) for name in seats_of(config))
+    """Returns the player of each seat in the training episodes of a policy with one partner."""
+    return seated(self_play(config), config.iterate.partner, config.iterate.seat)
 
 
 def check_run(config: Config) -> None:
@@ -427,7 +467,7 @@ def check_run(config: Config) -> None:
     check_credit(config)
     TrainedReward(config.reward)
     check_ahead(config, shares=shares_gpu(config))
-    check_seats(config, str(config.model), seats_of(config))
+    check_seats(config, str(config.model), everyone_named(config), at_once=at_once(config))
     plan(config.engine, at_once(config))
     check_training(config.train, resolve_device(config.device))
     check_adapter(config.train, str(config.model))
@@ -451,9 +491,8 @@ def check_partner(config: Config) -> None:
     check_seat(config, config.iterate.seat, "iterate.seat")
     if config.iterate.seat and config.iterate.partner == SELF:
         raise UserError("iterate.seat: in self-play the policy holds all seats; name a partner with --partner")
-    if config.iterate.partner != SELF:
-        check_names(config, [config.iterate.partner])
-    if config.iterate.partner == CHAT:
+    check_names(config, others := other_players(config))
+    if CHAT in others:
         config.partner.key()
 
 

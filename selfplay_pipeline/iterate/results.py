@@ -65,6 +65,18 @@ def known(interval: Interval) -> KnownInterval:
     return KnownInterval(**interval.model_dump())
 
 
+class WithForeign(StageResult):
+    """Sampled episodes with the foreign player, with the policy in each seat in turn.
+
+    Attributes:
+        reward: Reward of the policy's seats.
+        rise: Rise over the first evaluation, paired by state; None for the first one.
+    """
+
+    reward: KnownInterval
+    rise: Interval | None = None
+
+
 class Evaluated(StageResult):
     """Figures of a checkpoint on the held-out states of a run.
 
@@ -75,6 +87,7 @@ class Evaluated(StageResult):
         held_out_questions: Questions per episode; None in self-play.
         held_out_parts: Figures that are parts of one total, such as the causes of lost reward, by name.
         held_out_words: Worth of words by mode; empty unless messages were swapped.
+        held_out_foreign: Reward with the foreign player; None without one.
         held_out_rises: Rises over the first evaluation by mode; empty for the first one.
     """
 
@@ -89,6 +102,7 @@ class Evaluated(StageResult):
     held_out_questions: Interval | None = None
     held_out_parts: dict[str, Interval] = {}
     held_out_words: dict[str, Words] = Field(default={}, exclude_if=lambda words: not words)
+    held_out_foreign: WithForeign | None = Field(default=None, exclude_if=lambda found: found is None)
     held_out_rises: dict[str, Rise] = Field(default={}, exclude_if=lambda rises: not rises)
     wordless: dict[str, Interval] = {}
 

@@ -25,7 +25,11 @@ OF_EPISODES = ("reward", "agreed", "illegal", "messages")
 """Figures of training episodes in the table, with short names as heads."""
 ALWAYS = ("\neval", "eval\ngreedy")
 """Columns that the table has even before the first evaluation."""
-EXPLAINED = {"\ntalk": "talk: talk score", "\nworth": "worth: worth of words"}
+EXPLAINED = {
+    "\nforeign": "foreign: with the foreign player",
+    "\ntalk": "talk: talk score",
+    "\nworth": "worth: worth of words",
+}
 """Explanations of columns."""
 PLAY_AND_TRAIN: tuple[Stage, ...] = ("generate", "train")
 
@@ -91,6 +95,7 @@ def _held_out(evaluations: Mapping[int, Evaluated | None]) -> dict[str, dict[int
     return {
         "\neval": column(lambda found: found.held_out_reward),
         "eval\ngreedy": column(lambda found: found.held_out_greedy_reward),
+        "\nforeign": column(lambda found: found.held_out_foreign.reward if found.held_out_foreign else None),
         "\ntalk": column(lambda found: found.held_out_talk_score),
         "\nworth": worth("sampled"),
         "worth\ngreedy": worth("greedy"),

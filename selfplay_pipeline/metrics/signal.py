@@ -24,7 +24,7 @@ class Scored(NamedTuple, Generic[S]):
     by_seat: bool = False
     """Whether each seat of an episode has its own reward."""
     partner: str = ""
-    """Players of the untrained seats."""
+    """Players of the untrained seats, with the numbers of these seats."""
 
 
 class Key(NamedTuple, Generic[S]):
@@ -34,13 +34,14 @@ class Key(NamedTuple, Generic[S]):
     seat: int = 0
     """Seat of the group's rows; 0 if all seats of an episode share one reward."""
     partner: str = ""
+    """Players of the untrained seats, with the numbers of these seats."""
 
 
 def comparison_key(row: Scored[S]) -> Key[S]:
     """Returns the key of the group to which a row belongs: rows with equal keys are compared with each other.
 
-    These are the rows of one game state with the same partner and, if each seat has its own reward, the same seat. If
-    seats share a reward, all rows of an episode are in one group, in which the episode counts once.
+    These are the rows of one game state with the same partner in the same seats and, if each seat has its own reward,
+    the same seat. If seats share a reward, all rows of an episode are in one group, in which the episode counts once.
     """
     return Key(row.state, row.seat if row.by_seat else 0, row.partner)
 

@@ -13,6 +13,7 @@ from selfplay_pipeline.evaluate.worth import LABELS
 from selfplay_pipeline.games.base import Game, KnownLine
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.iterate.results import Evaluated
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import REWARD, figures_of
 from selfplay_pipeline.report.scan import Scan
@@ -74,11 +75,13 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
         charts = [
             _curves(scans, REWARD, about, lines),
             *_parts(scans),
+            _by_partner(source),
             *(
                 _curves(scans, figure, f"{figure.note} {INTERVALS}".strip())
                 for figure in figures_of(*games_in(scans)).values()
                 if figure.chart and figure is not REWARD
             ),
+            _with_foreign(source),
             _worth_of_words(source),
             _flat_groups(scans),
             *_steps(source),
@@ -165,9 +168,35 @@ def _parts(scans: Sequence[Scan]) -> Iterator[Chart]:
             yield Chart(key, f"{title}, {KINDS[mode]}", note, ITERATIONS, REWARD.label, stacked, style="stack")
 
 
+def _by_partner(source: Source) -> Chart:
+    """Returns the chart of the reward in training episodes by partner; without curves unless there are several."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for number in source.state.iterations:
+        for partner, found in played.partners.items() if (played := source.state.played(number)) else ():
+            points.setdefault(partner, []).append((number - 1, found.mean_reward))
+    series = [Series(partner, *zip(*own, strict=True)) for partner, own in sorted(points.items())]
+    note = "Means over the training episodes; each partner has other game states."
+    return Chart("reward_by_partner", "Reward with each partner", note, ITERATIONS, REWARD.label, series)
+
+
+def _with_foreign(source: Source) -> Chart:
+    """Returns the chart of the rewards with itself and with the foreign player; without curves unless there is one."""
+    evaluated = [(number, one, one.held_out_foreign) for number, one in _evaluated(source) if one.held_out_foreign]
+    series = [
+        _series("sampled, without it", [(number, own.held_out_reward) for number, own, _ in evaluated]),
+        _series("sampled, with it", [(number, foreign.reward) for number, _, foreign in evaluated]),
+    ]
+    note = f"A reward that rises alone, while the one with the foreign player falls, shows a private code. {INTERVALS}"
+    return Chart("foreign", "With the foreign player", note, ITERATIONS, REWARD.label, series)
+
+
+def _evaluated(source: Source) -> list[tuple[int, Evaluated]]:
+    return [(number, one) for number in source.state.iterations if (one := source.state.evaluated(number))]
+
+
 def _worth_of_words(source: Source) -> Chart:
     """Returns the chart of the reward minus the reward with swapped messages, over the iterations of training."""
-    evaluated = [(number, one) for number in source.state.iterations if (one := source.state.evaluated(number))]
+    evaluated = _evaluated(source)
     series = [
         _series(
             KINDS[mode], [(n, one.held_out_words[mode].worth) for n, one in evaluated if mode in one.held_out_words]

@@ -106,6 +106,8 @@ def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
         facts += ["messages muted"] if source.evaluation.mute else []
     for arm, gaps in (source.crossplay.gaps if source.crossplay else {}).items():
         facts += [f"{arm}: {gaps.in_words()}"]
+    for found in source.crossplay.best_responses if source.crossplay else []:
+        facts += [f"best-response gap of {found.responder} to {found.partner}: {found.gap:+}"]
     return [*facts, f"this page: {now:{TIME}}"]
 
 

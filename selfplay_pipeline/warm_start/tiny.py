@@ -56,7 +56,7 @@ async def build_tiny_model(config: Config, lesson: str, out: Path | None = None)
         model, results = _untrained(taught, config.seed, making / "untrained"), list[TrainResult]()
     with Trainer() as trainer:
         for number, stage in enumerate(taught.stages, start=1):
-            own, last = _settings(config, model, stage, taught), stage is taught.stages[-1]
+            own, last = _settings(config, model, stage), stage is taught.stages[-1]
             results.append(await _imitate(own, stage, number, making, trainer, last=last))
             model = results[-1].checkpoint
     made = {
@@ -116,11 +116,11 @@ def _untrained(lesson: Lesson, seed: int, folder: Path) -> Path:
     return folder
 
 
-def _settings(config: Config, model: Path, stage: Stage, lesson: Lesson) -> Config:
+def _settings(config: Config, model: Path, stage: Stage) -> Config:
     """Returns the configuration of a stage of the lesson."""
     played = config.generate.model_copy(update={"num_episodes": stage.episodes, "episodes_per_state": 1})
     imitated = ImitateConfig(
-        seats=list(lesson.seats),
+        seats=list(stage.seats),
         learning_rate=LEARNING_RATE,
         held_out=HELD_OUT,
         train_batch_size=stage.batch_size,

@@ -17,8 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from training_rows import training_row, write_training_rows
 
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.rows import TRAINED
 from selfplay_pipeline.games.bargaining.rules import BargainingConfig
+from selfplay_pipeline.games.base import Game, GameSettings
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.metrics import signal
+from selfplay_pipeline.train import groups as groups_module
 
 EPISODES = 4
 GROUPS = 6
@@ -71,7 +76,7 @@ def handed_to_verl(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[st
 
 
 def handed_to_verl_online(
-    path: Path, rules: BargainingConfig, monkeypatch: pytest.MonkeyPatch
+    path: Path, rules: GameSettings, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """The keys and fields that the agent loop's worker stores of the same episodes, of groups with a signal."""
     from verl.trainer.ppo.v1 import agent_loop_tq
@@ -204,6 +209,59 @@ def test_with_a_shared_reward_three_roles_are_each_compared_with_themselves(
         assert found == pytest.approx(expected, abs=1e-5)
 
 
+def rewards_of_roles(game: Game) -> tuple[dict[Key, float], dict[Key, float]]:
+    """The reward of each role in played episodes, and rewards that differ by role: here its share by its seat."""
+    shared, own = {}, {}
+    for group in range(GROUPS):
+        state = game.sample_state(np.random.default_rng(group))
+        for episode in range(EPISODES):
+            session, rng = game.start(state), np.random.default_rng([group, episode])
+            while session.seats:
+                seat = session.seats[0]
+                session.step(seat, game.players["random"].act(game.view(session, seat), rng))
+            for seat, reward in enumerate(session.outcome().rewards):
+                shared[group, episode, seat] = reward
+                own[group, episode, seat] = reward ** (seat + 1)
+    return shared, own
+
+
+@pytest.mark.parametrize("differ", [False, True], ids=["shared", "by role"])
+@pytest.mark.parametrize("name", ["tiny_planning", "tiny_mediation"])
+def test_in_planning_and_mediation_a_role_is_compared_with_the_same_role_of_the_other_episodes(
+    name: str, differ: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With their shared reward a state is one group, in which an episode counts once; this gives the same advantages.
+
+    Rewards that differ by role, which neither game has, are compared in a group for each role.
+    """
+    game = make_game(load_config(name, {}).game)
+    shared, own = rewards_of_roles(game)
+    assert game.shared_reward
+    roles, rewards = range(len(game.roles)), own if differ else shared
+    path = write_rows(tmp_path / "train.parquet", rewards, shared=not differ)
+    keys, fields, rows = handed_to_verl(path, monkeypatch)
+    with_signal = {
+        (group, seat)
+        for group in range(GROUPS)
+        for seat in roles
+        if np.ptp([rewards[group, episode, seat] for episode in range(EPISODES)]) > 0
+    }
+    assert len(with_signal) >= 3 * len(roles)
+    assert sorted(rows) == sorted(key for key in rewards if (key[0], key[2]) in with_signal)
+    uids = [key.rsplit("_", 2)[0] for key in keys]
+    seats_of_uid = {uid: {seat for of, (_, _, seat) in zip(uids, rows, strict=True) if of == uid} for uid in uids}
+    assert all(len(seats) == (1 if differ else len(roles)) for seats in seats_of_uid.values())
+    found = dict(zip(rows, verls_advantages(keys, fields), strict=True))
+    for (group, episode, seat), advantage in found.items():
+        same_role = np.array([rewards[group, other, seat] for other in range(EPISODES)])
+        expected = (rewards[group, episode, seat] - same_role.mean()) / (same_role.std(ddof=1) + 1e-6)
+        assert advantage == pytest.approx(expected, abs=1e-5)
+    if not differ:
+        keys, fields = handed_to_verl_online(path, game.config, monkeypatch)
+        online = sorted(verls_advantages(keys, fields))
+        assert online == sorted(found.values())
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_episodes_with_different_partners_are_compared_apart(
     shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -217,6 +275,58 @@ def test_episodes_with_different_partners_are_compared_apart(
         same = np.array([rewards[group, number, seat] for number in range(EPISODES) if (number - episode) % 2 == 0])
         expected = (rewards[group, episode, seat] - same.mean()) / (same.std(ddof=1) + 1e-6)
         assert found == pytest.approx(expected, abs=1e-5)
+
+
+def mixed_batch(path: Path, *, shared: bool) -> tuple[Path, dict[Key, float], dict[Key, tuple[int, int, str]]]:
+    """Rows of a batch with several partners, their rewards, and the group of each: state, seat and partner.
+
+    States 0 to 2 are self-play, 3 to 5 have one partner and one seat of the policy each, the episodes of state 6 have
+    two partners, and in those of state 7 the policy holds one of two seats.
+    """
+    rng, rows, rewards, groups = np.random.default_rng(7), [], {}, {}
+    for group in range(8):
+        for episode in range(EPISODES):
+            own = {3: 0, 4: 1, 5: 0, 6: 0}.get(group, episode % 2)
+            other = ("past", "speaking")[{6: episode % 2}.get(group, group % 2)]
+            partner = "" if group < 3 else f"{1 - own}: {other}"
+            values = rng.integers(0, 101, 2) / 100
+            for seat in (0, 1) if group < 3 else (own,):
+                key = (group, episode, seat)
+                rewards[key], groups[key] = float(values[0 if shared else seat]), (group, seat, partner)
+                mask = [1, 0, 1]
+                rows.append(
+                    training_row(
+                        *key, rewards[key], prompt=[2, 3], response=[2] * 3, mask=mask,
+                        logprobs=[-1.0 * own for own in mask], episodes_per_state=EPISODES, temperature=0.7,
+                    ) | {"partner": partner}
+                )  # fmt: skip
+    return write_training_rows(path, rows, shared_reward=shared), rewards, groups
+
+
+def largest_difference(
+    path: Path, rewards: dict[Key, float], groups: dict[Key, Any], patch: pytest.MonkeyPatch
+) -> float:
+    """Returns the largest difference between verl's advantages and GRPO by hand, within each of the groups."""
+    keys, fields, rows = handed_to_verl(path, patch)
+    assert sorted(rows) == sorted(rewards)
+    differences = []
+    for key, found in zip(rows, verls_advantages(keys, fields), strict=True):
+        same = np.array([reward for other, reward in rewards.items() if groups[other] == groups[key]])
+        differences.append(abs(found - (rewards[key] - same.mean()) / (same.std(ddof=1) + 1e-6)))
+    return max(differences)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_batch_with_several_partners_has_the_advantages_of_grpo_by_state_seat_and_partner(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = mixed_batch(tmp_path / "train.parquet", shared=shared)
+    assert largest_difference(*batch, monkeypatch) < 1e-5
+    mixed = mixed_batch(tmp_path / "mixed.parquet", shared=shared)
+    comparison_key = groups_module.comparison_key
+    for module in (groups_module, signal):  # a planted mistake: partners are mixed in one group
+        monkeypatch.setattr(module, "comparison_key", lambda row: comparison_key(row)._replace(partner=""))
+    assert largest_difference(*mixed, monkeypatch) > 0.1
 
 
 @pytest.mark.parametrize("seats", [2, 3])

@@ -267,10 +267,10 @@ def test_episodes_of_one_state_with_different_partners_are_compared_apart_at_eve
         summary.add(record)
     data = read_data([tmp_path / "train.parquet"])
     rows = pq.read_table(tmp_path / "train.parquet").to_pylist()
-    assert {(row["extra_info"]["episode"] % 2, row[PARTNER]) for row in rows} == {(0, "sharing"), (1, "asker")}
+    assert {(row["extra_info"]["episode"] % 2, row[PARTNER]) for row in rows} == {(0, "1: sharing"), (1, "1: asker")}
     assert (done.groups, done.partners, summary.signal.groups, data.signal.groups) == (6, 2, 6, 6)
     assert done.groups_without_signal == summary.signal.without == data.signal.without
-    assert sorted(group.key.partner for group in data.groups) == ["asker"] * 3 + ["sharing"] * 3
+    assert sorted(group.key.partner for group in data.groups) == ["1: asker"] * 3 + ["1: sharing"] * 3
     for group in data.groups:
         assert {rows[row][PARTNER] for row in group.rows} == {group.key.partner}
 

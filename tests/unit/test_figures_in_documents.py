@@ -18,9 +18,11 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 MODES = ("sampled", "greedy")
-README, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY = (
+README, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION = (
     "README.md",
-    *(f"docs/results/{name}.md" for name in ("apart", "fixed", "honest", "turn-credit", "filtered", "online", "shy")),
+    *(f"docs/results/{name}.md" for name in (
+        "apart", "fixed", "honest", "turn-credit", "filtered", "online", "shy", "mediation",
+    )),
 )  # fmt: skip
 
 
@@ -66,8 +68,9 @@ def short(one: Interval) -> str:
 
 
 SELF, WARM, MUTED, PLACEBO = "self-play", "warm start", "muted", "placebo"
-apart, fixed, honest, longer, four = (
-    Study(name) for name in ("learn_apart", "learn_fixed", "learn_honest", "learn_long", "learn_apart4")
+apart, fixed, honest, longer, four, mediation = (
+    Study(name)
+    for name in ("learn_apart", "learn_fixed", "learn_honest", "learn_long", "learn_apart4", "learn_mediation")
 )
 LINES = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game).wordless
 SILENCE, PASS, COUNTER = (LINES[name].value for name in ("silence", "pass", "counter"))
@@ -166,6 +169,18 @@ FIGURES: list[tuple[Any, ...]] = [
     (FIXED, "its words are worth {},", fixed.of(MUTED, "sampled", part="worth")),
     (FIXED, "sampled play reaches {:.3f}", fixed.of(SELF, "sampled").low),
     (FIXED, "({:.3f} after four)", fixed.results["curves"][SELF]["5"][1]["rewards"]["sampled"]),
+    (MEDIATION, "*{}*", mediation.results["verdict"]),
+    (MEDIATION, "silence line is {}", interval(mediation.results["references"]["silence"])),
+    *((MEDIATION, f"| {label} | {{:{sign}}} | {{:{sign}}} |", *mediation.both(player, part=part))
+      for label, player, part, sign in (
+          ("warm start, reward", WARM, "talking", ""), ("warm start, messages muted", WARM, "muted", ""),
+          ("self-play, reward", SELF, "talking", ""), ("self-play, messages swapped", SELF, "swapped", ""),
+          ("self-play, its rise", SELF, "rise", "+"), ("worth of words, warm start", WARM, "worth", ""),
+          ("worth of words, self-play", SELF, "worth", ""), ("muted as trained, reward", MUTED, "muted", ""),
+          ("muted, its rise", MUTED, "rise", "+"), ("self-play minus muted", MUTED, "below_self_play", "+"),
+          ("placebo, its rise", PLACEBO, "rise", "+"), ("self-play minus placebo", PLACEBO, "below_self_play", "+"))),
+    *((MEDIATION, f"| {label} | {{}} | {{}} |", mediation.follows(player), mediation.follows(player, "swapped"))
+      for label, player in (("the warm start", WARM), ("self-play", SELF), ("muted", MUTED), ("placebo", PLACEBO))),
     (HONEST, "| warm start, talk score | {} | {} |", *map(short, honest.both(WARM, "talk_score"))),
     (HONEST, "| self-play, talk score | {} | {} |", *map(short, honest.both(SELF, "talk_score"))),
     (HONEST, "| self-play, reward | {} | {} |", *honest.both(SELF)),
@@ -231,7 +246,7 @@ FIGURES: list[tuple[Any, ...]] = [
 ]  # fmt: skip
 COMMANDS = [
     (HONEST, "learn_honest"), (APART, "learn_long"), (APART, "learn_apart4"), (CREDIT, "learn_apart"),
-    (FILTERED, "learn"), (SHY, "shy"), ("docs/results/race.md", "race/tiny"),
+    (MEDIATION, "learn_mediation"), (FILTERED, "learn"), (SHY, "shy"), ("docs/results/race.md", "race/tiny"),
 ]  # fmt: skip
 """Documents, and folders of results that record their command."""
 

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from factories import FINISHED
 
-from selfplay_pipeline.cli.measure import _arm_of, _checkpoint_of
+from selfplay_pipeline.cli.measure import _arm_of, _checkpoint_of, _trained_with
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.evaluate.crossplay import run_crossplay
-from selfplay_pipeline.evaluate.gaps import gaps_of
+from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.evaluate.crossplay import _responses, run_crossplay
+from selfplay_pipeline.evaluate.gaps import best_response, gaps_of
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
@@ -74,6 +76,45 @@ def test_the_matrix_of_a_command_has_the_gaps_of_its_arms(tmp_path):
     result = asyncio.run(run_crossplay(config, names, states, 1, tmp_path, ["told", "told", ""]))
     assert result.gaps["told"].partner.value > 0.1, "random understands nothing"
     assert json.loads((tmp_path / "crossplay.json").read_text())["arms"] == ["told", "told", ""]
+
+
+def test_the_best_response_gap_is_paired_by_state_and_has_the_responder_in_its_seat():
+    rng = np.random.default_rng(3)
+    difficulty, noise = rng.normal(0, 0.2, 200), rng.normal(0, 0.02, (2, 2, 200))
+    rewards = 0.7 + difficulty + noise
+    rewards[1, 0] += 0.05
+    found = best_response(matrix(rewards), 1, 0, 0)
+    assert found.gap.value == pytest.approx(rewards[1, 0].mean() - rewards[0, 0].mean())
+    assert 0.03 < found.gap.low < found.gap.high < 0.07, "states of unlike difficulty are paired"
+    other = best_response(matrix(rewards), 1, 0, 1)
+    assert other.gap.value == pytest.approx(rewards[0, 1].mean() - rewards[0, 0].mean())
+    assert other.gap.low < 0 < other.gap.high, "no gain"
+
+
+def test_a_run_that_was_trained_with_another_player_of_the_matrix_has_a_best_response_gap(tmp_path):
+    class Trained(RunDirectory):
+        """A run with one trained iteration."""
+
+        def __init__(self, path, seat, partner):
+            super().__init__(path)
+            path.mkdir()
+            self.open(load_config("tiny", {"iterate.partner": partner, "iterate.seat": seat}))
+            self.finish(1, "train", StageRecord(seconds=1, figures=FINISHED["train"]))
+
+    frozen, config = "data/tiny_model", load_config("tiny", {})
+    Trained(tmp_path / "one", 1, frozen)
+    assert _trained_with(str(tmp_path / "one")) == (content_hash(shipped(frozen)), 1)
+    Trained(tmp_path / "scripted", 0, "sharing")
+    Trained(tmp_path / "alone", 0, "self")
+    assert _trained_with(str(tmp_path / "scripted")) is None and _trained_with(str(tmp_path / "alone")) is None
+    assert _trained_with("sharing") is None
+    names = [shipped(frozen), "sharing"]
+    responders = {1: (content_hash(names[0]), 1)}
+    assert [*_responses(config, names, responders)] == [(1, 0, 1)]
+    assert [*_responses(config, names, {1: ("another", 1)})] == []
+    three = load_config("tiny_mediation", {})
+    assert [*_responses(three, names, responders)] == [], "the matrix of three seats lacks this cell"
+    assert [*_responses(three, names, {1: (content_hash(names[0]), 0)})] == [(1, 0, 0)]
 
 
 def test_an_argument_is_a_player_with_or_without_an_arm(tmp_path, monkeypatch):

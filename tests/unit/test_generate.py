@@ -77,7 +77,7 @@ def play(task: GenerateJob, players, states=None, on_episode=lambda report: None
     game = make_game(config().game)
     states = states or (lambda number: game.sample_state(state_rng(0, number)))
     with reporting.use(Reports(on_episode)):
-        return asyncio.run(run_generate(task, game, states, lambda number: players))
+        return asyncio.run(run_generate(task, game, states, lambda group, number: players))
 
 
 def run(task: GenerateJob, fails=works, error=EngineError, *, context_length=1024):

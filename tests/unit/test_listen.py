@@ -18,8 +18,9 @@ from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.evaluate.listen import Listening, Replay, heard, run_listen
 from selfplay_pipeline.evaluate.run import EvaluationJob
 from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.games.altered import CHANGED, SWAPPED
 from selfplay_pipeline.games.base import Said
-from selfplay_pipeline.games.matching.altered import CHANGED, MARGIN, SWAPPED
+from selfplay_pipeline.games.matching.altered import MARGIN
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.mentions import retold, told_cells
 from selfplay_pipeline.games.matching.scripted import own_cells, player_view, tell

@@ -1,6 +1,7 @@
 """Mediation: states, scores, people's games, rooms, turn-taking, scripted players, figures and the line of silence."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -33,12 +34,14 @@ from selfplay_pipeline.games.mediation.rules import (
     overlap,
 )
 from selfplay_pipeline.games.mediation.scripted import best_pair, player_view
-from selfplay_pipeline.games.mediation.states import Calendars
+from selfplay_pipeline.games.mediation.states import Calendars, _calendar, possible_events
+from selfplay_pipeline.games.mediation.teacher import LESSONS
 from selfplay_pipeline.games.mediation.text import format_proposal, parse_proposal, span, split_room, told_costs
 from selfplay_pipeline.games.mediation.wordless import mean_rewards, wordless_rewards
 from selfplay_pipeline.generate.people import NOBODY, replayed
 from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, SeatRecord
 from selfplay_pipeline.metrics.figures import measure
+from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 
 GAME = MediationGame()
 TINY = MediationGame(
@@ -466,6 +469,44 @@ def test_players_are_ordered_random_silent_sharing_and_speaking_tells_as_much(ga
     assert found["speaking"] == pytest.approx(found["sharing"], abs=1e-9)
     teachers = [rewards_of(game, name, states).mean() for name in ("teacher", "speaking-teacher")]
     assert max(teachers) < found["silent"] - 0.1, "a warm start does not contain how to plan"
+
+
+def test_the_deaf_teacher_plans_well_by_its_own_view_whatever_it_is_told():
+    rewards = {"silent": [], "deaf-teacher": []}
+    for seed in range(100):
+        state, rng = state_of(seed, TINY), np.random.default_rng(seed)
+        proposals = set()
+        for words in ("none", "0 90 1 0 2 50"):
+            session = TINY.start(state)
+            session.step(FIRST, f"[message] {words}")
+            session.step(SECOND, f"[message] {words}")
+            view = player_view(session, AGENT)
+            proposals.add(TINY.players["deaf-teacher"].act(view, rng))
+            if words == "none":
+                for name, found in rewards.items():
+                    pair = parse_proposal(TINY.players[name].act(view, rng).removeprefix("[propose]"), state)
+                    found.append(state.rewards[pair])
+        assert len(proposals) == 1
+    assert np.mean(rewards["silent"]) + 0.03 < np.mean(rewards["deaf-teacher"]), "it expects unseen meetings"
+
+
+def test_the_chance_of_each_event_is_its_share_of_drawn_calendars():
+    events, chances = possible_events(TINY.config.days, TINY.config.p_event)
+    rng, draws = np.random.default_rng(0), 2000
+    counts = Counter(event for _ in range(draws) for event in _calendar(TINY.config, rng))
+    for event, chance in zip(events.tolist(), chances, strict=True):
+        assert counts.pop(tuple(event), 0) / draws == pytest.approx(chance, abs=6 * (chance / draws) ** 0.5 + 1e-9)
+    assert not counts, "no other event is drawn"
+
+
+def test_the_compact_view_of_the_agent_is_one_token_a_number_and_has_shared_meetings_only_where_they_can_be():
+    opening = TINY.start(state_of(0, TINY)).opening(AGENT).observation
+    assert opening.splitlines()[0] == "user 0 8, 0 8 18, 1 14 20, 2 15 21, 3 3 23, 4 10 25"
+    words = build_tokenizer(LESSONS["deaf"].words).tokenize(opening)
+    assert [word.strip() for word in words if word.strip().isdigit()] == re.findall(r"\d+", opening)
+    shared = MediationGame(TINY.config.model_copy(update={"p_shared": 0.5}))
+    numbers = shared.start(state_of(0, shared)).opening(AGENT).observation.splitlines()[0].split(",")[1:]
+    assert {len(flight.split()) for flight in numbers} == {4}
 
 
 def test_the_agent_plans_with_what_it_was_told():

@@ -91,7 +91,10 @@ def task(folder: Path, name: str, engine: Counting, **changes) -> PlayTask:
     arguments = job.arguments | {"policy.temperature": policy.temperature}
     player = PolicyPlayer(engine, ChatTokenizer.load(MODEL), policy, 1024)
     return PlayTask(
-        replace(job, policy=policy, arguments=arguments), make_game(config().game), state, lambda number: [player] * 2
+        replace(job, policy=policy, arguments=arguments),
+        make_game(config().game),
+        state,
+        lambda group, number: [player] * 2,
     )
 
 

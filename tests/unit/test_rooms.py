@@ -168,7 +168,7 @@ def games(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_found", dict(registry._found))
         registry.register(RoomsGame)
-        asyncio.run(run_generate(job, RoomsGame(), states.__getitem__, lambda number: players))
+        asyncio.run(run_generate(job, RoomsGame(), states.__getitem__, lambda group, number: players))
         yield path
 
 

@@ -108,16 +108,16 @@ def test_each_log_prob_and_hash_is_that_of_the_checkpoint_that_held_the_seat(fir
 def test_convert_takes_the_trained_seats_and_says_whose_they_are_and_with_whom_they_are_compared(tmp_path):
     """A is trained in either seat, opposite B, C and itself."""
     seatings = [(trained(A), fixed(B)), (fixed(B), trained(A)), (trained(A), fixed(C)), (fixed(C), trained(A))]
-    seatings += [(trained(A), trained(A))] * 2
+    seatings = [pair for pair in [*seatings, (trained(A), trained(A))] for _ in range(2)]
     records = [play(pair, group, episode) for group in (0, 1) for episode, pair in enumerate(seatings)]
     done = run_convert(write_episodes(tmp_path / "games.jsonl", records), tmp_path)
     rows = pq.read_table(tmp_path / "train.parquet").to_pylist()
     assert sampler_of(tmp_path / "train.parquet") == (A, content_hash(A))
-    partners = [content_hash(B)] * 2 + [content_hash(C)] * 2 + [""] * 2
+    partners = [f"{seat}: {content_hash(other)}" for other in (B, C) for seat in (1, 0)] + [""]
     found = {(row["extra_info"]["episode"], row["extra_info"]["seat"], row[PARTNER]) for row in rows}
-    own = [(0,), (1,), (0,), (1,), (0, 1), (0, 1)]
-    assert found == {(episode, seat, partners[episode]) for episode, seats in enumerate(own) for seat in seats}
-    assert (len(rows), done.groups, done.partners) == (2 * 8, 2 * 3, 3)
+    own = [(0,), (1,), (0,), (1,), (0, 1)]
+    assert found == {(episode, seat, partners[episode // 2]) for episode in range(10) for seat in own[episode // 2]}
+    assert (len(rows), done.groups, done.partners) == (2 * 12, 2 * 5, 5)
     for row in rows:
         own_tokens = [p for p, mask in zip(row["response_logprobs"], row["response_mask"], strict=True) if mask]
         assert set(own_tokens) == {LOGPROB[A]}

@@ -2,6 +2,7 @@
 
 import asyncio
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,8 @@ def test_a_lesson_names_a_scripted_player_for_each_seat_and_its_shipped_model_kn
     from transformers import AutoTokenizer
 
     taught = game.lessons[lesson]
-    assert set(taught.seats) <= set(range(len(game.roles)))
     for stage in taught.stages:
+        assert set(stage.seats) <= set(range(len(game.roles)))
         assert len(stage.players) == len(game.roles)
         assert set(stage.players) <= game.players.keys()
     folder = Path(shipped(str(taught.folder)))
@@ -115,12 +116,15 @@ def test_the_first_heads_begin_by_attending_to_the_tokens_just_before() -> None:
 def test_each_stage_makes_its_own_passes_and_the_learning_rate_falls_in_the_last_one_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    imitated: list[tuple[int, int | None, str]] = []
+    imitated: list[tuple[int, int | None, list[int], int, str]] = []
 
     async def play(*given: Any, **named: Any) -> None: ...
 
     async def imitate(config: Config, sources: Any, output: Path, trainer: Any, *, schedule: str) -> TrainResult:
-        imitated.append((config.train.epochs, config.train.best_of_group, schedule))
+        asked = config.imitate
+        imitated.append(
+            (config.train.epochs, config.train.best_of_group, asked.seats, asked.train_batch_size, schedule)
+        )
         done = trained(output, held_out_losses=[])
         (done.checkpoint / "model.safetensors").touch()
         return done
@@ -129,7 +133,10 @@ def test_each_stage_makes_its_own_passes_and_the_learning_rate_falls_in_the_last
     monkeypatch.setattr(tiny, "generate_episodes", play)
     monkeypatch.setattr(tiny, "imitate_episodes", imitate)
     config = load_config("tiny", {"train.epochs": 7, "train.best_of_group": 1})
+    lesson = MatchingGame.lessons["self-play"]
+    stages = (replace(lesson.stages[0], seats=(1,), batch_size=16), *lesson.stages[1:])
+    monkeypatch.setitem(MatchingGame.lessons, "self-play", replace(lesson, stages=stages))  # type: ignore[arg-type]
     asyncio.run(build_tiny_model(config, "self-play", tmp_path / "model"))
-    stages = MatchingGame(TINY).lessons["self-play"].stages
-    *earlier, last = [(stage.epochs, 0) for stage in stages]
+    *earlier, last = [(stage.epochs, 0, [*stage.seats], stage.batch_size) for stage in stages]
+    assert earlier[0][2:] == ([1], 16) and last[2:] == ([], 64)
     assert earlier and imitated == [*((*stage, "constant") for stage in earlier), (*last, "cosine")]

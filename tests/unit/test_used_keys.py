@@ -35,7 +35,8 @@ REFUSED = {
         "convert.credit", "convert.placebo",
         "reward.path", "reward.partner_share", "reward.message_cost", "reward.token_cost",
         "train.method", "train.best_of_group", "train.keep_zero_signal", "train.dump_rows",
-        "iterate.partner", "iterate.seat", "iterate.keep_processes", "iterate.decay_iterations",
+        "iterate.partner", "iterate.seat", "iterate.partners", "iterate.foreign",
+        "iterate.keep_processes", "iterate.decay_iterations",
     },
 }  # fmt: skip
 """All that is refused. A key that comes here must be one that nobody can have in one file for several commands."""
@@ -46,7 +47,10 @@ def no_gpu(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-SPECIAL = {"train.ray_address": "auto", "train.overrides": ["a.b=1"], "engine.server_url": ["http://127.0.0.1:1"]}
+SPECIAL = {
+    "train.ray_address": "auto", "train.overrides": ["a.b=1"], "engine.server_url": ["http://127.0.0.1:1"],
+    "iterate.partners": [{"player": "past", "share": 1.0}],
+}  # fmt: skip
 
 
 def another(key: Key, current: Any) -> Any:

@@ -112,6 +112,8 @@ def show_crossplay(result: CrossPlay, folder: Path) -> None:
         console.print(
             one_line(f"{arm}, {gaps.seeds} player{'s' * (gaps.seeds > 1)}: {gaps.in_words()}"), soft_wrap=True
         )
+    for found in result.best_responses:
+        console.print(f"best-response gap of {found.responder} to {found.partner}: {found.gap:+}")
     widths = [
         (cell.high - cell.low) / 2 for row in result.rewards for cell in row if cell.high and cell.low is not None
     ]

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from selfplay_pipeline.games.abilities import Altered
+from selfplay_pipeline.games.altered import SWAPPED, first_clear
 from selfplay_pipeline.games.base import MESSAGE
-from selfplay_pipeline.games.matching.mentions import Cells, retold, told_cells
+from selfplay_pipeline.games.matching.mentions import Cell, Cells, retold, told_cells
 from selfplay_pipeline.games.matching.rules import Matching, MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.games.matching.states import draw_scores
 from selfplay_pipeline.games.tags import untagged
 
-CHANGED, SWAPPED = "changed", "swapped"
-"""Kinds of alteration. CHANGED replaces one told score by a uniformly drawn one. SWAPPED replaces all told scores by
-those of a newly drawn state in which the same cells are visible."""
 TRIES = 300
 """Maximum number of drawn messages; the first one that makes another plan clearly the best is used."""
 MARGIN = 0.1
@@ -53,23 +51,29 @@ def altered(
             table[cell] = score / scale
         return np.where(seen, state.table, table)
 
-    before = expected(heard)
-    for _ in range(TRIES):
+    def draw() -> Cells:
+        """Draws the scores of a new state in which the same cells are visible, or one score uniformly."""
         if kind == SWAPPED:
             table = draw_scores(config, seen.shape, rng)
-            new = {cell: int(table[cell] * scale) for cell in free}
-        else:
-            new = {free[rng.integers(len(free))]: int(rng.integers(config.max_score + 1) * scale)}
-        after = expected(heard | new)
+            return {cell: int(table[cell] * scale) for cell in free}
+        return {free[rng.integers(len(free))]: int(rng.integers(config.max_score + 1) * scale)}
+
+    def judge(new: Mapping[Cell, int]) -> tuple[list[list[int]], float]:
+        after = expected({**heard, **new})
         plan, _value = best_matching(after)
         lead = min(_lead(after, plan), best_matching(before)[1] - _worth(before, plan))
-        text = retold(message.text, state.papers, state.reviewers, new)
-        if (
-            lead >= MARGIN * config.max_score
-            and told_cells(untagged(text), state.papers, state.reviewers) == said | new
-        ):
-            return Altered(text, [list(pair) for pair in plan])
-    return None
+        return [list(pair) for pair in plan], lead
+
+    before = expected(heard)
+    return first_clear(
+        said,
+        draw,
+        lambda new: retold(message.text, state.papers, state.reviewers, {**new}),
+        lambda text: told_cells(untagged(text), state.papers, state.reviewers),
+        judge,
+        tries=TRIES,
+        margin=MARGIN * config.max_score,
+    )
 
 
 def _lead(table: NDArray[np.float64], plan: Matching) -> float:

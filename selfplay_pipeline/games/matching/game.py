@@ -10,12 +10,13 @@ import numpy as np
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.abilities import Altered, HumanEpisode
+from selfplay_pipeline.games.altered import KINDS
 from selfplay_pipeline.games.base import Asking, KnownLine, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching import draw, humans, measures, states
 from selfplay_pipeline.games.matching.actions import ErrorKind
-from selfplay_pipeline.games.matching.altered import CHANGED, SWAPPED, altered
+from selfplay_pipeline.games.matching.altered import altered
 from selfplay_pipeline.games.matching.credit import credits_of
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.redraw import keep_named, redraw
@@ -74,7 +75,7 @@ class MatchingGame(TaggedGame):
     figures: Sequence[Figure] = measures.FIGURES
     lines = ("random", "own_view")
     about_humans = humans.ABOUT
-    alterations = (CHANGED, SWAPPED)
+    alterations = KINDS
 
     @property
     def about_lines(self) -> str:

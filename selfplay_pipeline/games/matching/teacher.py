@@ -150,8 +150,7 @@ LESSONS = {
     "shy": Lesson(
         folder=Path("data/tiny_shy_model"),
         words=WORDS,
-        stages=(Stage(("counting-teacher", "shy"), episodes=28_800, epochs=2),),
-        seats=(0,),
+        stages=(Stage(("counting-teacher", "shy"), episodes=28_800, epochs=2, seats=(0,)),),
     ),
 }
 """Warm starts that the tiny model can learn, by name."""

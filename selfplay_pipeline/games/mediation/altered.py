@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfplay_pipeline.games.abilities import Altered
+from selfplay_pipeline.games.altered import SWAPPED, first_clear
 from selfplay_pipeline.games.base import INVALID, Turn
 from selfplay_pipeline.games.mediation.rules import AGENT, USERS, MediationState
 from selfplay_pipeline.games.mediation.scripted import PlayerView, expected_scores, player_view
@@ -15,9 +16,6 @@ from selfplay_pipeline.games.mediation.session import MediationSession
 from selfplay_pipeline.games.mediation.states import redraw
 from selfplay_pipeline.games.mediation.text import retold, told_costs, told_offer
 
-CHANGED, SWAPPED = "changed", "swapped"
-"""Kinds of alteration. CHANGED replaces the told cost of one flight by that of another one in the message or by the
-largest one plus `STEP`; SWAPPED replaces all told costs by those of a state drawn anew given the agent's view."""
 STEP, TRIES, MARGIN = 10, 20, 2.0
 """Points above the largest told cost; drawn messages; points by which a pair must lead."""
 
@@ -45,20 +43,22 @@ def altered(session: MediationSession, turns: Sequence[Turn], kind: str, rng: np
     for turn in earlier:
         session.step(turn.seat, turn.text, cut=turn.action == INVALID)
     before = _scores(player_view(session, AGENT), message.seat, message.text)
-    for _ in range(TRIES):
+
+    def draw() -> dict[int, int]:
+        """Draws all costs given the agent's view, or one: that of another flight, or the largest one plus `STEP`."""
         if kind == SWAPPED:
-            new = _costs(redraw(session.state, AGENT, session.config, rng), message.seat, said)
-        else:
-            flight = int(rng.choice([*said]))
-            new = said | {flight: int(rng.choice([*said.values(), max(said.values()) + STEP]))}
-        text = retold(message.text, new)
-        after = _scores(player_view(session, AGENT), message.seat, text)
+            return _costs(redraw(session.state, AGENT, session.config, rng), message.seat, said)
+        return {int(rng.choice([*said])): int(rng.choice([*said.values(), max(said.values()) + STEP]))}
+
+    def judge(new: Mapping[int, int]) -> tuple[list[int], float]:
+        after = _scores(player_view(session, AGENT), message.seat, retold(message.text, {**said, **new}))
         best = int(after.argmax())
         lead = min(after.flat[best] - np.partition(after, -2, axis=None)[-2], before.max() - before.flat[best])
-        if lead >= MARGIN and told_costs(text) == new:
-            row, column = divmod(best, after.shape[1])
-            return Altered(text, [row, column])
-    return None
+        return [*divmod(best, after.shape[1])], float(lead)
+
+    return first_clear(
+        said, draw, lambda new: retold(message.text, {**said, **new}), told_costs, judge, tries=TRIES, margin=MARGIN
+    )
 
 
 def _scores(view: PlayerView, user: int, text: str) -> NDArray[np.float64]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from selfplay_pipeline.games.abilities import Altered, HumanEpisode
+from selfplay_pipeline.games.altered import KINDS
 from selfplay_pipeline.games.base import Asking, Choice, Game, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
@@ -44,6 +45,7 @@ class MediationGame(Game):
     lessons = LESSONS
     figures: Sequence[Figure] = measures.FIGURES
     lines = ("random",)
+    alterations = KINDS
     about_humans = humans.ABOUT
 
     def __init__(self, config: Any = None) -> None:
@@ -92,10 +94,6 @@ class MediationGame(Game):
 
     def redraw(self, state: MediationState, seat: int, rng: np.random.Generator) -> MediationState:
         return states.redraw(state, seat, self.config, rng)
-
-    @property
-    def alterations(self) -> Sequence[str]:
-        return (altered.CHANGED, altered.SWAPPED)
 
     def alter(
         self, state: MediationState, turns: Sequence[Turn], kind: str, rng: np.random.Generator

@@ -57,6 +57,7 @@ class MediationSession(TurnSession):
         shown = {
             "agent": seat == AGENT,
             "users": [self._shown(user, seat) for user in USERS if seat in (user, AGENT)],
+            "sharing": self.config.p_shared > 0,
             "protocol": self.config.protocol,
             "messages": self.config.messages,
             "max_length": self.config.max_length,
@@ -195,6 +196,8 @@ class MediationSession(TurnSession):
         events = [event for event in own.events if whole or event.shared]
         return {
             "number": user,
+            "hours": (own.flights[0].end - own.flights[0].start) // 60,
+            "mean_price": sum(flight.price for flight in own.flights) / len(own.flights),
             "flights": [
                 {
                     "id": at,

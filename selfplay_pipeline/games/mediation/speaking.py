@@ -14,7 +14,7 @@ from selfplay_pipeline.games.base import MESSAGE
 from selfplay_pipeline.games.mediation.rules import AGENT, USERS, Pair
 from selfplay_pipeline.games.mediation.scripted import PlayerView, Sharing, best_pair, random_pair
 from selfplay_pipeline.games.mediation.text import format_proposal, told_costs, told_offer
-from selfplay_pipeline.games.phrasings import ACCEPTING, choose
+from selfplay_pipeline.games.phrasings import ACCEPTING, REJECTING, choose
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.games.teachers import RejectsFirst
 
@@ -31,7 +31,6 @@ OFFERED = (
     "For that one I get price {}, arrival {}.", "My points were price {}, arrival {}.",
     "We can do better: price {}, arrival {}.",
 )  # fmt: skip
-REJECTING = ("[reject]", "[reject] We can do better.", "[reject] Let me explain.", "[reject] Sorry.")
 
 
 @dataclass(frozen=True)

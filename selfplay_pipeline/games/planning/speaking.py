@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from selfplay_pipeline.games.base import MESSAGE
-from selfplay_pipeline.games.phrasings import ACCEPTING, choose
+from selfplay_pipeline.games.phrasings import ACCEPTING, REJECTING, choose
 from selfplay_pipeline.games.planning.rules import AGENT, Itinerary
 from selfplay_pipeline.games.planning.scripted import (
     PlayerView,
@@ -30,7 +30,6 @@ ASKING = (
     "Tell me about your preferences, please.",
 )  # fmt: skip
 OFFERED = ("My points for that one: {}.", "That day gives me {}.", "We can do better, I get {}.")
-REJECTING = ("[reject]", "[reject] We can do better.", "[reject] Let me explain.", "[reject] Sorry.")
 
 
 @dataclass(frozen=True)

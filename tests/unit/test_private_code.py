@@ -1,0 +1,187 @@
+"""The alarm of a private code: own reward that rises while the reward with a foreign player falls."""
+
+import asyncio
+import json
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from factories import FINISHED
+from test_conclusion import about, evaluated
+from test_partners import loop_in, mixture
+
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.evaluate.run import EvaluationJob, rises_over, run_evaluate
+from selfplay_pipeline.evaluate.states import sample_held_out
+from selfplay_pipeline.games.matching.game import SCRIPTED
+from selfplay_pipeline.games.matching.scripted import PlayerView, Sharing
+from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.iterate.conclusion import conclusion
+from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
+from selfplay_pipeline.iterate.history import Iteration, collapse_reason, in_words, private_code
+from selfplay_pipeline.iterate.loop import check_run
+from selfplay_pipeline.iterate.partners import at_once
+from selfplay_pipeline.iterate.results import Evaluated, Trained
+from selfplay_pipeline.iterate.table import run_table
+
+
+def foreign(reward: float, rise: float | None = None) -> dict:
+    return {"reward": about(reward)} | ({} if rise is None else {"rise": about(rise)})
+
+
+def history(*rises: tuple[float, float] | None) -> list[Iteration]:
+    """A run with an evaluation before it and after each iteration, by the rises with itself and with the foreign
+    player; None for an iteration without an evaluation."""
+    found = [evaluated(0.8, 0.8, held_out_foreign=foreign(0.8))]
+    for number, both in enumerate(rises, start=1):
+        one = Iteration(number)
+        if both is not None:
+            own, other = both
+            one = evaluated(0.8 + own, 0.8, (own, 0.0), held_out_foreign=foreign(0.8 + other, other))
+        found.append(replace(one, number=number))
+        found[-1].played, found[-1].trained = Played(**FINISHED["generate"]), Trained(**FINISHED["train"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rises", "alarms"),
+    [
+        ([(0.1, -0.1)] * 2, True), ([(0.1, -0.1), None, (0.1, -0.1)], True),
+        ([(0.0, 0.0)] * 9 + [(0.1, -0.1)] * 2, True),
+        ([(0.1, -0.1)], False), ([(0.1, -0.1), (0.1, 0.0)], False), ([(0.1, -0.1), None], False),
+        ([(0.1, -0.01)] * 20, False), ([(0.01, -0.1)] * 20, False), ([(0.1, 0.05)] * 20, False),
+        ([(-0.1, -0.1)] * 20, False), ([(0.1, -0.1), (0.1, 0.1)] * 10, False),
+    ],
+)  # fmt: skip
+def test_the_rule_is_a_rise_and_a_fall_in_two_evaluations_in_a_row(rises, alarms):
+    run = history(*rises)
+    (sign,) = private_code(run) or [""]
+    assert bool(sign) == alarms
+    assert ("a private code" in (collapse_reason(run) or "")) == alarms
+    assert ("After the last evaluation there is a private code" in conclusion(run)[0]) == alarms
+    if alarms:
+        assert sign == (
+            "a private code: the reward rose by +0.100 [+0.080, +0.120], and with the foreign player by "
+            "-0.100 [-0.120, -0.080]"
+        )
+
+
+def test_false_alarms_of_runs_that_learn_are_as_frequent_as_the_page_says():
+    """The reward with the foreign player stays the same, and is measured 20 times after the first evaluation."""
+    errors = np.random.default_rng(0).normal(size=(200_000, 21))
+    below = (errors[:, 1:] - errors[:, :1]) / np.sqrt(2) < -1.96
+    assert below.any(axis=1).mean() == pytest.approx(0.21, abs=0.005)
+    assert (below[:, 1:] & below[:, :-1]).any(axis=1).mean() == pytest.approx(0.04, abs=0.005)
+
+
+def test_a_run_without_a_foreign_player_has_no_alarm_and_no_such_figure():
+    run = [evaluated(0.8, 0.8), *(evaluated(0.9, 0.9, (0.1, 0.1)) for _ in range(2))]
+    assert private_code(run) == [] and "held_out_foreign" not in run[0].to_line()
+    assert "foreign" not in in_words(run[-1])
+
+
+def test_the_figure_is_in_the_table_the_line_and_the_conclusion(tmp_path):
+    run = RunDirectory(tmp_path)
+    for number, one in enumerate(history((0.1, -0.1), (0.1, -0.1))):
+        assert one.evaluated is not None
+        stages = (FINISHED if number else {}) | {"evaluate": one.evaluated.model_dump(mode="json")}
+        for stage in ("generate", "train", "evaluate"):
+            if stage in stages:
+                run.finish(number, stage, StageRecord(seconds=1.0, figures=stages[stage]))
+    heads = [str(column.header) for column in run_table(run).columns]
+    assert "\nforeign" in heads
+    assert [*run_table(run).columns[heads.index("\nforeign")].cells] == ["0.800", "0.700", "0.700"]
+    text = conclusion(history((0.1, -0.1), (0.1, -0.1)))[0]
+    assert "the reward with the foreign player fell (sampled -0.100 [-0.120, -0.080])" in text
+    assert "with the foreign player 0.700" in in_words(history((0.1, -0.1))[-1])
+
+
+# --- played ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Forgetful(Sharing):
+    """Tells two of its cells."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        text = super().act(view, rng)
+        return " ".join(text.split()[:7]) if text.startswith("[message]") else text
+
+
+@dataclass(frozen=True)
+class Permuted(Sharing):
+    """Names of papers in its messages are those of the next paper, and it reads the partner's in the same way."""
+
+    def act(self, view: PlayerView, rng: np.random.Generator) -> str:
+        titles = [paper.partition(":")[0] for paper in view.papers]
+        to_next = dict(pairwise([*titles, titles[0]]))
+        back = {name: paper for paper, name in to_next.items()}
+        heard = tuple(
+            (seat, renamed(text, back) if seat != view.seat else text) for seat, text in view.history
+        )  # fmt: skip
+        text = super().act(replace(view, history=heard), rng)
+        return renamed(text, to_next)
+
+
+def renamed(text: str, names: dict[str, str]) -> str:
+    if not text.startswith("[message]"):
+        return text
+    return " ".join(names.get(word, word) for word in text.split())
+
+
+def evaluations(names: list[str], folder: Path) -> list[Iteration]:
+    """Returns a run whose policy is each of the scripts in turn, evaluated with itself and with `sharing`."""
+    config = load_config("tiny_honest", {})
+    states = sample_held_out(config, 60)
+
+    def job(number: int, partner: str) -> EvaluationJob:
+        return EvaluationJob(names[number], states, folder / f"{number}-{partner}", partner=partner, episodes=1)
+
+    def against_first(number: int, partner: str) -> dict:
+        found = asyncio.run(run_evaluate(config, job(number, partner))).modes["scripted"].figures["reward"]
+        rise = rises_over(config, job(number, partner), job(0, partner).output)["scripted"] if number else None
+        return {"reward": found, "rise": rise and rise.reward}
+
+    history = []
+    for number, _ in enumerate(names):
+        own, other = against_first(number, "self"), against_first(number, "sharing")
+        rises = {"held_out_rises": {"sampled": {"reward": own["rise"]}}} if number else {}
+        both = {"held_out_reward": own["reward"], "held_out_greedy_reward": own["reward"], "held_out_foreign": other}
+        figures = json.loads(json.dumps(both | rises, default=lambda one: one.model_dump()))
+        history.append(Iteration(number, evaluated=Evaluated(checkpoint="c", **figures)))
+    return history
+
+
+@pytest.mark.parametrize(("later", "alarms"), [("permuted", True), ("sharing", False)])
+def test_a_script_that_permutes_names_sets_it_off_and_one_that_learns_to_share_does_not(
+    later, alarms, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(SCRIPTED, "forgetful", Forgetful())
+    monkeypatch.setitem(SCRIPTED, "permuted", Permuted())
+    run = evaluations(["forgetful", later, later], tmp_path)
+    own, other = run[-1].evaluated.held_out_rises["sampled"].reward, run[-1].evaluated.held_out_foreign.rise
+    assert own.low > 0, "both are better with themselves than the one that forgets"
+    assert (other.high < 0) == alarms
+    assert bool(private_code(run)) == alarms
+
+
+def test_a_foreign_checkpoint_has_a_server_and_an_unknown_one_is_refused():
+    assert at_once(mixture([], **{"iterate.foreign": "sharing"})) == 1
+    assert at_once(mixture([], **{"iterate.foreign": "data/tiny_shy_model"})) == 2
+    with pytest.raises(UserError, match="no scripted player or checkpoint 'nobody'"):
+        check_run(mixture([], **{"iterate.foreign": "nobody"}))
+
+
+def test_an_evaluation_plays_the_foreign_player_in_each_seat(tmp_path):
+    loop = loop_in(tmp_path / "run", mixture([], **{"iterate.foreign": "sharing", "iterate.evaluate_states": 5}))
+    asyncio.run(loop._stage(0, "evaluate", loop._checkpoint(0, "evaluate")))
+    found = loop.run.state.evaluated(0)
+    assert found is not None and found.held_out_foreign is not None and found.held_out_foreign.rise is None
+    records = [*read_episodes(tmp_path / "run" / "iter_0" / "foreign" / "sampled.jsonl")]
+    assert sorted(record.partners for record in records) == ["0: sharing"] * 5 + ["1: sharing"] * 5
+    rewards = [record.outcome.normalized_reward for record in records]
+    assert found.held_out_foreign.reward.value == pytest.approx(np.mean(rewards))
