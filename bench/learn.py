@@ -20,7 +20,7 @@ import typer
 from bench import command
 from bench.arms import ARMS, IMITATION, MUTED, PLACEBO, SELF_PLAY, TEACHER, Study
 from bench.compared import Results, compare, evidence, tables
-from bench.curves import plot
+from bench.pictures import draw
 from bench.verdict import conditions, verdict
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
@@ -51,7 +51,7 @@ def main(
     work: Annotated[Path, typer.Option(help="Gets runs and episodes; for other iterations give another.")] = Path(
         "data/learn_fixed"
     ),
-    output: Annotated[Path, typer.Option(help="Gets results.json, table.md and learning.png.")] = Path(
+    output: Annotated[Path, typer.Option(help="Gets results.json, table.md and pictures.")] = Path(
         "docs/results/learn_fixed"
     ),
 ) -> None:
@@ -101,7 +101,7 @@ def _write(study: Study, seeds: Sequence[int], output: Path) -> None:
     )
     write_text(output / "results.json", results.model_dump_json(indent=1) + "\n")
     write_text(output / "table.md", tables(results))
-    plot(results, output / "learning.png")
+    draw(results, output)
 
 
 if __name__ == "__main__":
