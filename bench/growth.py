@@ -27,20 +27,19 @@ from bench.convert import repeat
 SIZES = (2_000, 20_000, 200_000)
 SELFPLAY = ("-m", "selfplay_pipeline")
 FRAME = "import sys; from pathlib import Path; import selfplay_pipeline as sp; sp.episodes_frame(Path(sys.argv[1]))"
-READERS: dict[str, tuple[str, ...]] = {
-    "convert": (*SELFPLAY, "convert", "GAMES", "--output", "OUT/rows"),
-    "report": (*SELFPLAY, "report", "GAMES", "--output", "OUT/report.html"),
-    "export": (*SELFPLAY, "export", "GAMES", "--config", "tiny", "--output", "OUT/dataset"),
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "convert": (*SELFPLAY, "convert", "GAMES", "--output", "OUT"),
     "episodes_frame": ("-c", FRAME, "GAMES"),
+    "report": (*SELFPLAY, "report", "GAMES", "--output", "OUT"),
+    "export": (*SELFPLAY, "export", "GAMES", "--config", "tiny", "--output", "OUT"),
+    "evaluate": (*SELFPLAY, "evaluate", "sharing", "--config", "tiny", "--num-states", "STATES", "--output", "OUT"),
 }
-"""Arguments of Python for each reader."""
-TINY = ("--config", "tiny", "--num-states", "STATES")
-EVALUATE = (*SELFPLAY, "evaluate", "sharing", *TINY, "--output", "OUT/evaluation")
-"""Arguments of Python to play and measure two episodes on each state."""
+"""Arguments of Python for each command. `evaluate` plays two episodes on each state, then reads and measures them."""
 
 
 def main(
     sizes: Annotated[list[int] | None, typer.Option("--size", help=f"Numbers of episodes [default: {SIZES}].")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Names of commands to measure [default: all].")] = None,
 ) -> None:
     """Print one line of JSON for each command and size."""
     with tempfile.TemporaryDirectory() as name:
@@ -52,25 +51,28 @@ def main(
         for size in sizes or SIZES:
             games = folder / "games.jsonl"
             repeat(lines, games, size)
-            for reader, arguments in READERS.items():
-                measure(reader, size, [part.replace("GAMES", str(games)) for part in arguments], folder / "out")
-            measure("evaluate", size, [part.replace("STATES", str(size // 2)) for part in EVALUATE], folder / "out")
+            for name, arguments in COMMANDS.items():
+                if name in (only or COMMANDS):
+                    named = {"GAMES": str(games), "STATES": str(size // 2), "OUT": str(folder / "out")}
+                    measure(name, size, [named.get(part, part) for part in arguments], folder / "out")
 
 
-def measure(reader: str, size: int, arguments: list[str], out: Path) -> None:
-    """Run a command and print its seconds and its largest resident memory."""
-    out.mkdir()
-    log, began = out / "log", time.perf_counter()
-    command_line = [sys.executable, *(part.replace("OUT", str(out)) for part in arguments)]
-    opened = (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT, 0o600)
+def measure(name: str, size: int, arguments: list[str], out: Path) -> None:
+    """Run a command and print its wall seconds, its processor seconds and its largest resident memory."""
+    log, began = out.with_suffix(".log"), time.perf_counter()
+    opened = (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     written = [opened, (os.POSIX_SPAWN_DUP2, 1, 2)]
-    process = os.posix_spawn(sys.executable, command_line, os.environ, file_actions=written)
+    process = os.posix_spawn(sys.executable, [sys.executable, *arguments], os.environ, file_actions=written)
     _, status, used = os.wait4(process, 0)
     if status:
-        raise RuntimeError(f"{reader}: {log.read_text()[-2000:]}")
-    found = {"seconds": round(time.perf_counter() - began, 1), "peak_mb": round(used.ru_maxrss / 1024)}
-    print(json.dumps({"command": reader, "episodes": size} | found), flush=True)
-    shutil.rmtree(out)
+        raise RuntimeError(f"{name}: {log.read_text()[-2000:]}")
+    found = {
+        "seconds": round(time.perf_counter() - began, 1),
+        "processor": round(used.ru_utime + used.ru_stime, 1),
+        "peak_mb": round(used.ru_maxrss / 1024),
+    }
+    print(json.dumps({"command": name, "episodes": size} | found), flush=True)
+    shutil.rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

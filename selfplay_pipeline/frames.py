@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pandas as pd
 from selfplay_pipeline.convert.parquet import read_table
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 
+ROWS_AT_ONCE = 4_096
+"""Number of rows that become a part of a frame at once."""
 KEYS = {"episode_id": "str", "group_index": "int64", "episode": "int64"}
 """Columns on which the frames of one file can be merged."""
 OUTCOME = {
@@ -96,8 +99,17 @@ def rows_frame(path: Path) -> pd.DataFrame:
 
 
 def _frame(rows: Iterable[dict[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:
-    found = pd.DataFrame(list(rows))
-    return found.reindex(columns=[*types, *found.columns.difference([*types])]).astype(dict(types))
+    """Returns the rows as a frame; a part at a time, because a row as a dictionary is many times as large."""
+    parts = [pd.DataFrame(part).astype(dict(types)) for part in _batched(rows, ROWS_AT_ONCE)]
+    found = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*types]).astype(dict(types))
+    return found.reindex(columns=[*types, *found.columns.difference([*types])])
+
+
+def _batched(rows: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
+    """Yields the rows in lists of `size`; the last list may be shorter."""
+    rest = iter(rows)
+    while part := list(islice(rest, size)):
+        yield part
 
 
 def _keys(record: EpisodeRecord) -> dict[str, Any]:

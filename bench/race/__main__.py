@@ -77,7 +77,8 @@ class Race:
 def main(
     seeds: Annotated[int, typer.Option(min=1, help="Training seeds 1, 2, …")] = 3,
     config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "tiny",
-    states: Annotated[int, typer.Option(min=2, help="Held-out states.")] = 500,
+    lora_rank: Annotated[int | None, typer.Option(min=0, help="Of both sides; 0 trains all weights.")] = None,
+    states: Annotated[int, typer.Option(min=0, help="Held-out states; 0 compares costs alone.")] = 500,
     episodes: Annotated[int, typer.Option(min=1, help="Sampled episodes of each state.")] = 2,
     quick: Annotated[bool, typer.Option("--quick", help="Does it work? One seed, one iteration, 64 episodes.")] = False,
     peer: Annotated[Path, typer.Option(help="The Python of TRL's environment.")] = Path(".venv-race/bin/python"),
@@ -87,18 +88,19 @@ def main(
     output: Annotated[Path, typer.Option(help="Gets a folder of results, named so too.")] = Path("docs/results/race"),
 ) -> None:
     """Race ours against TRL and print a table of their costs and rewards."""
+    changes = {"train.lora_rank": lora_rank}
     if quick:
-        race = Race(config, QUICK, 1, work / "quick", peer)
-        states, episodes, output = QUICK_STATES, 1, race.work
+        race = Race(config, QUICK | changes, 1, work / "quick", peer)
+        states, episodes, output = min(states, QUICK_STATES), 1, race.work
     else:
-        name = Path(config).stem
-        race, output = Race(config, {}, seeds, work / name, peer), output / name
+        name = Path(config).stem + ("_lora" if lora_rank else "")
+        race, output = Race(config, changes, seeds, work / name, peer), output / name
     _claim(race)
     figures: dict[Side, list[Figures]] = defaultdict(list)
     for seed in range(1, race.seeds + 1):
         for side in SIDES if seed % 2 else SIDES[::-1]:
             figures[side].append(_figures(race, seed, side))
-    rises = _rises(race, figures, states, episodes)
+    rises = _rises(race, figures, states, episodes) if states else {}
     text = table(figures, rises)
     results = {
         "command": shlex.join(["python", "-m", "bench.race", *sys.argv[1:]]),
@@ -169,6 +171,7 @@ def _ours(race: Race, seed: int, folder: Path, load: float) -> Figures:
         "--seed": seed,
         "--num-iterations": config.iterate.num_iterations,
         "--num-episodes": config.generate.num_episodes,
+        "--lora-rank": config.train.lora_rank,
         "--evaluate-every": 0,
         "--output": folder,
     }
@@ -193,7 +196,9 @@ def _ours(race: Race, seed: int, folder: Path, load: float) -> Figures:
         playing=sum(one.seconds or 0.0 for one in played if one),
         in_steps=sum(one.seconds_in_steps for one in trained if one),
         episodes=sum(one.episodes or 0 for one in played if one),
+        rows=sum(one.rows or 0 for one in trained if one),
         steps=updates,
+        processor=taken.processor,
         peak_gb=taken.peak / 1e9,
         looking=taken.looking,
         load=load,
@@ -203,7 +208,7 @@ def _ours(race: Race, seed: int, folder: Path, load: float) -> Figures:
 
 
 def _peer(race: Race, seed: int, folder: Path, load: float) -> Figures:
-    """Run TRL, on all cores."""
+    """Run TRL, on all cores unless the environment says otherwise, as our trainer does."""
     settings = folder.with_suffix(".settings.json")
     write_json(settings, race.settings(seed).model_dump(mode="json"))
     arguments = [str(path.absolute()) for path in (settings, folder)]
@@ -211,10 +216,16 @@ def _peer(race: Race, seed: int, folder: Path, load: float) -> Figures:
     taken = measured(
         [str(race.peer.absolute()), "-m", "bench.race.peer", *arguments],
         folder.with_suffix(".log"),
-        {"OMP_NUM_THREADS": str(CORES), "PYTHONPATH": str(PROJECT)},
+        {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(CORES)), "PYTHONPATH": str(PROJECT)},
     )
-    report = read_json(folder / "report.json")
-    return Figures(**report, seconds=taken.seconds, peak_gb=taken.peak / 1e9, looking=taken.looking, load=load)
+    return Figures(
+        **read_json(folder / "report.json"),
+        seconds=taken.seconds,
+        processor=taken.processor,
+        peak_gb=taken.peak / 1e9,
+        looking=taken.looking,
+        load=load,
+    )
 
 
 def _rises(race: Race, figures: dict[Side, list[Figures]], states: int, episodes: int) -> dict[str, Rise]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -27,9 +28,12 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True)
 class Taken:
-    """Seconds of a command, its peak memory in bytes, and the CPU seconds of measuring that memory."""
+    """Seconds of a command, processor seconds of all its processes, its peak memory in bytes, and the processor seconds
+    of measuring that memory.
+    """
 
     seconds: float
+    processor: float
     peak: int
     looking: float
 
@@ -46,7 +50,7 @@ def measured(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Taken
         UserError: The command failed.
     """
     peak, resident, looking, began = 0, 0, 0.0, time.monotonic()
-    process = _started(command, log, env)
+    before, process = _processor(), _started(command, log, env)
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
@@ -63,7 +67,15 @@ def measured(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Taken
         process.wait()
     if code:
         raise UserError(f"{' '.join(command)} ended with exit code {code}; the end of {log}:\n{last_lines(log, 15)}")
-    return Taken(seconds, peak, looking)
+    return Taken(seconds, _processor() - before, peak, looking)
+
+
+def _processor() -> float:
+    """Returns the processor seconds of all processes that this one has started and waited for, with what they waited
+    for in turn.
+    """
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _started(command: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.models import unwrap_model_for_generation
@@ -152,6 +153,14 @@ def _options(settings: Settings, output: str, seats: int) -> tuple[GRPOConfig, i
     return options, iterations * states
 
 
+def _adapter(train: Settings) -> LoraConfig | None:
+    """Returns peft's options for the same adapter; None if all weights are trained."""
+    if not train["lora_rank"]:
+        return None
+    targets = train["lora_targets"] or "all-linear"
+    return LoraConfig(r=train["lora_rank"], lora_alpha=train["lora_alpha"], target_modules=targets)
+
+
 def main(settings: Settings, output: Path) -> None:
     """Train, save the checkpoint, and write the report that `bench.race` reads."""
     game = make_game(parse_game_config(settings["game"]))
@@ -162,20 +171,24 @@ def main(settings: Settings, output: Path) -> None:
         processing_class=AutoTokenizer.from_pretrained(settings["model"]),
         reward_funcs=lambda game_reward, **_: game_reward,
         args=options,
+        peft_config=_adapter(settings["train"]),
         train_dataset=Dataset.from_dict({"prompt": [str(number) for number in range(states)]}),
         rollout_func=play,
     )
     began = time.monotonic()
     trainer.train()
     in_loop = time.monotonic() - began
-    trainer.save_model(str(output / "checkpoint"))
+    model = trainer.model.merge_and_unload() if settings["train"]["lora_rank"] else trainer.model
+    model.save_pretrained(output / "checkpoint")
+    trainer.processing_class.save_pretrained(output / "checkpoint")
     report = {
         "playing": play.seconds,
         "in_steps": in_loop - play.seconds,
         "episodes": play.episodes,
+        "rows": trainer.state.global_step * options.per_device_train_batch_size,
         "steps": trainer.state.global_step,
         "checkpoint": str(output / "checkpoint"),
-        "packages": {name: version(name) for name in ("trl", "transformers", "torch")},
+        "packages": {name: version(name) for name in ("trl", "transformers", "torch", "peft")},
     }
     (output / "report.json").write_text(json.dumps(report, indent=2) + "\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -21,7 +22,9 @@ class Figures(BaseModel):
         playing: Seconds of play.
         in_steps: Seconds in training steps.
         episodes: Number of episodes played.
+        rows: Number of rows trained on, each once in an epoch.
         steps: Number of optimizer steps.
+        processor: Processor seconds of all its processes together.
         peak_gb: Peak memory of all its processes together; shared memory counts once.
         looking: CPU seconds of measuring the memory while the command ran.
         load: Mean number of processes that wanted a core in the minute before the start; above 0.5 the machine was
@@ -37,7 +40,9 @@ class Figures(BaseModel):
     playing: float
     in_steps: float
     episodes: int
+    rows: int
     steps: int
+    processor: float
     peak_gb: float
     looking: float
     load: float
@@ -76,12 +81,16 @@ class Row(NamedTuple):
 
 COSTS: Mapping[str, tuple[Callable[[Figures], float], int]] = {
     "wall time, s": (lambda side: side.seconds, 1),
+    "processor time, s": (lambda side: side.processor, 1),
     "playing, s": (lambda side: side.playing, 1),
     "training steps, s": (lambda side: side.in_steps, 1),
     "rest, s": (lambda side: side.rest, 1),
     "rest, % of wall time": (lambda side: 100 * side.rest / side.seconds, 1),
     "episodes a second while playing": (lambda side: side.episodes_per_second, 1),
     "peak memory, GB": (lambda side: side.peak_gb, 2),
+    "rows trained": (lambda side: side.rows, 0),
+    "training steps, s a row": (lambda side: side.in_steps / side.rows if side.rows else math.nan, 2),
+    "wall time, s a row": (lambda side: side.seconds / side.rows if side.rows else math.nan, 2),
     "optimiser steps": (lambda side: side.steps, 0),
 }
 """Function and number of decimals of each figure of a side."""
@@ -120,7 +129,8 @@ def table(figures: Mapping[Side, Sequence[Figures]], rises: Mapping[str, Rise]) 
         f"{name} {_mean([seed.parts.get(name, 0.0) for seed in figures['ours']]):.1f}"
         for name in figures["ours"][0].parts
     )
-    lines += ["", f"Held-out reward, ours minus TRL, paired by state: {differences}."]
+    if differences:
+        lines += ["", f"Held-out reward, ours minus TRL, paired by state: {differences}."]
     return "\n".join([*lines, "", f"Seconds of our stages and of parts of our steps, mean: {parts}."]) + "\n"
 
 

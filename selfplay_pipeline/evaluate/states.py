@@ -117,7 +117,12 @@ def first_of(game: Game, states: StateSet, count: int) -> StateSet:
 
 
 def _fingerprint(game: Game, states: Iterable[State]) -> str:
-    return hashlib.sha256(json.dumps([*map(game.state_to_json, states)]).encode()).hexdigest()
+    """Returns the hash of the states as one JSON list, which is made a state at a time to save memory."""
+    digest = hashlib.sha256(b"[")
+    for number, state in enumerate(states):
+        digest.update((", " * bool(number) + json.dumps(game.state_to_json(state))).encode())
+    digest.update(b"]")
+    return digest.hexdigest()
 
 
 def key_of(game: Game, state: dict[str, Any]) -> str:

@@ -145,10 +145,9 @@ class Summary:
 
     def line(self) -> str:
         """Returns the figures so far in one line."""
-        played = self.result()
         return (
-            f"{played.episodes_per_second:.1f} episodes/s, {played.sampled_tokens_per_second:.0f} tokens/s, "
-            f"reward {played.mean_reward:.3f}, agreed {played.agreement_rate:.0%}"
+            f"{self._episodes_per_second:.1f} episodes/s, {self._tokens_per_second:.0f} tokens/s, "
+            f"reward {self.mean_reward:.3f}, agreed {self.figures['agreement_rate']:.0%}"
         )
 
     @property
@@ -242,8 +241,8 @@ class Summary:
             distinct_messages=len(self.distinct),
             groups_without_signal=signal.without,
             seconds=self.seconds,
-            episodes_per_second=self._rate(self.episodes - self.episodes_before),
-            sampled_tokens_per_second=self._rate(self.sampled_tokens - self.tokens_before),
+            episodes_per_second=self._episodes_per_second,
+            sampled_tokens_per_second=self._tokens_per_second,
             **self.figures,
         )
         if self.partner is None:
@@ -253,6 +252,14 @@ class Summary:
     def to_dict(self) -> dict[str, Any]:
         """Returns the figures as JSON values."""
         return self.result().model_dump(mode="json", exclude_unset=True)
+
+    @property
+    def _episodes_per_second(self) -> float:
+        return self._rate(self.episodes - self.episodes_before)
+
+    @property
+    def _tokens_per_second(self) -> float:
+        return self._rate(self.sampled_tokens - self.tokens_before)
 
     def _rate(self, count: int) -> float:
         return count / self.seconds if self.seconds else 0.0

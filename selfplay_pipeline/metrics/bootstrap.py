@@ -15,7 +15,9 @@ from scipy import special
 
 RESAMPLES = 4_000
 CHUNK = 250
-"""Number of resamples drawn at a time, which bounds memory."""
+"""Largest number of resamples drawn at a time."""
+MOST_DRAWN = 2_500_000
+"""Largest number of draws in memory, unless one resample has more; with the counts as integers, 40 MB."""
 SEEDS = 0x5EED5
 """Seed of the random stream that resamples training seeds; the stream for states has another one."""
 PERCENTILES = (2.5, 97.5)
@@ -160,8 +162,9 @@ def _draws(states: int, resamples: int, stream: int) -> Iterator[NDArray[np.floa
     """
     rng = np.random.default_rng(stream)
     share = np.full(states, 1 / states)
-    for start in range(0, resamples, CHUNK):
-        yield rng.multinomial(states, share, size=min(CHUNK, resamples - start)).astype(np.float64)
+    chunk = max(1, min(CHUNK, MOST_DRAWN // states))
+    for start in range(0, resamples, chunk):
+        yield rng.multinomial(states, share, size=min(chunk, resamples - start)).astype(np.float64)
 
 
 def _ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -8,9 +8,11 @@ seats of the evaluated player; the summary of a file measures the policy's, or a
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -208,23 +210,36 @@ def measure_reward(episode: Measured) -> Measures:
 
 @dataclass
 class Sums:
-    """Figures of episodes, summed by figure and game state."""
+    """Figures of episodes, summed by figure and game state.
 
-    _sums: dict[str, dict[int, np.ndarray[tuple[int], np.dtype[np.float64]]]] = field(default_factory=dict)
+    Memory grows by 16 bytes per state and figure.
+    """
+
+    _places: dict[int, int] = field(default_factory=dict)
+    """Place of each state's sums in the columns."""
+    _columns: dict[str, tuple[array[float], array[float]]] = field(default_factory=dict)
+    """Sums of numerators and denominators of each figure; a column ends at the last state that has the figure."""
 
     def __bool__(self) -> bool:
-        return bool(self._sums)
+        return bool(self._columns)
 
     def add(self, state: int, figures: Measures) -> None:
         """Add the figures of one episode of state number `state`."""
+        place = self._places.setdefault(state, len(self._places))
         for name, pair in figures.items():
-            by_state = self._sums.setdefault(name, {})
-            by_state[state] = by_state.get(state, np.zeros(2)) + pair
+            for column, part in zip(self._columns.setdefault(name, (array("d"), array("d"))), pair, strict=True):
+                if place >= len(column):
+                    column.extend(repeat(0.0, place + 1 - len(column)))
+                column[place] += part
 
     def totals(self, states: Iterable[int]) -> Totals:
         """Returns the sums for these states; they are 0 for a state without an episode."""
-        numbers, none = list(states), np.zeros(2)
-        columns = {
-            name: np.array([by_state.get(state, none) for state in numbers]).T for name, by_state in self._sums.items()
-        }
-        return Totals.of({name: (column[0], column[1]) for name, column in columns.items()})
+        places = [self._places.get(state, -1) for state in states]
+        return Totals.of(
+            {name: (_at(above, places), _at(below, places)) for name, (above, below) in self._columns.items()}
+        )
+
+
+def _at(column: array[float], places: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Returns the values at these places; 0 for a place outside of the column."""
+    return np.array([column[place] if 0 <= place < len(column) else 0.0 for place in places])

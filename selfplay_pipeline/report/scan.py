@@ -25,7 +25,7 @@ REFERENCE_STATES = 500
 """Number of a file's states on which reference lines are computed, if no evaluation has done so."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """Position of an episode in its file, and the values that decide whether it is sampled."""
 

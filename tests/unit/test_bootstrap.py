@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selfplay_pipeline.metrics import bootstrap
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast, contrast_over_seeds
 
 UNIT = st.lists(st.floats(0, 1), min_size=2, max_size=30)
@@ -76,6 +77,15 @@ def test_an_interval_in_another_unit_or_moved_by_a_constant_stays_one():
 def test_the_same_episodes_give_the_same_interval_every_time():
     values = np.random.default_rng(4).random(30)
     assert of(values).intervals() == of(values).intervals()
+
+
+def test_resamples_drawn_a_few_at_a_time_to_save_memory_give_the_same_interval(monkeypatch):
+    values = np.random.default_rng(4).random(60)
+    at_once = of(values).intervals()["reward"]
+    monkeypatch.setattr(bootstrap, "MOST_DRAWN", 100)
+    drawn = [*bootstrap._draws(60, 7, 0)]
+    assert [len(part) for part in drawn] == [1] * 7
+    assert dict(of(values).intervals()["reward"]) == pytest.approx(dict(at_once), rel=1e-12)
 
 
 def test_evaluations_of_other_states_are_not_paired():

@@ -18,10 +18,10 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 MODES = ("sampled", "greedy")
-README, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION = (
+README, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH = (
     "README.md",
     *(f"docs/results/{name}.md" for name in (
-        "apart", "fixed", "honest", "turn-credit", "filtered", "online", "shy", "mediation",
+        "apart", "fixed", "honest", "turn-credit", "filtered", "online", "shy", "mediation", "growth",
     )),
 )  # fmt: skip
 
@@ -98,6 +98,22 @@ def of_seeds(mode: str, name: str) -> list[Any]:
     after = fmean(seed["after"][mode][name]["value"] for seed in SEEDS)
     ends = [seed["difference"][mode][name] for seed in SEEDS]
     return [before, after, after - before, "; ".join(f"{end['low']:+.3f} to {end['high']:+.3f}" for end in ends)]
+
+
+def growth() -> dict[str, list[dict[str, Any]]]:
+    """The measurements of `bench.growth` by command, in the order of their sizes."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in (RESULTS / "growth" / "growth.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        found.setdefault(row["command"], []).append(row)
+    return found
+
+
+def at_a_million(rows: list[dict[str, Any]], name: str) -> float:
+    """By the slope between the two largest sizes."""
+    small, large = rows[-2:]
+    slope = (large[name] - small[name]) / (large["episodes"] - small["episodes"])
+    return float(large[name] + slope * (1_000_000 - large["episodes"]))
 
 
 def scripted(player: str, name: str) -> Interval:
@@ -240,6 +256,11 @@ FIGURES: list[tuple[Any, ...]] = [
      expected("own_view")),
     ("docs/results/silence.md", "| `sharing` | {0.value:.5f} [{0.low:.5f}, {0.high:.5f}] | {1:.1f} % |",
      scripted("sharing", "reward"), 100 * scripted("sharing", "optimal").value),
+
+    *((GROWTH, "| `{command}` | {episodes:,} | {seconds} | {processor} | {peak_mb} |".format(**row))
+      for rows in growth().values() for row in rows),
+    *((GROWTH, "| `{}` | {:,.0f} | {:,.0f} |", name, *(at_a_million(rows, what) for what in ("processor", "peak_mb")))
+      for name, rows in growth().items()),
 
     *(("docs/results/textarena.md", " ".join(line.split()))
       for line in (RESULTS / "textarena" / "table.md").read_text().splitlines() if line),

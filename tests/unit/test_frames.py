@@ -7,7 +7,15 @@ import pandas as pd
 import pytest
 from factories import make_episode, make_episodes, write_episodes
 
-from selfplay_pipeline import convert_episodes, episodes_frame, load_config, read_episodes, rows_frame, turns_frame
+from selfplay_pipeline import (
+    convert_episodes,
+    episodes_frame,
+    frames,
+    load_config,
+    read_episodes,
+    rows_frame,
+    turns_frame,
+)
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.frames import EPISODES, OUTCOME, TURN, TURNS
 
@@ -42,6 +50,13 @@ def test_a_turn_is_a_row_and_a_legal_one_has_no_error(path):
             value = getattr(row, name)
             assert getattr(turn, name) == (None if pd.api.types.is_scalar(value) and pd.isna(value) else value)
     assert frame.error.notna().sum() == episodes_frame(path).num_illegal.sum() > 0
+
+
+def test_a_frame_does_not_depend_on_how_many_rows_are_added_at_once(path, monkeypatch):
+    at_once = [read(path) for read in (episodes_frame, turns_frame)]
+    monkeypatch.setattr(frames, "ROWS_AT_ONCE", 2)
+    for read, expected in zip((episodes_frame, turns_frame), at_once, strict=True):
+        pd.testing.assert_frame_equal(read(path), expected)
 
 
 def test_a_row_of_parquet_is_a_row_whose_fields_are_columns(path):

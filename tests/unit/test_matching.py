@@ -78,6 +78,11 @@ def test_cells_that_nobody_sees_hold_the_mean_and_scales_stay_in_range():
     assert all(1 <= scale <= 10 for scale in state.scales)
 
 
+def test_a_state_does_not_keep_in_memory_what_was_drawn_with_it():
+    state = MatchingGame(MatchingConfig(size=3)).sample_state(state_rng(0, 0))
+    assert all(array.base is None for array in (state.table, *state.masks))
+
+
 def test_the_fallback_keeps_the_state_after_so_many_that_failed_and_changes_none_that_passes_sooner():
     never, first = (MatchingGame(MatchingConfig(size=3, hard_factor=factor)) for factor in (1.25, 0))
     soon, late = (MatchingGame(MatchingConfig(size=3, unfiltered_after=after)) for after in (3, 10_001))

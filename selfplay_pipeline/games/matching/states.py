@@ -39,9 +39,9 @@ def sample_state(config: MatchingConfig, rng: np.random.Generator, tries: int = 
         for table, mask, scale in zip(tables, masks, scales, strict=True):
             best, hard = _best(table, mask, mean, config.hard_factor)
             if hard or (best and failed >= config.unfiltered_after > 0):
-                return MatchingState(
-                    table=table,
-                    masks=(mask[0], mask[1]),
+                return MatchingState(  # copies, because a view would keep all that were drawn at once in memory
+                    table=table.copy(),
+                    masks=(mask[0].copy(), mask[1].copy()),
                     scales=(float(scale[0]), float(scale[1])),
                     best=best,
                     papers=PAPERS[: config.size],
