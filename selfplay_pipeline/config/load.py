@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -105,14 +106,15 @@ def load_config(
         config = Config.model_validate(file.data)
     except ValidationError as error:
         path, what = explain(error, Config, file.data)
-        key = ".".join(path)
-        where = f"{options[key]}, the option for {key}" if key in options else f"option for {key}"
-        raise UserError(f"{where if key in given else file.where(path)}: {what}") from None
+        raise UserError(f"{_where(path, what, file, given, options)}: {what}") from None
     check_used(command, config, file, given)
     config.reward.path = config.reward.path and os.path.realpath(config.reward.path)
     config.model = shipped(config.model or (GPU_MODEL if gpus else TINY_MODEL))
     config.iterate.partner = shipped(config.iterate.partner)
     config.iterate.foreign = config.iterate.foreign and shipped(config.iterate.foreign)
+    if twice := _named_twice([partner.player for partner in config.iterate.partners]):
+        where = _where(["iterate", "partners"], "", file, given, options)
+        raise UserError(f"{where}: {' and '.join(twice)} are the same checkpoint; give it one share")
     for partner in config.iterate.partners:
         partner.player = shipped(partner.player)
     _use_all(config, gpus, command)
@@ -120,6 +122,27 @@ def load_config(
         said += f"; {config.train.gpus_per_node} of {gpus} GPUs"
     tell(f"configuration: {said}")
     return config
+
+
+def _where(path: list[str], what: str, file: YamlFile, given: Mapping[str, Any], options: Mapping[str, str]) -> str:
+    """Returns the place of a mistake: the options that set its keys, else file, line and key.
+
+    Args:
+        path: Sections and key; only the section, if the mistake is that several of its keys exclude each other.
+        what: Explanation of the mistake, with a colon after each of these keys.
+    """
+    key = ".".join(path)
+    among = [one for one in given if one.startswith(f"{key}.") and re.search(rf"\b{one.rpartition('.')[2]}: ", what)]
+    found = [key] if key in given else among
+    said = [f"{options[one]}, the option for {one}" if one in options else f"option for {one}" for one in found]
+    return " and ".join(said) or file.where(path)
+
+
+def _named_twice(names: list[str]) -> list[str]:
+    """Returns the first two of different names that name the same folder; empty if there are none."""
+    first: dict[str, str] = {}
+    pairs = ([first.setdefault(os.path.realpath(shipped(name)), name), name] for name in names)
+    return next((pair for pair in pairs if pair[0] != pair[1]), [])
 
 
 def _use_all(config: Config, gpus: int, command: str) -> None:

@@ -264,7 +264,8 @@ class PartnerShare(Section):
 
     @model_validator(mode="after")
     def _last_is_of_past(self) -> PartnerShare:
-        if "last" in self.model_fields_set and self.player != PAST:
+        usual = type(self).model_fields["last"].default  # a printed configuration and a manifest hold it for everyone
+        if self.last != usual and self.player != PAST:
             raise ValueError(f"last: {self.last} is for the partner `{PAST}`, not for {self.player!r}; leave it out")
         return self
 
@@ -289,11 +290,12 @@ class IterateConfig(Section):
     `past` is one of the `last` newest earlier checkpoints of the run, drawn for each group. Opposite another player,
     the policy holds one seat, each in turn. Evaluations play the policy with itself.
     """
-    foreign: str | None = None
+    foreign: Annotated[str, Field(min_length=1)] | None = None
     """Fixed player that each evaluation also plays with: a script, `chat`, or a checkpoint of another training.
 
-    Each state is played with the policy in each seat, sampled. A reward with itself that rises while the one with this
-    player falls shows a private code; `selfplay_pipeline/iterate/history.py` has the rule.
+    Each state is played with the policy in each seat, sampled; with `partner`, in `seat` only. A reward that rises
+    while the one with this player falls is a sign of a private code; `selfplay_pipeline/iterate/history.py` has the
+    rule.
     """
     keep_processes: Annotated[bool, FREE] = True
     """Keep the server running while training, and the trainer while playing, instead of restarting them.
@@ -330,6 +332,21 @@ class IterateConfig(Section):
             raise ValueError(
                 f"ahead: {self.ahead} plays while it trains, and keep_processes: false stops the server for each "
                 "training; leave out one of them"
+            )
+        return self
+
+    @field_validator("partner", "foreign")
+    @classmethod
+    def _past_is_one_of_several(cls, player: str | None) -> str | None:
+        if player == PAST:
+            raise ValueError(f"`{PAST}` stands only in `partners`, as in --partners {SELF}=0.5 --partners {PAST}=0.5")
+        return player
+
+    @model_validator(mode="after")
+    def _foreign_player_plays(self) -> IterateConfig:
+        if self.foreign and not self.evaluate_every:
+            raise ValueError(
+                f"foreign: {self.foreign} plays in evaluations, and evaluate_every: 0 makes none; leave out one of them"
             )
         return self
 

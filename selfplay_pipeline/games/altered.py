@@ -32,8 +32,9 @@ def first_clear(
         draw: Draws other numbers in their place.
         retold: Returns the original message with the drawn numbers.
         read: Returns the numbers that a message tells.
-        judge: Returns the best decision with the drawn numbers as JSON, and its lead: over all others with these
-            numbers, or over it of the old best decision with the original ones, whichever is smaller.
+        judge: Returns the best decision with the drawn numbers, as JSON, and its lead. The lead is the smaller one of
+            two: with the drawn numbers, that of this decision over the second best one; with the original numbers,
+            that of the original best decision over this one.
         tries: Maximum number of drawn messages.
         margin: Minimum lead.
     """

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -271,11 +272,11 @@ async def _run_missing(tasks: Sequence[PlayTask], report: Update, phases: Sequen
 
         tell()
         for phase in phases:
-            wanted = [(playing, *place) for playing in pool for place in playing.missing() if place[0] in phase.groups]
-            if not wanted:
+            wanted = _wanted(pool, phase.groups)
+            if (first := next(wanted, None)) is None:
                 continue
             await phase.begin()
-            await play_all(iter(wanted))
+            await play_all(chain([first], wanted))
             if again := [(playing, *place) for playing in pool for place in playing.again(phase.groups)]:
                 await play_all(iter(again))
     for playing in pool:
@@ -286,6 +287,11 @@ async def _run_missing(tasks: Sequence[PlayTask], report: Update, phases: Sequen
                 f"{list(playing.lost.values())[-1]}; fix that, and the same command plays them"
             )
     return [playing.summary for playing in pool]
+
+
+def _wanted(pool: Sequence[_Playing], groups: Container[int]) -> Iterator[tuple[_Playing, int, int]]:
+    """Yields each missing episode of some states with its task; lazily, since there may be millions."""
+    return ((playing, *place) for playing in pool for place in playing.missing() if place[0] in groups)
 
 
 def _check_played(job: GenerateJob, summary: Summary) -> None:

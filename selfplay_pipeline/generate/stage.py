@@ -207,7 +207,7 @@ async def generate_episodes(
             return [by_name[name] for name in tables[group - first_state]]
 
         phases = [
-            Phase([first_state + group for group in together], partial(begin, names))
+            Phase({first_state + group for group in together}, partial(begin, names))
             for names, together in playable_together(config, tables)
         ]
         if len(phases) == 1:  # before a file is written, which nobody needs if the players cannot play

@@ -56,7 +56,7 @@ def conclusion(history: Sequence[Iteration]) -> list[str]:
     shown, missing = ([text for part in parts for text in part[side]] for side in (0, 1))
     sentences = [f"Shown on held-out states: {'; '.join(shown)}." if shown else "Nothing is shown on held-out states."]
     sentences += [f"Not shown: {'; '.join(missing)}."] if missing else []
-    sentences += [f"After the last evaluation there is {sign}." for sign in private_code(history)]
+    sentences += [f"After the last evaluation there is a sign of {sign}." for sign in private_code(history)]
     free = ", and in free play actions tell too" if evaluated[-1].wordless and not _bound(evaluated[-1]) else ""
     return [
         " ".join(sentences),

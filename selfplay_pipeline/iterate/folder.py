@@ -219,7 +219,7 @@ def trained_with(path: Path) -> tuple[str, int] | None:
     """
     manifest = read_model(path / "manifest.json", Manifest, "selfplay iterate")
     partner = manifest.weights.get("partner")
-    return (partner, int(manifest.config["iterate"]["seat"])) if partner else None
+    return (partner, int(manifest.config["iterate"].get("seat", 0))) if partner else None
 
 
 def describe(settings: dict[str, Any]) -> dict[str, Any]:

@@ -191,8 +191,10 @@ def private_code(history: Sequence[Iteration]) -> list[str]:
 
     The rule: in each of the newest two evaluations, the interval of the rise of the sampled reward lies above 0, and
     that of the rise of the sampled reward with the foreign player lies below 0. A rise is over the first evaluation,
-    paired by state. One evaluation alone would err too often: where the reward with the foreign player stays the same,
-    20 evaluations make a false alarm with a probability of 0.21, two in a row with one of 0.04.
+    paired by state. One evaluation alone would err too often: where the reward with the foreign player stays the same
+    and the evaluations err independently, 20 of them make a false alarm with a probability of 0.21, two in a row with
+    one of 0.04. If the errors of successive evaluations are correlated (a first-order autoregression), two in a row do
+    so with a probability of up to 0.08.
     """
     evaluated = [iteration.evaluated for iteration in history if iteration.evaluated]
     newest = [(one.held_out_rises.get("sampled"), one.held_out_foreign) for one in evaluated[-2:]]

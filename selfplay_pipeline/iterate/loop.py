@@ -366,14 +366,16 @@ class Loop:
 
     async def _with_foreign(self, number: int, checkpoint: str) -> WithForeign | None:
         """Returns the reward of a checkpoint with the foreign player; None without one."""
-        if self.config.iterate.foreign is None:
+        options = self.config.iterate
+        if options.foreign is None:
             return None
         job = EvaluationJob(
             checkpoint,
             self._held_out,
             self.run.iteration(number) / "foreign",
-            partner=self.config.iterate.foreign,
+            partner=options.foreign,
             episodes=1,
+            seat=None if options.partner == SELF else options.seat,  # the seat of the own reward
             greedy=False,
         )
         evaluation = await run_evaluate(self.config, job, self.servers)

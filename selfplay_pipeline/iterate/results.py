@@ -66,7 +66,7 @@ def known(interval: Interval) -> KnownInterval:
 
 
 class WithForeign(StageResult):
-    """Sampled episodes with the foreign player, with the policy in each seat in turn.
+    """Sampled episodes with the foreign player, with the policy in each seat in turn, or in `iterate.seat`.
 
     Attributes:
         reward: Reward of the policy's seats.

@@ -183,10 +183,13 @@ def _with_foreign(source: Source) -> Chart:
     """Returns the chart of the rewards with itself and with the foreign player; without curves unless there is one."""
     evaluated = [(number, one, one.held_out_foreign) for number, one in _evaluated(source) if one.held_out_foreign]
     series = [
-        _series("sampled, without it", [(number, own.held_out_reward) for number, own, _ in evaluated]),
-        _series("sampled, with it", [(number, foreign.reward) for number, _, foreign in evaluated]),
+        _series("with itself", [(number, own.held_out_reward) for number, own, _ in evaluated]),
+        _series("with the foreign player", [(number, foreign.reward) for number, _, foreign in evaluated]),
     ]
-    note = f"A reward that rises alone, while the one with the foreign player falls, shows a private code. {INTERVALS}"
+    note = (
+        "Sampled. A reward with itself that rises, while the one with the foreign player falls, is a sign of a private "
+        f"code. {INTERVALS}"
+    )
     return Chart("foreign", "With the foreign player", note, ITERATIONS, REWARD.label, series)
 
 

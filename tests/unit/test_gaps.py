@@ -104,6 +104,11 @@ def test_a_run_that_was_trained_with_another_player_of_the_matrix_has_a_best_res
     frozen, config = "data/tiny_model", load_config("tiny", {})
     Trained(tmp_path / "one", 1, frozen)
     assert _trained_with(str(tmp_path / "one")) == (content_hash(shipped(frozen)), 1)
+    Trained(tmp_path / "older", 0, frozen)
+    manifest = json.loads((tmp_path / "older" / "manifest.json").read_text())
+    del manifest["config"]["iterate"]["seat"]
+    (tmp_path / "older" / "manifest.json").write_text(json.dumps(manifest))
+    assert _trained_with(str(tmp_path / "older")) == (content_hash(shipped(frozen)), 0)
     Trained(tmp_path / "scripted", 0, "sharing")
     Trained(tmp_path / "alone", 0, "self")
     assert _trained_with(str(tmp_path / "scripted")) is None and _trained_with(str(tmp_path / "alone")) is None

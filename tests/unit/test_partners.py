@@ -14,6 +14,8 @@ from factories import FINISHED
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selfplay_pipeline.config.fields import as_yaml
+from selfplay_pipeline.config.identity import deciding, differences
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config, PartnerShare
 from selfplay_pipeline.convert.credit import check_credit
@@ -145,6 +147,15 @@ def test_partners_that_cannot_be_are_refused_with_the_key(partners, words, tmp_p
     [
         (("--partners", "self=0.5", "--partners", "nobody=0.5"), "no scripted player or checkpoint 'nobody'"),
         (("--partners", "self=1", "--partner", "sharing"), "cannot be combined with partner: sharing"),
+        (
+            ("--partners", "self=1", "--seat", "1"),
+            "--seat, the option for iterate.seat and --partners, the option for iterate.partners: partners: cannot be",
+        ),
+        (("--partner", "past"), "--partner, the option for iterate.partner: `past` stands only in `partners`"),
+        (
+            ("--partners", f"{MODEL}=0.5", "--partners", f"{MODEL}/=0.5"),
+            f"--partners, the option for iterate.partners: {MODEL} and {MODEL}/ are the same checkpoint",
+        ),
         (("--partners", "person=1"), "a person plays with `selfplay play` only"),
         (("--partners", "policy=1"), "'policy' is not allowed here"),
         (("--partners", "past=1", "--server-url", "http://127.0.0.1:9"), "a server of its own, and 1 is given"),
@@ -154,6 +165,23 @@ def test_a_run_with_such_partners_is_refused_before_anything_is_written(options,
     done = selfplay("iterate", "--config", "tiny", "--output", str(tmp_path / "run"), *options)
     assert done.returncode == 2 and words in done.stderr and len(done.stderr.strip().splitlines()) <= 2
     assert not (tmp_path / "run").exists()
+
+
+def test_printed_partners_read_back_to_the_same(tmp_path):
+    again, config = tmp_path / "again.yaml", mixture()
+    again.write_text(as_yaml(config))
+    assert load_config(str(again), {}).iterate == config.iterate
+    assert not differences(deciding(config, "iterate"), deciding(load_config(str(again), {}), "iterate"))
+
+
+def test_a_mixture_whose_manifest_lacks_a_newer_key_continues_with_its_default(tmp_path):
+    RunDirectory(tmp_path).open(mixture())
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    del manifest["config"]["convert"]["credit"]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    RunDirectory(tmp_path).open(mixture())
+    with pytest.raises(UserError, match=r"convert\.credit = 'episode', now it is 'turn'"):
+        RunDirectory(tmp_path).open(mixture(**{"convert.credit": "turn"}))
 
 
 def test_credits_of_turns_are_refused_with_other_partners():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command import selfplay
 from factories import FINISHED
 from test_conclusion import about, evaluated
 from test_partners import loop_in, mixture
@@ -27,6 +28,7 @@ from selfplay_pipeline.iterate.loop import check_run
 from selfplay_pipeline.iterate.partners import at_once
 from selfplay_pipeline.iterate.results import Evaluated, Trained
 from selfplay_pipeline.iterate.table import run_table
+from selfplay_pipeline.metrics.bootstrap import Interval
 
 
 def foreign(reward: float, rise: float | None = None) -> dict:
@@ -62,7 +64,7 @@ def test_the_rule_is_a_rise_and_a_fall_in_two_evaluations_in_a_row(rises, alarms
     (sign,) = private_code(run) or [""]
     assert bool(sign) == alarms
     assert ("a private code" in (collapse_reason(run) or "")) == alarms
-    assert ("After the last evaluation there is a private code" in conclusion(run)[0]) == alarms
+    assert ("After the last evaluation there is a sign of a private code" in conclusion(run)[0]) == alarms
     if alarms:
         assert sign == (
             "a private code: the reward rose by +0.100 [+0.080, +0.120], and with the foreign player by "
@@ -70,12 +72,35 @@ def test_the_rule_is_a_rise_and_a_fall_in_two_evaluations_in_a_row(rises, alarms
         )
 
 
-def test_false_alarms_of_runs_that_learn_are_as_frequent_as_the_page_says():
-    """The reward with the foreign player stays the same, and is measured 20 times after the first evaluation."""
-    errors = np.random.default_rng(0).normal(size=(200_000, 21))
-    below = (errors[:, 1:] - errors[:, :1]) / np.sqrt(2) < -1.96
-    assert below.any(axis=1).mean() == pytest.approx(0.21, abs=0.005)
-    assert (below[:, 1:] & below[:, :-1]).any(axis=1).mean() == pytest.approx(0.04, abs=0.005)
+def errors_of_evaluations(correlation: float, runs: int) -> np.ndarray:
+    """Errors of the first evaluation and 20 further ones of each run: a stationary first-order autoregression."""
+    errors = np.random.default_rng(0).normal(size=(21, runs))
+    for before, one in pairwise(errors):
+        one[:] = correlation * before + np.sqrt(1 - correlation**2) * one
+    return errors.T
+
+
+@pytest.mark.parametrize(("correlation", "alarms"), [(0.0, 0.04), (0.8, 0.08)])
+def test_false_alarms_of_runs_that_learn_are_as_frequent_as_the_page_says(correlation, alarms):
+    """The reward with the foreign player stays the same. The seed is fixed, so this cannot fail by chance."""
+    (before, first), runs = history((0.1, 0.0)), 3000
+    assert before.evaluated and first.evaluated and first.evaluated.held_out_foreign
+    width = 1.96 * np.sqrt(2 * (1 - correlation ** np.arange(1, 21)))
+    once = twice = 0
+    for errors in errors_of_evaluations(correlation, runs):
+        rises = errors[1:] - errors[0]
+        once += bool((rises < -width).any())
+        run = [before]
+        for rise, half in zip(rises, width, strict=True):
+            interval = Interval(value=rise, low=rise - half, high=rise + half)
+            with_foreign = first.evaluated.held_out_foreign.model_copy(update={"rise": interval})
+            evaluation = first.evaluated.model_copy(update={"held_out_foreign": with_foreign})
+            run.append(Iteration(len(run), evaluated=evaluation))
+            if private_code(run):
+                twice += 1
+                break
+    assert twice / runs == pytest.approx(alarms, abs=0.015)
+    assert correlation or once / runs == pytest.approx(0.21, abs=0.02)
 
 
 def test_a_run_without_a_foreign_player_has_no_alarm_and_no_such_figure():
@@ -185,3 +210,20 @@ def test_an_evaluation_plays_the_foreign_player_in_each_seat(tmp_path):
     assert sorted(record.partners for record in records) == ["0: sharing"] * 5 + ["1: sharing"] * 5
     rewards = [record.outcome.normalized_reward for record in records]
     assert found.held_out_foreign.reward.value == pytest.approx(np.mean(rewards))
+
+
+def test_a_foreign_player_is_played_in_the_seat_of_the_own_reward(tmp_path):
+    options = {"iterate.partner": "speaking", "iterate.seat": 1, "iterate.foreign": "sharing"}
+    loop = loop_in(tmp_path / "run", mixture([], **options, **{"iterate.evaluate_states": 5}))
+    asyncio.run(loop._stage(0, "evaluate", loop._checkpoint(0, "evaluate")))
+    records = [*read_episodes(tmp_path / "run" / "iter_0" / "foreign" / "sampled.jsonl")]
+    assert [record.partners for record in records] == ["0: sharing"] * 5
+
+
+def test_a_foreign_player_that_never_plays_is_refused_with_both_options():
+    done = selfplay("iterate", "--config", "tiny", "--foreign", "sharing", "--evaluate-every", "0", "--dry-run")
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
+    assert "--foreign, the option for iterate.foreign and --evaluate-every, the option for" in done.stderr
+    assert "foreign: sharing plays in evaluations, and evaluate_every: 0 makes none" in done.stderr
+    with pytest.raises(UserError, match=r"iterate\.foreign: String should have at least 1 character"):
+        load_config("tiny", {"iterate.foreign": ""})
