@@ -1,4 +1,5 @@
-"""Fails if git tracks a lock file, a link to nothing, or a file over 1 MB that is not listed in `LARGE`."""
+"""Fails if git tracks a lock file, a link to nothing, a file over 1 MB that is not listed in `LARGE`, or two tests of
+one name, which pytest cannot import together."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ def main() -> int:
     """Print each bad file and its fault; returns the exit code."""
     tracked = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, check=True).stdout
     found = 0
+    tests: dict[str, str] = {}
     for name in filter(None, tracked.split("\0")):
         file, what = Path(name), ""
         size = file.lstat().st_size if file.is_symlink() or file.exists() else 0
@@ -33,6 +35,11 @@ def main() -> int:
         if what:
             print(f"{name}: {what}; `git rm --cached` removes it from git")
             found = 1
+        if name.startswith("tests/") and file.name.startswith("test_"):
+            other = tests.setdefault(file.name, name)
+            if other != name:
+                print(f"{name}: {other} has the same name; pytest cannot import both in one run, so rename one")
+                found = 1
     return found
 
 

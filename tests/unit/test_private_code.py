@@ -11,7 +11,7 @@ import pytest
 from command import selfplay
 from factories import FINISHED
 from test_conclusion import about, evaluated
-from test_partners import loop_in, mixture
+from test_partner_shares import loop_in, mixture
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
