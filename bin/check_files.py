@@ -1,5 +1,7 @@
-"""Fails if git tracks a lock file, a link to nothing, a file over 1 MB that is not listed in `LARGE`, or two tests of
-one name, which pytest cannot import together."""
+"""Fails if git tracks a lock file, a link to nothing, a large file that `LARGE` lacks, or two tests of one name.
+
+Pytest cannot import two test files of one name in one run.
+"""
 
 from __future__ import annotations
 
