@@ -18,10 +18,10 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 MODES = ("sampled", "greedy")
-README, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH = (
-    "README.md",
+README, SHOWN, LISTENING, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH = (
+    "README.md", "docs/shown.md",
     *(f"docs/results/{name}.md" for name in (
-        "apart", "fixed", "honest", "turn-credit", "filtered", "online", "shy", "mediation", "growth",
+        "listening", "apart", "fixed", "honest", "turn-credit", "filtered", "online", "shy", "mediation", "growth",
     )),
 )  # fmt: skip
 
@@ -68,9 +68,8 @@ def short(one: Interval) -> str:
 
 
 SELF, WARM, MUTED, PLACEBO = "self-play", "warm start", "muted", "placebo"
-apart, fixed, honest, longer, four, mediation = (
-    Study(name)
-    for name in ("learn_apart", "learn_fixed", "learn_honest", "learn_long", "learn_apart4", "learn_mediation")
+heard, apart, fixed, honest, longer, four, mediation = (
+    Study(f"learn_{name}") for name in ("listening", "apart", "fixed", "honest", "long", "apart4", "mediation")
 )
 LINES = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game).wordless
 SILENCE, PASS, COUNTER = (LINES[name].value for name in ("silence", "pass", "counter"))
@@ -197,6 +196,30 @@ FIGURES: list[tuple[Any, ...]] = [
           ("placebo, its rise", PLACEBO, "rise", "+"), ("self-play minus placebo", PLACEBO, "below_self_play", "+"))),
     *((MEDIATION, f"| {label} | {{}} | {{}} |", mediation.follows(player), mediation.follows(player, "swapped"))
       for label, player in (("the warm start", WARM), ("self-play", SELF), ("muted", MUTED), ("placebo", PLACEBO))),
+    (LISTENING, "silence line is {}", interval(heard.results["references"]["silence"])),
+    (LISTENING, "*{}*", heard.results["verdict"]),
+    *((LISTENING, f"| {label} | {{}} | {{}} |", *heard.both(player, part=part)) for label, player, part in (
+        ("warm start, reward", WARM, "talking"), ("**self-play, reward**", SELF, "talking"),
+        ("self-play, messages swapped", SELF, "swapped"), ("worth of words, warm start", WARM, "worth"),
+        ("**worth of words, self-play**", SELF, "worth"), ("muted as trained, reward", MUTED, "muted"),
+        ("muted, played with messages", MUTED, "talking"),
+        ("worth of words, muted, played with messages", MUTED, "worth"))),
+    *((LISTENING, f"| {label} | {{:+}} | {{:+}} |", *heard.both(player, part=part)) for label, player, part in (
+        ("its rise", SELF, "rise"), ("self-play minus muted", MUTED, "below_self_play"),
+        ("placebo, its rise", PLACEBO, "rise"), ("self-play minus placebo", PLACEBO, "below_self_play"))),
+    *((LISTENING, f"| {label} | {{}} | {{}} |", heard.follows(player), heard.follows(player, "swapped"))
+      for label, player in (("self-play", SELF), ("muted", MUTED), ("placebo", PLACEBO), ("the warm start", WARM))),
+    (LISTENING, "below silence when muted** ({} sampled)", heard.of(WARM, "sampled", part="muted")),
+    (SHOWN, "from {:.3f} to {}.", apart.of(WARM, "greedy").value, apart.of(SELF, "greedy")),
+    (SHOWN, "the dashed line at {:.3f}", SILENCE),
+    (SHOWN, "{:.3f} of the next proposals are the plan that is best given the change, and {:.3f} before",
+     apart.follows(SELF).value, apart.follows(WARM).value),
+    (SHOWN, "worth {} sampled and {} greedy", *heard.both(SELF, part="worth")),
+    (SHOWN, "they are worth {} and {}.", *heard.both(MUTED, part="worth")),
+    (SHOWN, "{} of the proposals follow it, and {} before", heard.follows(SELF), heard.follows(WARM)),
+    (SHOWN, "{} sampled beside a silence line of {:.3f}", heard.of(SELF, "sampled"),
+     heard.results["references"]["silence"]["value"]),
+
     (HONEST, "| warm start, talk score | {} | {} |", *map(short, honest.both(WARM, "talk_score"))),
     (HONEST, "| self-play, talk score | {} | {} |", *map(short, honest.both(SELF, "talk_score"))),
     (HONEST, "| self-play, reward | {} | {} |", *honest.both(SELF)),
@@ -267,7 +290,8 @@ FIGURES: list[tuple[Any, ...]] = [
 ]  # fmt: skip
 COMMANDS = [
     (HONEST, "learn_honest"), (APART, "learn_long"), (APART, "learn_apart4"), (CREDIT, "learn_apart"),
-    (MEDIATION, "learn_mediation"), (FILTERED, "learn"), (SHY, "shy"), ("docs/results/race.md", "race/tiny"),
+    (MEDIATION, "learn_mediation"), (FILTERED, "learn"), (LISTENING, "learn_listening"),
+    (SHY, "shy"), ("docs/results/race.md", "race/tiny"),
 ]  # fmt: skip
 """Documents, and folders of results that record their command."""
 
