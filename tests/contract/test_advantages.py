@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,7 @@ from training_rows import training_row, write_training_rows
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.rows import TRAINED
 from selfplay_pipeline.games.bargaining.rules import BargainingConfig
-from selfplay_pipeline.games.base import Game, GameSettings
+from selfplay_pipeline.games.base import Game, GameSettings, Outcome
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.metrics import signal
 from selfplay_pipeline.train import groups as groups_module
@@ -164,6 +164,18 @@ def test_rewards_of_their_own_are_compared_with_the_same_seat_of_the_other_episo
         assert found == pytest.approx(expected, abs=1e-5)
 
 
+def outcomes(game: Game, player: str) -> Iterator[tuple[int, int, Outcome]]:
+    """Plays EPISODES episodes on each of GROUPS states with a scripted player in all seats."""
+    for group in range(GROUPS):
+        state = game.sample_state(np.random.default_rng(group))
+        for episode in range(EPISODES):
+            session, rng = game.start(state), np.random.default_rng([group, episode])
+            while session.seats:
+                seat = session.seats[0]
+                session.step(seat, game.players[player].act(game.view(session, seat), rng))
+            yield group, episode, session.outcome()
+
+
 def test_textarenas_rewards_give_the_advantages_of_its_own_scale_to_each_seat_of_a_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,16 +185,10 @@ def test_textarenas_rewards_give_the_advantages_of_its_own_scale_to_each_seat_of
     kind = registry.find("textarena")
     game = kind(kind.settings(name="textarena", env="TicTacToe-v0"))
     rewards, own = {}, {}  # `own` from -1 to 1, as TextArena gives them
-    for group in range(GROUPS):
-        state = game.sample_state(np.random.default_rng(group))
-        for episode in range(EPISODES):
-            session, rng = game.start(state), np.random.default_rng([group, episode])
-            while session.seats:
-                seat = session.seats[0]
-                session.step(seat, game.players["bracketed"].act(game.view(session, seat), rng))
-            for seat, reward in enumerate(session.outcome().rewards):
-                rewards[group, episode, seat] = reward
-                own[group, episode, seat] = session.outcome().decision[seat]
+    for group, episode, outcome in outcomes(game, "bracketed"):
+        for seat, reward in enumerate(outcome.rewards):
+            rewards[group, episode, seat] = reward
+            own[group, episode, seat] = outcome.decision[seat]
     path = write_rows(tmp_path / "train.parquet", rewards, shared=game.shared_reward)
     keys, fields, rows = handed_to_verl(path, monkeypatch)
     assert len(rows) >= 2 * EPISODES
@@ -212,16 +218,10 @@ def test_with_a_shared_reward_three_roles_are_each_compared_with_themselves(
 def rewards_of_roles(game: Game) -> tuple[dict[Key, float], dict[Key, float]]:
     """The reward of each role in played episodes, and rewards that differ by role: here its share by its seat."""
     shared, own = {}, {}
-    for group in range(GROUPS):
-        state = game.sample_state(np.random.default_rng(group))
-        for episode in range(EPISODES):
-            session, rng = game.start(state), np.random.default_rng([group, episode])
-            while session.seats:
-                seat = session.seats[0]
-                session.step(seat, game.players["random"].act(game.view(session, seat), rng))
-            for seat, reward in enumerate(session.outcome().rewards):
-                shared[group, episode, seat] = reward
-                own[group, episode, seat] = reward ** (seat + 1)
+    for group, episode, outcome in outcomes(game, "random"):
+        for seat, reward in enumerate(outcome.rewards):
+            shared[group, episode, seat] = reward
+            own[group, episode, seat] = reward ** (seat + 1)
     return shared, own
 
 
