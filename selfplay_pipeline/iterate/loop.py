@@ -32,9 +32,11 @@ from selfplay_pipeline.engines.pool import plan, sharing_servers
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import EvaluationJob, rises_over, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_held_out, states_in
+from selfplay_pipeline.games.abilities import Renaming, ability
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import CHAT
+from selfplay_pipeline.generate.renamed import KEY
 from selfplay_pipeline.generate.seats import check_seat, check_seats, self_play
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import check_trainable, generate_episodes, num_groups, plan_generate
@@ -127,7 +129,7 @@ async def run_together(
             for run, (own, _) in zip(runs, members, strict=True)
         ]
         try:
-            await loops[0].run_all(loops[1:])
+            await loops[0].run_all(*loops[1:])
         finally:
             await _stop(config, trainer, servers)
         return runs
@@ -175,7 +177,7 @@ class Loop:
     shares_gpu: bool = False
     """Whether servers and trainer release GPU memory to each other."""
 
-    async def run_all(self, others: Sequence[Loop] = ()) -> None:
+    async def run_all(self, *others: Loop) -> None:
         """Run all iterations, and those of other runs with the same rounds: a round of each, then the next round."""
         for current in rounds_of(self.config.iterate):
             for loop in (self, *others):
@@ -253,6 +255,7 @@ class Loop:
             seats=seats_of(self.config),
             groups=[group.players for group in groups],
             servers=self.servers,
+            other_play=self.config.iterate.other_play,
         )
         if len(self.config.iterate.partners) < 2:
             return played.result()
@@ -544,6 +547,8 @@ def check_run(config: Config) -> None:
     check_adapter(config.train, str(config.model))
     check_verls_keys(training_of(config, Path("iter_1/train.parquet"), Path("iter_1"), shares_gpu=shares_gpu(config)))
     check_fits(config.train, resolve_device(config.device), str(config.model), shares_gpu=shares_gpu(config))
+    if config.iterate.other_play:
+        ability(make_game(config.game), Renaming, KEY, "leave it out")
     if config.evaluate.swap_messages:
         check_swap(make_game(config.game), sample_held_out(config, 2, MONITOR).states)
 
