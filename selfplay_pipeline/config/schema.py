@@ -302,8 +302,8 @@ class IterateConfig(Section):
     other_play: bool = False
     """Show each seat its own random renaming of the state's names in training, the same in all episodes of a state.
 
-    What a seat says is retold in the names of the others, so that a code that depends on names does not help. Only for
-    games whose names can be exchanged (matching); evaluations keep the names.
+    What a seat says is retold in the names of the others, so that a code that depends on names does not help. Games
+    whose names cannot be exchanged refuse it; evaluations keep the names.
     """
     keep_processes: Annotated[bool, FREE] = True
     """Keep the server running while training, and the trainer while playing, instead of restarting them.

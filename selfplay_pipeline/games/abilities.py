@@ -170,7 +170,7 @@ class Renaming(Protocol):
         """Returns the state with other names.
 
         Raises:
-            ValueError: It is no renaming of the state.
+            ValueError: The renaming is not one of this state's names.
         """
         ...
 

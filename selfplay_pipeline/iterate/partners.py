@@ -106,9 +106,7 @@ def earlier_checkpoints(checkpoints: Sequence[str]) -> list[str]:
 
 
 def named_partners(config: Config) -> list[str]:
-    """Returns the names of the partners in training with a name of their own, unlike the policy, its past and the
-    other members of its population.
-    """
+    """Returns the names of the partners in training except `self`, `past` and members of the population."""
     options = config.iterate
     names = [one.player for one in options.partners] or [options.partner]
     return [name for name in names if name not in (SELF, PAST, MEMBERS) and not MEMBER.fullmatch(name)]

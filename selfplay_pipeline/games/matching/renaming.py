@@ -44,7 +44,7 @@ def inverse(names: Exchange, size: int) -> dict[str, list[int]]:
     """Returns the exchange that undoes another one.
 
     Raises:
-        ValueError: It is not an exchange of `size` reviewers and papers.
+        ValueError: The exchange is not one of `size` reviewers and papers.
     """
     if names.keys() != {ROWS, COLUMNS} or any(sorted(names[of]) != [*range(size)] for of in names):
         raise ValueError(f"{dict(names)} does not give each of {size} {ROWS} and {COLUMNS} a name")
