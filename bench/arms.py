@@ -43,8 +43,8 @@ TEACHER = "deaf-teacher"
 EFFORT = "effort.json"
 TEACHING = "episodes/teacher.jsonl"
 SILENT_TEACHER = "own-view"
-"""The scripted player that the muted arm imitates first, unless its warm start met muted play: it plays the silence
-line."""
+"""The scripted player that the muted arm imitates first, unless its warm start met muted play: it plays nearly the
+silence line."""
 TAUGHT = {"generate.num_episodes": 16384, "imitate.learning_rate": 1.0e-3}
 """Number of episodes and peak learning rate of this imitation."""
 MONITOR_SEEDS = 1000
@@ -138,6 +138,7 @@ class Study:
         teacher: The scripted player that the warm start imitated.
         met_silence: Whether the warm start met muted play. Then the muted arm imitates nothing, and trains at the rate
             of the other arms.
+        silent: The scripted player that plays the silence line; it plays the held-out states too. None for none.
     """
 
     source: str
@@ -148,6 +149,7 @@ class Study:
     work: Path
     teacher: str = TEACHER
     met_silence: bool = False
+    silent: str | None = None
 
     def config(self, seed: int, changes: dict[str, Any] | None = None) -> Config:
         """Returns the configuration of self-play with a seed.
@@ -237,6 +239,8 @@ class Study:
         return self.work / IMITATION / f"seed_{seed}"
 
     def _checkpoint(self, player: str, seed: int) -> str:
+        if player == self.silent:
+            return player
         if player == WARM:
             return str(self.config(seed).model)
         if player == IMITATION:
@@ -248,10 +252,15 @@ class Study:
 
         Each plays with original, swapped and muted messages, and is tested on altered messages if the game can alter
         them.
+
+        Raises:
+            UserError: The game has no scripted player `silent`.
         """
         config = self.config(seed)
         altering = isinstance(make_game(config.game), ListeningTest)
         async with Servers(config, self.work) as servers:
+            if self.silent:
+                await run_evaluate(*self._job(Played(self.silent, False), seed), servers)
             for player in (WARM, *arms):
                 for mute in (False, True):
                     await run_evaluate(*self._job(Played(player, mute), seed), servers)
@@ -270,6 +279,12 @@ class Study:
                     for swap in (None, *job.swaps):
                         by_mode = {mode: totals_of(config, job, mode, swap) for mode in MODES}
                         found.setdefault(Played(player, mute, swap is not None), {})[seed] = by_mode
+        if self.silent:
+            silent = Played(self.silent, False)
+            for seed in seeds:
+                config, job = self._job(silent, seed)
+                if job.file("scripted").exists():
+                    found.setdefault(silent, {})[seed] = dict.fromkeys(MODES, totals_of(config, job, "scripted"))
         return found
 
     def heard(self, seeds: Sequence[int]) -> Hearing:
@@ -320,7 +335,9 @@ class Study:
     def _job(self, played: Played, seed: int) -> tuple[Config, EvaluationJob]:
         config = self.config(seed, {"game.mute": played.mute})
         checkpoint, folder = self._checkpoint(played.player, seed), self._folder(played, seed)
-        swaps: tuple[Swap, ...] = () if played.mute or not isinstance(make_game(config.game), Redraw) else ("swapped",)
+        swaps: tuple[Swap, ...] = ("swapped",)
+        if played.mute or played.player == self.silent or not isinstance(make_game(config.game), Redraw):
+            swaps = ()
         return config, EvaluationJob(checkpoint, self.held_out(seed), folder, episodes=self.episodes, swaps=swaps)
 
     def _folder(self, played: Played, seed: int) -> Path:

@@ -36,6 +36,9 @@ class Player(BaseModel):
         worth_over_warm: Worth of words minus that of the warm start.
         rise: Difference to the warm start, played as the arm was trained: muted if it was trained muted.
         below_self_play: Self-play with messages minus this arm, played as it was trained.
+        over_silence: Figures as trained, minus those of the script that plays the silence line, on the same states;
+            empty in studies without it.
+        swapped_over_silence: The same with swapped messages.
         listening: For each kind of altered message, the shares of greedy decisions that follow it and that change.
     """
 
@@ -50,6 +53,8 @@ class Player(BaseModel):
     worth_over_warm: Figures = {}
     rise: Figures
     below_self_play: Figures
+    over_silence: Figures = {}
+    swapped_over_silence: Figures = {}
     listening: dict[str, dict[str, Interval]]
 
 
@@ -76,8 +81,14 @@ class Results(BaseModel):
     verdict: str
 
 
-def compare(outcomes: Outcomes, hearing: Hearing, resamples: int = RESAMPLES) -> dict[str, Player]:
-    """Returns the comparison of the warm start and of each arm with an evaluated seed."""
+def compare(
+    outcomes: Outcomes, hearing: Hearing, resamples: int = RESAMPLES, silent: str | None = None
+) -> dict[str, Player]:
+    """Returns the comparison of the warm start and of each arm with an evaluated seed.
+
+    Args:
+        silent: The scripted player that plays the silence line, if it played these states.
+    """
 
     def over(one: Played, *others: Played) -> Figures:
         """Returns one player's figures, minus those of the second and third, plus those of the fourth."""
@@ -101,32 +112,52 @@ def compare(outcomes: Outcomes, hearing: Hearing, resamples: int = RESAMPLES) ->
                 worth_over_warm={} if name == WARM else over(talking, swapped, warm, warm_swapped),
                 rise=over(trained, Played(WARM, trained.mute)),
                 below_self_play={} if name == SELF_PLAY else over(Played(SELF_PLAY, False), trained),
+                over_silence=over(trained, Played(silent, False)) if silent else {},
+                swapped_over_silence=over(swapped, Played(silent, False)) if silent else {},
                 listening=_listening([*hearing.get(name, {}).values()], resamples),
             )
     return found
 
 
 def evidence(players: dict[str, Player], silence: Interval | None, protocol: str) -> Evidence:
-    """Returns the figures that the verdict is based on."""
+    """Returns the figures that the verdict is based on.
+
+    A reward is compared with the silent script's on the same states if it played them, else with the silence line,
+    whose states are others.
+    """
 
     def reward(name: str, kind: str) -> By:
         figures: Figures = getattr(players[name], kind) if name in players else {}
         return {mode: by_name["reward"] for mode, by_name in figures.items()}
 
+    def over_silence(name: str, kind: str) -> By:
+        paired = reward(name, "swapped_over_silence" if kind == "swapped" else "over_silence")
+        if paired or silence is None:
+            return paired
+        return {mode: minus(one, silence) for mode, one in reward(name, kind).items()}
+
     return Evidence(
         seeds=min((len(players[name].seeds) for name in (SELF_PLAY, MUTED, PLACEBO) if name in players), default=0),
         protocol=protocol,
-        silence=silence,
-        before=reward(WARM, "talking"),
-        reward=reward(SELF_PLAY, "talking"),
+        before=over_silence(WARM, "talking"),
+        reward=over_silence(SELF_PLAY, "talking"),
         rise=reward(SELF_PLAY, "rise"),
-        swapped=reward(SELF_PLAY, "swapped"),
+        swapped=over_silence(SELF_PLAY, "swapped"),
         worth_over_warm=reward(SELF_PLAY, "worth_over_warm"),
-        muted=reward(MUTED, "muted"),
+        muted=over_silence(MUTED, "muted"),
         over_muted=reward(MUTED, "below_self_play"),
         placebo_rise=reward(PLACEBO, "rise"),
         over_placebo=reward(PLACEBO, "below_self_play"),
     )
+
+
+def minus(one: Interval, line: Interval) -> Interval:
+    """Returns an interval that holds the difference wherever both intervals hold what they stand for."""
+    if one.value is None or one.low is None or one.high is None:
+        return one
+    if line.value is None or line.low is None or line.high is None:
+        return line
+    return Interval(value=one.value - line.value, low=one.low - line.high, high=one.high - line.low)
 
 
 def _difference(outcomes: Outcomes, terms: Sequence[tuple[int, Played]], resamples: int) -> Figures:
@@ -189,6 +220,11 @@ def tables(results: Results) -> str:
             rows(arms, "rise as trained", "rise", "reward", "+")
             | rows(arms, "self-play minus it as trained", "below_self_play", "reward", "+")
             | rows(arms, "what muting costs", "muting_costs", "reward", "+"),
+        ),
+        markdown_table(
+            players,
+            rows(players, "as trained, minus silence on the same states", "over_silence", "reward", "+")
+            | rows(players, "swapped, minus silence on the same states", "swapped_over_silence", "reward", "+"),
         ),
         markdown_table(
             players,

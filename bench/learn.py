@@ -48,6 +48,10 @@ def main(
     met_silence: Annotated[
         bool, typer.Option("--met-silence", help="The warm start met muted play; the muted arm imitates nothing.")
     ] = False,
+    silent: Annotated[
+        str | None,
+        typer.Option(help="The scripted player that plays the silence line; rewards are compared on the same states."),
+    ] = None,
     work: Annotated[Path, typer.Option(help="Gets runs and episodes; for other iterations give another.")] = Path(
         "data/learn_fixed"
     ),
@@ -67,7 +71,7 @@ def main(
             f"--arm {IMITATION}: it imitates further whom the warm start imitated, which is known of {HONEST} alone; "
             "name the scripted player with --teacher, or name the other arms with --arm"
         )
-    study = Study(config, model, iterations, states, episodes, work, teacher or TEACHER, met_silence)
+    study = Study(config, model, iterations, states, episodes, work, teacher or TEACHER, met_silence, silent)
     chosen = range(first_seed, first_seed + seeds)
     for seed in chosen:
         for arm in arms:
@@ -80,7 +84,8 @@ def main(
 
 def _write(study: Study, seeds: Sequence[int], output: Path) -> None:
     """Compare the finished parts, and write tables, plot and verdict."""
-    config, players = study.config(seeds[0]), compare(study.outcomes(seeds), study.heard(seeds))
+    config = study.config(seeds[0])
+    players = compare(study.outcomes(seeds), study.heard(seeds), silent=study.silent)
     states = tuple(state for seed in seeds for state in study.held_out(seed).states)
     lines = references(make_game(config.game), StateSet("of all seeds", states))
     found = conditions(evidence(players, lines.get("silence"), getattr(config.game, "protocol", "free")))

@@ -4,7 +4,8 @@ A rise in reward is no evidence of talk: play without messages scores too, and t
 must hold, for sampled and for greedy play, each by the end of a 95 % interval over seeds and states:
 
 - the protocol is fixed, so that no play without the content of messages exceeds the silence line;
-- the reward is above the silence line, and with swapped messages it is not;
+- the reward is above the silence line, and with swapped messages it is not; where a script that plays this line played
+  the same states, the difference to its reward is taken, since states differ in difficulty;
 - the worth of words is above that of the warm start, and the reward rose;
 - the reward is above that of the training with messages muted, and this control reaches the silence line, since a
   control that learned less than silence allows shows nothing;
@@ -31,13 +32,12 @@ class Evidence:
     Attributes:
         seeds: Number of seeds of the arm that has the fewest.
         protocol: `game.protocol` of the study.
-        silence: The silence line, with its error.
-        before: Reward of the warm start, with messages.
-        reward: Reward of self-play after training, with messages.
+        before: Reward of the warm start minus silence, with messages.
+        reward: Reward of self-play after training minus silence, with messages.
         rise: Rise of self-play's reward over the warm start.
-        swapped: Reward of self-play after training, with swapped messages.
+        swapped: Reward of self-play after training minus silence, with swapped messages.
         worth_over_warm: Worth of words after training minus that of the warm start.
-        muted: Reward of the training with messages muted, played muted as it was trained.
+        muted: Reward of the training with messages muted minus silence, played muted as it was trained.
         over_muted: Reward of self-play minus that of the training with messages muted, played muted as it was trained.
         placebo_rise: Rise of the training on permuted rewards over the warm start.
         over_placebo: Reward of self-play minus that of the placebo.
@@ -45,7 +45,6 @@ class Evidence:
 
     seeds: int
     protocol: str
-    silence: Interval | None
     before: By
     reward: By
     rise: By
@@ -66,33 +65,28 @@ class Condition:
     figures: str
 
 
+NO_LINE = "there is no silence line"
 WARM = "the warm start is not above the silence line"
 
 
 def conditions(found: Evidence) -> list[Condition]:
     """Returns all conditions, with whether they hold."""
-    line = found.silence
-    passed = line is not None and any(_is_above(one, line.high or 0.0) for one in found.before.values())
-    above_silence = line is not None and above(found.reward, line.high or 0.0)
-    said = f"; silence {line}" if line else "there is no silence line"
     return [
         Condition("the protocol is fixed", found.protocol == "fixed", found.protocol),
         Condition(
             WARM,
-            line is not None and bool(found.before) and not passed,
-            each(found.before) + said,
+            bool(found.before) and not any(map(_is_above, found.before.values())),
+            each(found.before, "+") or NO_LINE,
         ),
         Condition(
             "the reward is above the silence line",
-            above_silence,
-            each(found.reward) + said,
+            above(found.reward),
+            each(found.reward, "+") or NO_LINE,
         ),
         Condition(
             "with swapped messages it is not above the silence line",
-            line is not None
-            and bool(found.swapped)
-            and not any(_is_above(one, line.high or 0.0) for one in found.swapped.values()),
-            (each(found.swapped) or "no messages were swapped") + said,
+            bool(found.swapped) and not any(map(_is_above, found.swapped.values())),
+            each(found.swapped, "+") or f"no messages were swapped, or {NO_LINE}",
         ),
         Condition(
             "the worth of words is above the warm start's",
@@ -102,10 +96,8 @@ def conditions(found: Evidence) -> list[Condition]:
         Condition("the reward rose", above(found.rise), each(found.rise, "+")),
         Condition(
             "the training with messages muted reaches the silence line",
-            line is not None
-            and bool(found.muted)
-            and all(one.high is not None and one.high >= (line.low or 0.0) for one in found.muted.values()),
-            (each(found.muted) or "no training was muted") + said,
+            bool(found.muted) and all(one.high is not None and one.high >= 0 for one in found.muted.values()),
+            each(found.muted, "+") or f"no training was muted, or {NO_LINE}",
         ),
         Condition(
             "it is above the training with messages muted",
@@ -139,13 +131,13 @@ def verdict(found: list[Condition]) -> str:
     return f"It is not shown that the policy learned to cooperate by talking. What does not hold: {'; '.join(missing)}."
 
 
-def above(intervals: By, line: float = 0.0) -> bool:
-    """Whether there are intervals and all lie above a line."""
-    return bool(intervals) and all(_is_above(interval, line) for interval in intervals.values())
+def above(intervals: By) -> bool:
+    """Whether there are intervals and all lie above 0."""
+    return bool(intervals) and all(map(_is_above, intervals.values()))
 
 
-def _is_above(interval: Interval, line: float = 0.0) -> bool:
-    return interval.low is not None and interval.low > line
+def _is_above(interval: Interval) -> bool:
+    return interval.low is not None and interval.low > 0
 
 
 def each(intervals: By, sign: str = "") -> str:

@@ -25,26 +25,24 @@ def both(value, error=0.01):
 LEARNED = Evidence(
     seeds=3,
     protocol="fixed",
-    silence=about(0.84, 0.001),
-    before=both(0.75),
-    reward=both(0.95),
+    before=both(-0.09),
+    reward=both(0.11),
     rise=both(0.2),
-    swapped=both(0.79),
+    swapped=both(-0.05),
     worth_over_warm=both(0.14),
-    muted=both(0.835),
+    muted=both(-0.005),
     over_muted=both(0.12),
     placebo_rise=both(0.0),
     over_placebo=both(0.2),
 )
 NOT_LEARNED = {
     "protocol is fixed": [{"protocol": "free"}],
-    "with swapped messages": [{"swapped": {}}, {"swapped": both(0.79) | {"greedy": about(0.86)}}],
+    "with swapped messages": [{"swapped": {}}, {"swapped": both(-0.05) | {"greedy": about(0.02)}}],
     "worth of words": [{"worth_over_warm": {}}, {"worth_over_warm": both(0.005)}],
-    "messages muted reaches": [{"muted": {}}, {"muted": both(0.82)}],
+    "messages muted reaches": [{"muted": {}}, {"muted": both(-0.02)}],
     "reward is above the silence line": [
-        {"silence": about(0.945, 0.001), "muted": both(0.945)},
-        {"reward": both(0.95, 0.12)},
-        {"reward": {"sampled": about(0.95), "greedy": about(0.84)}},
+        {"reward": both(0.11, 0.12)},
+        {"reward": {"sampled": about(0.11), "greedy": about(0.0)}},
     ],
     "the reward rose": [{"rise": both(0.0)}, {"rise": both(0.005)}, {"rise": both(0.2) | {"greedy": about(-0.1)}}],
     "above the training": [{"over_muted": {}}, {"over_muted": both(0.005)}],
@@ -69,10 +67,10 @@ def test_it_is_said_where_every_condition_holds_and_not_where_one_does_not_which
 
 
 def test_a_warm_start_that_passes_silence_talks_already_and_is_named():
-    found = conditions(replace(LEARNED, before=both(0.75) | {"greedy": about(0.87)}))
+    found = conditions(replace(LEARNED, before=both(-0.09) | {"greedy": about(0.03)}))
     assert [one.name for one in found if not one.holds] == ["the warm start is not above the silence line"]
     assert verdict(found).startswith("The policy learned to cooperate better by talking than its warm start, which is")
-    worse = conditions(replace(LEARNED, before=both(0.87), over_muted=both(0.0)))
+    worse = conditions(replace(LEARNED, before=both(0.03), over_muted=both(0.0)))
     assert verdict(worse).startswith("It is not shown that the policy learned to cooperate by talking")
 
 
@@ -118,6 +116,30 @@ def test_what_was_not_trained_yet_is_missing_and_arms_are_compared_over_the_seed
     players = compare(outcomes(3, **TALKS) | outcomes(2, **SILENT), {}, 200)
     assert (players[SELF_PLAY].seeds, players[MUTED].seeds) == ([1, 2, 3], [1, 2])
     assert players[MUTED].below_self_play["sampled"]["reward"].value == pytest.approx(0.08, abs=0.01)
+
+
+def test_rewards_are_compared_with_the_silent_script_on_the_same_states_where_it_played_them():
+    rng, played, silent = np.random.default_rng(1), outcomes(3, **TALKS, **SILENT), {}
+    for seed in (1, 2, 3):
+        hard = 0.1 * rng.normal(size=200) - 0.05  # states differ, and one seed's may be harder than those of the line
+        for by_seed in played.values():
+            for mode in MODES:
+                rewards = by_seed[seed][mode].select(["reward"]).numerators[:, 0]
+                by_seed[seed][mode] = Totals.of({"reward": (rewards + hard, np.ones(200))})
+        silent[seed] = {mode: Totals.of({"reward": (0.84 + hard, np.ones(200))}) for mode in MODES}
+    played[Played("own-view", False)] = silent
+    unpaired = evidence(compare(played, {}, 200), about(0.84, 0.001), "fixed")
+    paired = evidence(compare(played, {}, 200, "own-view"), about(0.84, 0.001), "fixed")
+    assert paired.reward["sampled"].value == pytest.approx(0.92 - 0.84, abs=0.01)
+    assert paired.swapped["greedy"].value == pytest.approx(0.76 - 0.84, abs=0.01)
+    assert paired.muted["greedy"].value == pytest.approx(0.0, abs=0.01)
+    assert paired.before["greedy"].value == pytest.approx(0.7 - 0.84, abs=0.01)
+    assert unpaired.reward["sampled"].value == pytest.approx(0.92 - 0.84 - 0.05, abs=0.03)
+
+    def width(one):
+        return one.high - one.low
+
+    assert width(paired.reward["sampled"]) < width(unpaired.reward["sampled"]) * 0.75
 
 
 @pytest.fixture

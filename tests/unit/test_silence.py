@@ -275,7 +275,7 @@ def free(name: str, **changes: Any) -> Game:
     ("name", "episodes"),
     [("tiny_bargaining", 1000), ("tiny_honest", 150), pytest.param("tiny", 60, marks=pytest.mark.long)],
 )
-@pytest.mark.parametrize(("player", "line"), [("passing", "pass"), ("countering", "counter")])
+@pytest.mark.parametrize(("player", "line"), [("proposing", "silence"), ("passing", "pass"), ("countering", "counter")])
 def test_scripted_players_reach_the_lines_in_muted_play(name: str, episodes: int, player: str, line: str) -> None:
     game = free(name, mute=True)
     rewards = []

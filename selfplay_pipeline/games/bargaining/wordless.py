@@ -158,4 +158,4 @@ def _propose(view: PlayerView, plan: Plan) -> str:
     return format_proposal(_share(view, plan))
 
 
-WORDLESS: Mapping[str, ScriptedPlayer] = {"passing": Passing(), "countering": Countering()}
+WORDLESS: Mapping[str, ScriptedPlayer] = {"proposing": Passing(0.0), "passing": Passing(), "countering": Countering()}

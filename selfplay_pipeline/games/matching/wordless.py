@@ -37,6 +37,7 @@ class Passing:
 
     Attributes:
         threshold: Smallest expected reward with which it proposes; the default is the best one on honest 3×3 states.
+            With 0 it proposes at once, which is the play of the silence line.
     """
 
     threshold: float = 0.85
@@ -113,4 +114,4 @@ def matching(plan: Plans) -> Matching:
     return tuple(enumerate(plan.tolist()))
 
 
-WORDLESS: Mapping[str, ScriptedPlayer] = {"passing": Passing(), "countering": Countering()}
+WORDLESS: Mapping[str, ScriptedPlayer] = {"proposing": Passing(0.0), "passing": Passing(), "countering": Countering()}
