@@ -290,8 +290,8 @@ FIGURES: list[tuple[Any, ...]] = [
         ("the model", "`sharing`"), stored("dialop/crossplay_mediation.json")["rewards"], strict=True)),
     (DIALOP, "its agent reaches {} sampled and {} greedy",
      *(interval(stored("dialop/agent_mediation.json")["modes"][mode]["figures"]["reward"]) for mode in MODES)),
-    *(("docs/results/textarena.md", " ".join(line.split()))
-      for line in (RESULTS / "textarena" / "table.md").read_text().splitlines() if line),
+    *((page, " ".join(line.split())) for page, folder in (("docs/results/textarena.md", "textarena"), (DIALOP, "dialop"))
+      for line in (RESULTS / folder / "table.md").read_text().splitlines() if line),
 ]  # fmt: skip
 COMMANDS = [
     (HONEST, "learn_honest"), (APART, "learn_long"), (APART, "learn_apart4"), (CREDIT, "learn_apart"),

@@ -48,7 +48,8 @@ LESSONS = {
         folder=Path("data/tiny_planning_model"),
         words=(
             *("[message]", "[propose]", "[accept]", "[reject]", "[tool]", "system", "user", "assistant", "see", "plan"),
-            *("error", "none", "offer", "places", "travel", "rest", "type", "budget", "go", "must", "yes", "no", ",", ";"),
+            *("error", "none", "offer", "places", "travel", "rest", "type", "budget", "go", "must", "yes", "no"),
+            *(",", ";"),
             # A search and its result, which would otherwise have more tokens than all else.
             *("Search(fields=[price],", "filters=[category", "==", "],", "sort_by=[distance_to(", ")],", "limit="),
             *("Search Results", "No results", "name|price", "|", "(", ")", ":"),
@@ -58,8 +59,8 @@ LESSONS = {
             *map(str, (*range(100), *range(100, 200, 10))),
         ),
         stages=(  # reading its own view is the agent's hard part, and is learned first
-            Stage(TEACHERS, episodes=14_400, epochs=1, batch_size=16, mute=True, seats=(AGENT,)),
-            Stage(TEACHERS, episodes=2400, epochs=1, batch_size=16),
+            Stage(TEACHERS, episodes=4800, epochs=1, batch_size=16, mute=True, seats=(AGENT,)),
+            Stage(TEACHERS, episodes=1600, epochs=1, batch_size=16),
         ),
     )
 }
