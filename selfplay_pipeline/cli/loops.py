@@ -1,4 +1,4 @@
-"""Commands that alternate playing and training: iterate, and online training with its game states."""
+"""Commands that alternate playing and training: iterate, population, and online training with its game states."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer()
 ONLINE = Path("data/matching_game_online")
+POPULATION = Path("data/matching_game_population")
+MOST_MEMBERS = 100
 
 
 @app.command(cls=taking("seed"))
@@ -114,3 +116,30 @@ def iterate(
     with in_place(lambda: live_table(output)):
         done = run(run_iterate(settings, output))
     show_run(done)
+
+
+@app.command(cls=taking(*PLAYING, *TRAINING, "reward", "iterate"))
+def population(
+    context: typer.Context,
+    members: Annotated[int, typer.Option(min=1, max=MOST_MEMBERS, help="Number of policies.")] = 3,
+    output: Annotated[Path, typer.Option(help="Folder of the run directories member_1, member_2, …")] = POPULATION,
+    dry_run: DryRun = False,
+) -> None:
+    """Train several policies with each other, round by round, with the same servers and trainer.
+
+    Each member is a run as of `iterate` in a folder of its own, with its own seed. In iteration k it plays with itself
+    and with the checkpoints that the others made in iteration k - 1, with equal shares, or with the shares of
+    --partners, where `members` stands for the others. After an interruption, the same command continues.
+    """
+    settings = load(context, command="iterate")
+    from selfplay_pipeline.iterate.population import member_folders, plan_population, run_population
+
+    if dry_run:
+        planned(*plan_population(settings, output, members))
+    from selfplay_pipeline.core.terminal.progress import in_place
+    from selfplay_pipeline.iterate.table import live_tables, show_run
+
+    with in_place(lambda: live_tables(member_folders(output, members))):
+        done = run(run_population(settings, output, members))
+    for one in done:
+        show_run(one)

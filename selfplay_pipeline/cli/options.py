@@ -51,28 +51,30 @@ def taking(*names: str) -> type[Configured]:
     return type("Configured", (Configured,), {"names": names})
 
 
-def load(context: typer.Context, further: Mapping[str, Any] = {}, *, gpus: int | None = None) -> Config:
+def load(
+    context: typer.Context, further: Mapping[str, Any] = {}, *, gpus: int | None = None, command: str = ""
+) -> Config:
     """Returns the configuration of a command's options, and announces its base in one line for later output.
 
     Args:
         context: Context of the command in typer.
         further: Values of further keys; None means not given.
         gpus: Passed to `load_config`.
+        command: Command whose keys are used; by default, the one of the context.
 
     Raises:
         UserError: A file or a value is wrong.
     """
     from selfplay_pipeline.config.load import load_config
 
-    command, given = context.command, context.meta[GIVEN]
-    assert isinstance(command, Configured)
-    of_options = {key.name: given[name] for name, key in command.keys.items()}
-    options = {key.name: key.option for key in command.keys.values()}
-    own = (param for param in command.params if isinstance(param, typer.core.TyperOption) and not param.hidden)
+    asked, given = context.command, context.meta[GIVEN]
+    assert isinstance(asked, Configured)
+    of_options = {key.name: given[name] for name, key in asked.keys.items()}
+    options = {key.name: key.option for key in asked.keys.values()}
+    own = (param for param in asked.params if isinstance(param, typer.core.TyperOption) and not param.hidden)
     taken.update({str(param.name): param.opts[0] for param in own} | options)
-    name = str(context.info_name)
     values = {"game": given["game"], **of_options, **further}
-    return load_config(given["config"], values, announced.append, options, gpus, name)
+    return load_config(given["config"], values, announced.append, options, gpus, command or str(context.info_name))
 
 
 def given(context: typer.Context, name: str) -> Any:

@@ -236,15 +236,17 @@ class EvaluateConfig(Section):
     """Seed of the held-out states; separate from `seed`, so that runs of all seeds are measured on the same states."""
 
 
-SELF, PAST = "self", "past"
-"""Partners that are not players of their own: the policy in all seats, and earlier checkpoints of the run."""
+SELF, PAST, MEMBERS = "self", "past", "members"
+"""Partners that are not players of their own: the policy in all seats, earlier checkpoints of the run, and the other
+members of a population.
+"""
 
 
 class PartnerShare(Section):
     """A partner of the policy in training, and its share of the groups of episodes."""
 
     player: Annotated[str, Field(min_length=1)]
-    """Partner: `self`, `past`, a scripted player, `chat`, or a checkpoint."""
+    """Partner: `self`, `past`, a scripted player, `chat`, or a checkpoint; in a population also `members`."""
     share: Annotated[float, Field(gt=0, le=1)]
     """Share of the groups."""
     last: Annotated[int, Field(ge=1)] = 5
@@ -296,6 +298,12 @@ class IterateConfig(Section):
     Each state is played with the policy in each seat, sampled; with `partner`, in `seat` only. A reward that rises
     while the one with this player falls is a sign of a private code; `selfplay_pipeline/iterate/history.py` has the
     rule.
+    """
+    other_play: bool = False
+    """Show each seat its own random renaming of the state's names in training, the same in all episodes of a state.
+
+    What a seat says is retold in the names of the others, so that a code that depends on names does not help. Games
+    whose names cannot be exchanged refuse it; evaluations keep the names.
     """
     keep_processes: Annotated[bool, FREE] = True
     """Keep the server running while training, and the trainer while playing, instead of restarting them.

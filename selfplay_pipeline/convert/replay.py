@@ -23,6 +23,7 @@ from selfplay_pipeline.generate.records import (
     read_lines,
     tell_left_out,
 )
+from selfplay_pipeline.generate.renamed import RenamedSession
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
 OTHERWISE = "give the configuration (--config) that it was played with"
@@ -85,6 +86,8 @@ def recorded_episodes(files: Sequence[Path], game: Game, shown: Update) -> Itera
 def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Trajectory]:
     """Replay all turns of an episode and return each seat's trajectory as the model's tokens.
 
+    In other-play, the seats read and say the names that they saw.
+
     Only the text of the turns is used, whoever played; observations come from the game's session. A turn is tokenised
     once and followed by the end-of-turn token. Legal turns have mask 1, illegal turns have mask 0 like observations.
     Log-probs are 0, since the model did not sample the tokens.
@@ -144,7 +147,7 @@ def _session(record: EpisodeRecord, game: Game) -> Session:
         game.check_fits(state := game.state_from_json(record.state))
     except UserError as error:
         raise ValueError(f"field 'state': {error}") from None
-    return game.start(state)
+    return game.start(state) if record.names is None else RenamedSession(game, state, record.names)
 
 
 def _steps(record: EpisodeRecord, session: Session) -> Iterator[tuple[int, TurnRecord, Step]]:
@@ -154,6 +157,7 @@ def _steps(record: EpisodeRecord, session: Session) -> Iterator[tuple[int, TurnR
         if turn.seat not in session.seats:
             over = f"the episode has ended ({session.status})" if session.status else "it is another seat's turn"
             raise ValueError(f"{where}: {over}; {OTHERWISE}")
+        turn = turn if turn.as_said is None else turn.model_copy(update={"text": turn.as_said})
         step = session.step(turn.seat, turn.text, cut=turn.error_kind == CUT)
         if step.action != turn.action:
             raise ValueError(f"{where}: recorded as {turn.action}, but the replay gives {step.action}; {OTHERWISE}")

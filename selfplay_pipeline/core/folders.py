@@ -16,6 +16,7 @@ HOLDS = {
     "train": "a training of `selfplay train`",
     "imitate": "a training of `selfplay imitate`",
     "iterate": "a run of `selfplay iterate`",
+    "population": "a population of `selfplay population`",
     "games": "game states of `selfplay games`",
     "train-online": "a training of `selfplay train-online`",
     "evaluate": "an evaluation of `selfplay evaluate`",

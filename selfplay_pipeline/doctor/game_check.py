@@ -17,12 +17,13 @@ import numpy as np
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
-from selfplay_pipeline.games.abilities import IN_WORDS, Redraw
+from selfplay_pipeline.games.abilities import IN_WORDS, Redraw, Renaming, ability
 from selfplay_pipeline.games.base import CUT, INVALID, MESSAGE, Game, Session, Status, Step, state_rng
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import where_raised
 from selfplay_pipeline.generate.people import NOBODY
 from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, SeatRecord, TurnRecord, parse_episode
+from selfplay_pipeline.generate.renamed import RenamedSession
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.metrics.figures import measure
 
@@ -120,6 +121,7 @@ class GameCheck:
             "records are read back": self._records,
             "nothing hidden is told": self._nothing_hidden,
             "turns replay token by token": self._replays,
+            **({"names can be exchanged": self._renamed} if isinstance(self.game, Renaming) else {}),
             "drawings and figures": self._shown,
         }
         for check, run in checks.items():
@@ -355,6 +357,23 @@ class GameCheck:
             theirs = _openings(game, other)
             if theirs[seat] == own[seat] and theirs != own:
                 yield other
+
+    def _renamed(self) -> str:
+        """Plays the turns of all episodes again with other names for each seat; the rewards must be the same."""
+        game = ability(self.game, Renaming, "check-game")
+        rng = np.random.default_rng([self.seed, 0])
+        for played in self._episodes:
+            names = [game.draw_names(played.state, rng) for _ in self.game.roles]
+            session = RenamedSession(self.game, played.state, names)
+            for number, (seat, text, cut) in enumerate(played.texts):
+                if seat not in session.seats:
+                    break
+                step = session.step(seat, text, cut=cut)
+                if step.action != played.steps[number].action:
+                    raise Fault(f"{played.where}: {text!r} is {step.action} with other names")
+            if session.status is not None:
+                session.outcome()
+        return f"{len(self._episodes)} episodes"
 
     def _changed(self, state: Any, seat: int, rng: np.random.Generator) -> Iterator[Any]:
         if isinstance(self.game, Redraw):

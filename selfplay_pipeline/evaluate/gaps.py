@@ -90,18 +90,18 @@ def gaps_of(rewards: Matrix, arms: Sequence[str]) -> dict[str, Gaps]:
         gaps = Gaps(
             seeds=len(players),
             cross_seed=_mean(
-                [_gap(rewards, player, [other for other in players if other != player]) for player in players]
+                [gap_terms(rewards, player, [other for other in players if other != player]) for player in players]
             )
             if len(players) > 1
             else None,
-            partner=_mean([_gap(rewards, player, strangers) for player in players]) if strangers else None,
+            partner=_mean([gap_terms(rewards, player, strangers) for player in players]) if strangers else None,
         )
         if gaps.cross_seed or gaps.partner:
             found[arm] = gaps
     return found
 
 
-def _gap(rewards: Matrix, player: int, others: Sequence[int]) -> Terms:
+def gap_terms(rewards: Matrix, player: int, others: Sequence[int]) -> Terms:
     """Returns R_ii minus the mean of M_ij over others, as weighted terms."""
     weight = -0.5 / len(others)
     pairs = [(weight, cell) for other in others for cell in (rewards[player][other], rewards[other][player])]

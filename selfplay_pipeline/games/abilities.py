@@ -156,6 +156,30 @@ class KeepNamed(Protocol):
 
 
 @runtime_checkable
+class Renaming(Protocol):
+    """Ability to exchange the names in a state: a symmetry of the game, under which nothing but the names changes.
+
+    The renamed state is as likely as the state, equal decisions have equal rewards, and the same turns are legal.
+    """
+
+    def draw_names(self, state: Any, rng: np.random.Generator) -> dict[str, list[int]]:
+        """Returns a renaming as JSON, drawn from all with equal probability."""
+        ...
+
+    def renamed(self, state: Any, names: Mapping[str, Sequence[int]]) -> Any:
+        """Returns the state with other names.
+
+        Raises:
+            ValueError: The renaming is not one of this state's names.
+        """
+        ...
+
+    def retold(self, state: Any, names: Mapping[str, Sequence[int]], text: str, *, back: bool = False) -> str:
+        """Returns a legal turn about the state as a turn about the renamed state; with `back`, the other way round."""
+        ...
+
+
+@runtime_checkable
 class TurnCredit(Protocol):
     """Ability to give each turn a credit of its own."""
 
@@ -200,6 +224,7 @@ class HumanEpisodes(Protocol):
 
 IN_WORDS: Mapping[type, str] = {
     Redraw: "states drawn anew", KeepNamed: "messages that keep what they name",
+    Renaming: "names to exchange",
     WordlessPlay: "silence line", ListeningTest: "listening test", TurnCredit: "credit of single turns",
     Lessons: "lesson for a small model", HumanEpisodes: "episodes of people",
 }  # fmt: skip

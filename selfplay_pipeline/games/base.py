@@ -569,13 +569,14 @@ class Counts:
     errors_in_a_row: list[int] = field(default_factory=list)
 
 
-TRAIN, HELD_OUT, MONITOR, SEATS, SILENCE, LISTENING, SWAPPED, STUDY = 0, 1, 3, 4, 5, 6, 7, 8
+TRAIN, HELD_OUT, MONITOR, SEATS, SILENCE, LISTENING, SWAPPED, STUDY, NAMES = 0, 1, 3, 4, 5, 6, 7, 8, 9
 """Seed spaces, one for each use of random numbers; no two share a random stream.
 
 TRAIN draws the states for training, HELD_OUT those for evaluation. MONITOR draws the states on which the iterations of
 a run are compared, so that the best iteration can still be evaluated on held-out states. SEATS is for the choices of
 partners, SILENCE for the states of the silence line, LISTENING for altered messages, SWAPPED for the states of swapped
-messages, STUDY for the order of a study with people. The number 2 was used for the warm starts of the shipped models.
+messages, STUDY for the order of a study with people, NAMES for the names of other-play. The number 2 was used for the
+warm starts of the shipped models.
 """
 
 

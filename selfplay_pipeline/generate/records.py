@@ -19,6 +19,7 @@ from selfplay_pipeline.core.files import explain
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.small_files import check_regular, read_object
 from selfplay_pipeline.engines.types import ROUNDING
+from selfplay_pipeline.games.abilities import Renaming
 from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, Outcome, State, Status, Step
 from selfplay_pipeline.games.registry import UnknownGameError, game_named
 from selfplay_pipeline.generate.streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
@@ -79,6 +80,8 @@ class TurnRecord(_Record):
 
     None without swapped messages.
     """
+    as_said: str | None = Field(default=None, exclude_if=_is_none)
+    """Text as the seat wrote it, in its own names, if it differs; only in other-play."""
 
     @classmethod
     def of(cls, seat: int, text: str, step: Step, finish_reason: str) -> TurnRecord:
@@ -327,6 +330,8 @@ class EpisodeRecord(_Record):
     """Usage of the chat model; None if no chat model held a seat."""
     swap: Swap | None = Field(default=None, exclude_if=_is_none)
     """Rule by which heard messages were replaced; None for the original messages."""
+    names: list[dict[str, list[int]]] | None = Field(default=None, exclude_if=_is_none)
+    """Renaming of the state that each seat saw in other-play; None if all saw the state's names."""
 
     @classmethod
     def of(cls, seats: Sequence[SeatRecord], policy: PolicyRecord, **rest: Any) -> EpisodeRecord:
@@ -454,6 +459,8 @@ def check_rules(record: EpisodeRecord) -> None:
     if len(record.seats) != len(game.roles):
         seats, roles = len(record.seats), len(game.roles)
         raise ValueError(f"field '{record.seats_field}': has {seats} seats, but the game has {roles}")
+    if record.names is not None:
+        _check_names(record.names, game, state)
     for number, turn in enumerate(record.turns):
         _check_turn(f"turns.{number}", turn, game, state)
     outcome = record.outcome
@@ -479,6 +486,16 @@ def _check_rewards(rewards: list[float], mean: float, game: Game) -> None:
         raise ValueError(f"field 'outcome.rewards': has {len(rewards)}, but the game has {len(game.roles)} seats")
     if abs(sum(rewards) / len(rewards) - mean) > SAME_REWARD:
         raise ValueError(f"field 'outcome.normalized_reward': {mean}, but 'rewards' have another mean")
+
+
+def _check_names(names: list[dict[str, list[int]]], game: Game, state: State) -> None:
+    if not isinstance(game, Renaming) or len(names) != len(game.roles):
+        raise ValueError(f"field 'names': has {len(names)} renamings, which do not fit the game {game.name}")
+    for seat, one in enumerate(names):
+        try:
+            game.renamed(state, one)
+        except ValueError as error:
+            raise ValueError(f"field 'names.{seat}': {error}") from None
 
 
 def _check_turn(where: str, turn: TurnRecord, game: Game, state: State) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.chat_player import partner_arguments
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord, SeatRecord
+from selfplay_pipeline.generate.renamed import RenamedEpisode
 from selfplay_pipeline.generate.run import GenerateJob, Phase, run_generate
 from selfplay_pipeline.generate.seats import (
     check_seats,
@@ -168,6 +170,7 @@ async def generate_episodes(
     seats: Sequence[str] = (),
     groups: Sequence[Sequence[str]] = (),
     servers: Servers | None = None,
+    other_play: bool = False,
 ) -> Summary:
     """Play the episodes that are missing from `output`, and return the figures of the whole file.
 
@@ -182,6 +185,7 @@ async def generate_episodes(
         groups: Player of each seat of each group, in place of `seats`. Groups with the same checkpoint beside the
             policy are played together, those with another one after them.
         servers: Running servers; by default, the call starts and stops its own.
+        other_play: Whether each seat sees its own random renaming of the state's names.
     """
     checkpoint, seats = checkpoint or str(config.model), seats or self_play(config)
     tables = groups or [seats] * num_groups(config)
@@ -197,6 +201,8 @@ async def generate_episodes(
             at_once = len(checkpoints_of(config, seats, checkpoint))
             servers = await stack.enter_async_context(Servers(config, output.parent, at_once=at_once))
         job = make_job(config, output, checkpoint, iteration, first_state, seats, groups)
+        if other_play:
+            job = replace(job, arguments={**job.arguments, "other_play": True})
         job.store.check()  # before the slow start of a server
         by_name: dict[str, Player] = {}
 
@@ -212,7 +218,8 @@ async def generate_episodes(
         ]
         if len(phases) == 1:  # before a file is written, which nobody needs if the players cannot play
             await phases.pop().begin()
-        return await run_generate(job, game, state, players, phases=phases)
+        kind = RenamedEpisode if other_play else None
+        return await run_generate(job, game, state, players, kind, phases)
 
 
 def playable_together(config: Config, groups: Sequence[Sequence[str]]) -> list[tuple[list[str], list[int]]]:

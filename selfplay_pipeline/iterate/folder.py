@@ -16,6 +16,7 @@ from selfplay_pipeline.config.identity import check_same, contents_of_game, deci
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.reward import contents_of
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, read_model, write_json, write_text
 from selfplay_pipeline.core.folders import check_folder
@@ -207,6 +208,30 @@ def newest_checkpoint(path: Path) -> str:
     if not trained:
         raise UserError(f"{path}: this run has not trained an iteration yet; name a checkpoint")
     return run.checkpoint(max(trained))
+
+
+def member_checkpoint(path: Path, number: int) -> str:
+    """Returns the checkpoint that a member of a population made in an iteration.
+
+    Raises:
+        UserError: The member has not trained the iteration, or the checkpoint has changed since.
+    """
+    run = RunDirectory(path)
+    trained = run.load().trained(number)
+    if trained is None:
+        raise UserError(f"{path}: iteration {number} is not trained; `selfplay population` trains all members in turn")
+    found = run.checkpoint(number)
+    check_unchanged(found, trained)
+    return found
+
+
+def check_unchanged(checkpoint: str, made: Trained) -> None:
+    """Raises UserError if a checkpoint holds other files than those that an iteration made."""
+    if made.weights and content_hash(checkpoint) != made.weights:
+        raise UserError(
+            f"{checkpoint}: holds other files than when the iteration had made it (content hash {made.weights}); "
+            "restore them, or begin a new run with --output"
+        )
 
 
 def trained_with(path: Path) -> tuple[str, int] | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -14,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from selfplay_pipeline.config.schema import SELF, Config
+from selfplay_pipeline.config.schema import MEMBERS, SELF, Config
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.result import Converted
@@ -31,15 +32,24 @@ from selfplay_pipeline.engines.pool import plan, sharing_servers
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import EvaluationJob, rises_over, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_held_out, states_in
+from selfplay_pipeline.games.abilities import Renaming, ability
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import CHAT
+from selfplay_pipeline.generate.renamed import KEY
 from selfplay_pipeline.generate.seats import check_seat, check_seats, self_play
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import check_trainable, generate_episodes, num_groups, plan_generate
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.generate.swapped import check_swap
-from selfplay_pipeline.iterate.folder import RunDirectory, Stage, StageRecord, short
+from selfplay_pipeline.iterate.folder import (
+    RunDirectory,
+    Stage,
+    StageRecord,
+    check_unchanged,
+    member_checkpoint,
+    short,
+)
 from selfplay_pipeline.iterate.history import best_iteration, history_of, in_words
 from selfplay_pipeline.iterate.logs import PipelineLog
 from selfplay_pipeline.iterate.partners import (
@@ -48,12 +58,13 @@ from selfplay_pipeline.iterate.partners import (
     earlier_checkpoints,
     everyone_named,
     groups_of_iteration,
+    named_members,
     other_players,
     partners_in_words,
     seated,
 )
 from selfplay_pipeline.iterate.results import Evaluated, Trained, WithForeign, known
-from selfplay_pipeline.iterate.schedule import Lane, rounds_of, source_of, stages_of
+from selfplay_pipeline.iterate.schedule import Lane, Round, rounds_of, source_of, stages_of
 from selfplay_pipeline.metrics.figures import TALK, figures_of
 from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.groups import NoSignalError
@@ -77,26 +88,51 @@ async def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | Non
     Raises:
         UserError: The folder is in use or holds a run with another configuration, or a stage rejects its input.
     """
+    check_alone(config)
+    (run,) = await run_together([(config, run_dir)], run_dir, loop_type)
+    return run
+
+
+async def run_together(
+    members: Sequence[tuple[Config, Path]], folder: Path, loop_type: type[Loop] | None = None
+) -> list[RunDirectory]:
+    """Run the missing stages of several runs in turn, round by round, with the same servers and trainer.
+
+    Args:
+        members: Configuration and run folder of each run; the configurations differ only in seeds and partners.
+        folder: Folder for the logs of servers.
+        loop_type: Variant of the loop, for experiments.
+
+    Raises:
+        UserError: As for `run_iterate`.
+    """
+    config, _ = members[0]
     with computing():
-        RunDirectory(run_dir).check(config)  # first, because the lock writes a file
+        for own, run_dir in members:
+            RunDirectory(run_dir).check(own)  # first, because the lock writes a file
         check_run(config)
-        check_cluster(config.train, [config.model], run_dir)
-    with locked(run_dir / ".lock", f"run directory {run_dir}"):
-        run = RunDirectory(run_dir)
+        check_cluster(config.train, [config.model], folder)
+    with ExitStack() as stack:
+        for _, run_dir in members:
+            stack.enter_context(locked(run_dir / ".lock", f"run directory {run_dir}"))
+        runs = [RunDirectory(run_dir) for _, run_dir in members]
         with computing():
-            run.open(config)
+            for run, (own, _) in zip(runs, members, strict=True):
+                run.open(own)
         reporting.begin()
-        with PipelineLog(config, run_dir) as log:
-            servers = Servers(config, run_dir, at_once=at_once(config), shares_gpu=shares_gpu(config), alone=True)
-            trainer = Trainer()
-            shares = shares_gpu(config) or await attached_share(config)
-            check_ahead(config, shares=shares)
-            loop = (loop_type or Loop)(config, run, servers, trainer, log, shares)
-            try:
-                await loop.run_all()
-            finally:
-                await _stop(config, trainer, servers)
-        return run
+        servers = Servers(config, folder, at_once=at_once(config), shares_gpu=shares_gpu(config), alone=True)
+        trainer = Trainer()
+        shares = shares_gpu(config) or await attached_share(config)
+        check_ahead(config, shares=shares)
+        loops = [
+            (loop_type or Loop)(own, run, servers, trainer, stack.enter_context(PipelineLog(own, run.path)), shares)
+            for run, (own, _) in zip(runs, members, strict=True)
+        ]
+        try:
+            await loops[0].run_all(*loops[1:])
+        finally:
+            await _stop(config, trainer, servers)
+        return runs
 
 
 async def _stop(config: Config, trainer: Trainer, servers: Servers) -> None:
@@ -141,15 +177,20 @@ class Loop:
     shares_gpu: bool = False
     """Whether servers and trainer release GPU memory to each other."""
 
-    async def run_all(self) -> None:
-        """Run all iterations."""
+    async def run_all(self, *others: Loop) -> None:
+        """Run all iterations, and those of other runs with the same rounds: a round of each, then the next round."""
         for current in rounds_of(self.config.iterate):
-            lanes = [lane for lane in current.lanes if lane]
-            if lanes:
-                self._prepare_training(lanes[0][0][0])
-            await side_by_side(*(self._lane(lane) for lane in lanes))
-            if current.completes:
-                self._watch(current.completes)
+            for loop in (self, *others):
+                await loop._round(current)
+
+    async def _round(self, current: Round) -> None:
+        """Run the lanes of a round at the same time."""
+        lanes = [lane for lane in current.lanes if lane]
+        if lanes:
+            self._prepare_training(lanes[0][0][0])
+        await side_by_side(*(self._lane(lane) for lane in lanes))
+        if current.completes:
+            self._watch(current.completes)
 
     async def _lane(self, lane: Lane) -> None:
         """Run the stages of a lane in order."""
@@ -177,11 +218,9 @@ class Loop:
         if self.run.state.get(number, stage) is not None:
             return
         made = self.run.state.trained(source_of(self.config.iterate, number, stage))
-        if made is not None and made.weights and _hash_of(checkpoint) != made.weights:
-            raise UserError(
-                f"{checkpoint}: holds other files than when the iteration had made it (content hash {made.weights}); "
-                "restore them, or begin a new run with --output"
-            )
+        if made is not None:
+            with computing():
+                check_unchanged(checkpoint, made)
         reporting.status(f"{self._at(number)}: {stage} with {short(checkpoint)}")
         with computing():
             self.log.open()
@@ -202,7 +241,8 @@ class Loop:
                 return await self._evaluate(number, checkpoint)
 
     def _at(self, number: int) -> str:
-        return f"iteration {number}/{self.config.iterate.num_iterations}"
+        member = f"{self.run.path.name}, " * bool(named_members(self.config))
+        return f"{member}iteration {number}/{self.config.iterate.num_iterations}"
 
     async def _generate(self, number: int, checkpoint: str) -> Played:
         first, groups = (number - 1) * num_groups(self.config), self._groups(number)
@@ -215,6 +255,7 @@ class Loop:
             seats=seats_of(self.config),
             groups=[group.players for group in groups],
             servers=self.servers,
+            other_play=self.config.iterate.other_play,
         )
         if len(self.config.iterate.partners) < 2:
             return played.result()
@@ -227,7 +268,19 @@ class Loop:
             return []
         source = source_of(self.config.iterate, number, "generate")
         made = [str(self.config.model), *(self.run.checkpoint(earlier) for earlier in range(1, source + 1))]
-        return groups_of_iteration(self.config, number, earlier_checkpoints(made))
+        members = {name: self._of_member(name, source) for name in named_members(self.config)}
+        return groups_of_iteration(self.config, number, earlier_checkpoints(made), members)
+
+    def _of_member(self, name: str, number: int) -> str:
+        """Returns the checkpoint that another member of the population made in an iteration; 0 stands for the model.
+
+        Raises:
+            UserError: The member has not trained the iteration, or its checkpoint has changed since.
+        """
+        if not number:
+            return str(self.config.model)
+        with computing():
+            return member_checkpoint(self.run.path.parent / name, number)
 
     async def _convert(self, number: int, games: Path) -> Converted:
         with computing():
@@ -431,6 +484,16 @@ def plan_iterate(config: Config, run_dir: Path) -> list[str]:
     Raises:
         UserError: The run would be rejected.
     """
+    check_alone(config)
+    return plan_run(config, run_dir)
+
+
+def plan_run(config: Config, run_dir: Path) -> list[str]:
+    """Returns lines that describe the work in one run folder, which may be that of a population's member.
+
+    Raises:
+        UserError: The run would be rejected.
+    """
     run = RunDirectory(run_dir)
     run.check(config)
     check_run(config)
@@ -462,6 +525,15 @@ def seats_of(config: Config) -> tuple[str, ...]:
     return seated(self_play(config), config.iterate.partner, config.iterate.seat)
 
 
+def check_alone(config: Config) -> None:
+    """Raises UserError if other members of a population are partners, since `iterate` trains one policy."""
+    if named := [one.player for one in config.iterate.partners if one.player == MEMBERS] + named_members(config):
+        raise UserError(
+            f"iterate.partners: {named[0]} stands for members of a population, which `selfplay population` trains; for "
+            "a folder of this name write ./ before it"
+        )
+
+
 def check_run(config: Config) -> None:
     """Raises UserError unless all players exist and this machine can play and train."""
     check_partner(config)
@@ -475,6 +547,8 @@ def check_run(config: Config) -> None:
     check_adapter(config.train, str(config.model))
     check_verls_keys(training_of(config, Path("iter_1/train.parquet"), Path("iter_1"), shares_gpu=shares_gpu(config)))
     check_fits(config.train, resolve_device(config.device), str(config.model), shares_gpu=shares_gpu(config))
+    if config.iterate.other_play:
+        ability(make_game(config.game), Renaming, KEY, "leave it out")
     if config.evaluate.swap_messages:
         check_swap(make_game(config.game), sample_held_out(config, 2, MONITOR).states)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
-from selfplay_pipeline.config.schema import PAST, SELF, Config, PartnerShare
+from selfplay_pipeline.config.schema import MEMBERS, PAST, SELF, Config, PartnerShare
 from selfplay_pipeline.core.shipped import as_listed
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.seats import is_checkpoint, self_play
 from selfplay_pipeline.generate.stage import num_groups
+
+MEMBER = re.compile(r"member_[1-9][0-9]*")
+"""Pattern of the names of a population's members, which are also the names of their run folders."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,9 @@ class Group:
     players: tuple[str, ...]
 
 
-def groups_of_iteration(config: Config, number: int, past: Sequence[str]) -> list[Group]:
+def groups_of_iteration(
+    config: Config, number: int, past: Sequence[str], members: Mapping[str, str] = {}
+) -> list[Group]:
     """Returns the players of each group of an iteration, in the order of its game states.
 
     A partner holds all seats but one, which the policy holds; the policy's seat changes from one of the partner's
@@ -38,6 +44,7 @@ def groups_of_iteration(config: Config, number: int, past: Sequence[str]) -> lis
         config: The configuration.
         number: Number of the iteration, counted from 1.
         past: Checkpoints that `past` draws from, newest first; not empty.
+        members: Checkpoints of the other members of a population, by name.
     """
     partners, everyone, count = config.iterate.partners, self_play(config), num_groups(config)
     first = (number - 1) * count
@@ -47,7 +54,11 @@ def groups_of_iteration(config: Config, number: int, past: Sequence[str]) -> lis
         groups.append(
             Group(
                 as_listed(partner.player),
-                seated(everyone, _player(config, partner, at, past), before % len(everyone)),
+                seated(
+                    everyone,
+                    members.get(partner.player) or _player(config, partner, at, past),
+                    before % len(everyone),
+                ),
             )
         )
     return groups
@@ -95,10 +106,15 @@ def earlier_checkpoints(checkpoints: Sequence[str]) -> list[str]:
 
 
 def named_partners(config: Config) -> list[str]:
-    """Returns the names of the partners in training with a name of their own, unlike the policy and its past."""
+    """Returns the names of the partners in training except `self`, `past` and members of the population."""
     options = config.iterate
     names = [one.player for one in options.partners] or [options.partner]
-    return [name for name in names if name not in (SELF, PAST)]
+    return [name for name in names if name not in (SELF, PAST, MEMBERS) and not MEMBER.fullmatch(name)]
+
+
+def named_members(config: Config) -> list[str]:
+    """Returns the names of the other members of a population that are partners."""
+    return [one.player for one in config.iterate.partners if MEMBER.fullmatch(one.player)]
 
 
 def other_players(config: Config) -> list[str]:
@@ -108,12 +124,9 @@ def other_players(config: Config) -> list[str]:
 
 def at_once(config: Config) -> int:
     """Returns the number of checkpoints served at the same time: the policy, and one checkpoint as partner."""
-    return 1 + (has_past(config) or any(is_checkpoint(config, name) for name in other_players(config)))
-
-
-def has_past(config: Config) -> bool:
-    """Whether earlier checkpoints of the run are partners."""
-    return any(one.player == PAST for one in config.iterate.partners)
+    has_past = any(one.player == PAST for one in config.iterate.partners)
+    others = has_past or named_members(config) or any(is_checkpoint(config, name) for name in other_players(config))
+    return 2 if others else 1
 
 
 def trained_seats(config: Config) -> float:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from rich.console import Group
 from rich.table import Table
 
 from selfplay_pipeline.core.command_line import program
@@ -39,6 +40,11 @@ def live_table(path: Path) -> Table:
     run = RunDirectory(path)
     run.load()
     return run_table(run, newest=LIVE_ROWS)
+
+
+def live_tables(paths: Iterable[Path]) -> Group:
+    """Returns the tables of the running members of a population."""
+    return Group(*map(live_table, paths))
 
 
 def run_table(run: RunDirectory, newest: int | None = None) -> Table:

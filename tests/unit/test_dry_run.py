@@ -40,6 +40,10 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
         "tiny_model plays itself and is trained in 3 steps of 8 states × 8 ep",
     ),
     "iterate": (("--num-iterations", "2"), "iterations 1 to 2: generate, convert, train, evaluate left"),
+    "population": (
+        ("--members", "2"),
+        "member_2 (seed 1000): iterations 1 to 3: generate, convert, train, e",
+    ),
     "evaluate": (("random", "--num-states", "2"), "random with itself on 2 held-out states (seed 0): 4 scripted episo"),
     "crossplay": (("random", "sharing", "--num-states", "2"), "random, sharing, each with each, on 2 held-out states"),
     "benchmark": (
@@ -65,6 +69,7 @@ CONFIGURED = {
     "games",
     "train-online",
     "iterate",
+    "population",
     "listen",
     "evaluate",
     "export",

@@ -35,7 +35,7 @@ REFUSED = {
         "convert.credit", "convert.placebo",
         "reward.path", "reward.partner_share", "reward.message_cost", "reward.token_cost",
         "train.method", "train.best_of_group", "train.keep_zero_signal", "train.dump_rows",
-        "iterate.partner", "iterate.seat", "iterate.partners", "iterate.foreign",
+        "iterate.partner", "iterate.seat", "iterate.partners", "iterate.foreign", "iterate.other_play",
         "iterate.keep_processes", "iterate.decay_iterations",
     },
 }  # fmt: skip

@@ -14,7 +14,7 @@ from selfplay_pipeline.games.altered import KINDS
 from selfplay_pipeline.games.base import Asking, KnownLine, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
-from selfplay_pipeline.games.matching import draw, humans, measures, states
+from selfplay_pipeline.games.matching import draw, humans, measures, renaming, states
 from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.altered import altered
 from selfplay_pipeline.games.matching.credit import credits_of
@@ -133,6 +133,15 @@ class MatchingGame(TaggedGame):
 
     def keep_named(self, state: MatchingState, seat: int, text: str) -> str:
         return keep_named(state, seat, text)
+
+    def draw_names(self, state: MatchingState, rng: np.random.Generator) -> dict[str, list[int]]:
+        return renaming.draw_names(state, rng)
+
+    def renamed(self, state: MatchingState, names: Mapping[str, Sequence[int]]) -> MatchingState:
+        return renaming.renamed(state, names)
+
+    def retold(self, state: MatchingState, names: Mapping[str, Sequence[int]], text: str, *, back: bool = False) -> str:
+        return renaming.retold(state, names, text, back=back)
 
     def credits(self, state: MatchingState, turns: Sequence[Any], reward: float) -> list[float]:
         return credits_of(state, turns, reward, self.config)

@@ -1,0 +1,297 @@
+"""Do partners in training, a population or other-play make a policy understood by strangers? Four arms at equal budget.
+
+Each policy samples as many episodes in training:
+
+- self-play: the policy plays itself;
+- past: half of the groups with itself, half with one of its five newest earlier checkpoints;
+- population: three members; the first member of each population stands for it, so no two of the compared met;
+- other-play: the policy plays itself, each seat with its own random names.
+
+For each arm and seed, on the same held-out states: the reward of the policy with itself, the worth of its words, and in
+a matrix of all seeds of the arm and of scripted speakers the cross-seed gap and the partner gap
+(`selfplay_pipeline/evaluate/gaps.py`), sampled. All intervals are 95 % over seeds and states. The configuration decides
+the protocol: give one with `game.protocol: fixed` and one without.
+
+The rule of the verdict, written before the runs:
+
+- with fewer than three seeds there is none;
+- self-play has a private code if its cross-seed gap lies above 0;
+- an arm talks if the worth of its words lies above 0; of an arm that does not talk, a small gap says nothing;
+- an arm that talks is better understood by other trainings, or by the scripts, than self-play if its cross-seed gap, or
+  its partner gap, minus that of self-play lies below 0; it is worse understood if the difference lies above 0;
+- this costs nothing if the reward with itself minus that of self-play lies above -0.02.
+
+The command runs in parts and resumes: seeds and arms may be given one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel, ConfigDict
+
+from bench import command
+from bench.compared import markdown_table
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.core import stopping
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import write_text
+from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.evaluate.crossplay import run_crossplay
+from selfplay_pipeline.evaluate.gaps import Matrix, Terms, gap_terms
+from selfplay_pipeline.evaluate.run import EvaluationJob, rewards_of, run_evaluate
+from selfplay_pipeline.evaluate.states import StateSet, held_out_states
+from selfplay_pipeline.evaluate.tally import Seating, Tally
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.iterate.folder import RunDirectory, describe
+from selfplay_pipeline.iterate.loop import run_iterate
+from selfplay_pipeline.iterate.population import member_folders, run_population
+from selfplay_pipeline.metrics.bootstrap import Interval, contrast_over_seeds
+from selfplay_pipeline.metrics.figures import REWARD, measure_reward
+
+SELF_PLAY, PAST, POPULATION, OTHER_PLAY = "self-play", "past", "population", "other-play"
+MEMBERS = 3
+ARMS: Mapping[str, dict[str, Any]] = {
+    SELF_PLAY: {},
+    PAST: {"iterate.partners": [{"player": "self", "share": 0.5}, {"player": "past", "share": 0.5, "last": 5}]},
+    POPULATION: {},
+    OTHER_PLAY: {"iterate.other_play": True},
+}
+"""Keys in which each arm differs from self-play."""
+STRANGERS = ("speaking", "sharing")
+"""Scripted speakers with phrasings of their own."""
+SEEDS_BETWEEN = 10_000
+"""Difference of the configured seeds; the members of a population have seeds between them."""
+FEWEST_SEEDS = 3
+COSTS_NOTHING = -0.02
+"""Largest loss of reward with oneself that counts as none."""
+
+
+class Figures(BaseModel):
+    """Figures of an arm, sampled, each with its interval; differences are to self-play.
+
+    Attributes:
+        own: Reward of the policy with itself.
+        worth: Worth of its words.
+        cross_seed: Cross-seed gap; None with one seed.
+        partner: Partner gap.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    seeds: int
+    own: Interval
+    worth: Interval
+    cross_seed: Interval | None = None
+    partner: Interval
+    own_minus: Interval | None = None
+    cross_seed_minus: Interval | None = None
+    partner_minus: Interval | None = None
+
+
+class Results(BaseModel):
+    """Content of `results.json`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    command: str
+    revision: str | None
+    config: dict[str, Any]
+    iterations: int
+    states: int
+    arms: dict[str, Figures]
+    verdict: list[str]
+
+
+class Trial(BaseModel):
+    """Scope of the study, and its folder."""
+
+    source: str
+    model: str | None
+    iterations: int
+    states: int
+    work: Path
+
+    def config(self, arm: str, seed: int) -> Config:
+        given = {"model": self.model, "seed": SEEDS_BETWEEN * seed, "iterate.num_iterations": self.iterations}
+        return load_config(self.source, given | ARMS[arm])
+
+    def train(self, arm: str, seed: int) -> None:
+        """Run the unfinished parts of a training."""
+        config, folder = self.config(arm, seed), self.work / arm / f"seed_{seed}"
+        if arm == POPULATION:
+            stopping.run(run_population(config, folder, MEMBERS))
+        else:
+            stopping.run(run_iterate(config, folder))
+
+    def checkpoint(self, arm: str, seed: int) -> str | None:
+        """Returns the last checkpoint of an arm's policy; None until it is trained."""
+        folder = self.work / arm / f"seed_{seed}"
+        run = RunDirectory(member_folders(folder, MEMBERS)[0] if arm == POPULATION else folder)
+        return run.checkpoint(self.iterations) if run.load().trained(self.iterations) else None
+
+    def held_out(self) -> StateSet:
+        return held_out_states(make_game(self.config(SELF_PLAY, 1).game), self.states, 0)
+
+    def job(self, arm: str, seed: int, checkpoint: str) -> EvaluationJob:
+        folder = self.work / "evaluations" / arm / f"seed_{seed}"
+        return EvaluationJob(checkpoint, self.held_out(), folder, episodes=1, swaps=("swapped",), greedy=False)
+
+    def measure(self, arm: str, seeds: Sequence[int]) -> tuple[list[Terms], Matrix]:
+        """Play what is missing; returns the worth of words of each seed, and the matrix of the seeds and strangers."""
+        config, worth = self.config(arm, 1), list[Terms]()
+        checkpoints = [found for seed in seeds if (found := self.checkpoint(arm, seed))]
+        for seed, checkpoint in zip(seeds, checkpoints, strict=True):
+            job = self.job(arm, seed, checkpoint)
+            asyncio.run(run_evaluate(config, job))
+            worth.append(
+                [(1.0, rewards_of(config, job, "sampled")), (-1.0, rewards_of(config, job, "sampled", "swapped"))]
+            )
+        names, folder = [*checkpoints, *STRANGERS], self.work / "crossplay" / arm / "-".join(map(str, seeds))
+        arms = [arm] * len(checkpoints) + [""] * len(STRANGERS)
+        asyncio.run(run_crossplay(config, names, self.held_out(), 1, folder, arms))
+        game = make_game(config.game)
+
+        def rewards(one: int, other: int) -> Any:
+            tally = Tally(game, self.states, Seating.BOTH, measure_reward)
+            return tally.add(read_episodes(folder / f"{one}-{other}.jsonl")).totals()
+
+        return worth, [[rewards(one, other) for other in range(len(names))] for one in range(len(names))]
+
+
+def figures(worth: Sequence[Terms], rewards: Matrix, base: Matrix | None) -> Figures:
+    """Returns the figures of an arm.
+
+    Args:
+        worth: Worth of words of each seed.
+        rewards: The matrix of the arm: its seeds, then the strangers.
+        base: The matrix of self-play; None for self-play itself.
+    """
+    seeds = len(worth)
+
+    def terms(of: Matrix, players: int) -> dict[str, list[Terms]]:
+        own, strangers = range(players), range(players, len(of))
+        found = {"own": [[(1.0, of[one][one])] for one in own]}
+        found["partner"] = [gap_terms(of, one, strangers) for one in own]
+        if players > 1:
+            found["cross_seed"] = [gap_terms(of, one, [other for other in own if other != one]) for one in own]
+        return found
+
+    mine = terms(rewards, seeds)
+    said = {name: _over_seeds(of) for name, of in mine.items()}
+    if base is not None:
+        theirs = terms(base, len(base) - len(STRANGERS))
+        for name in mine.keys() & theirs.keys():
+            paired = zip(mine[name], theirs[name], strict=False)
+            said[f"{name}_minus"] = _over_seeds([[*one, *((-w, of) for w, of in other)] for one, other in paired])
+    return Figures(seeds=seeds, worth=_over_seeds(worth), **said)
+
+
+def _over_seeds(terms: Sequence[Terms]) -> Interval:
+    return contrast_over_seeds(terms, same_states=True)[REWARD.name]
+
+
+def verdict(arms: Mapping[str, Figures]) -> list[str]:
+    """Returns the verdict in sentences, by the rule in the first lines of this file."""
+    if SELF_PLAY not in arms or min(one.seeds for one in arms.values()) < FEWEST_SEEDS:
+        return [f"No verdict: it needs {FEWEST_SEEDS} seeds of self-play and of each other arm."]
+    found = arms[SELF_PLAY].cross_seed
+    private = found is not None and _low(found) > 0
+    said = [f"Self-play has {'a' if private else 'no shown'} private code: its cross-seed gap is {found:+}."]
+    for name, one in arms.items():
+        if _low(one.worth) <= 0:
+            said.append(f"{name} is not shown to talk (worth of words {one.worth:+}); its gaps say nothing.")
+            continue
+        for whom, difference in (("other trainings", one.cross_seed_minus), ("the scripts", one.partner_minus)):
+            if difference is not None:
+                said.append(f"{name} is {_understood(difference)} by {whom} than self-play ({difference:+}).")
+        if one.own_minus is not None:
+            costs = "costs nothing" if _low(one.own_minus) > COSTS_NOTHING else "is not shown to cost nothing"
+            said.append(f"{name} {costs}: its reward with itself differs by {one.own_minus:+}.")
+    return said
+
+
+def _understood(difference: Interval) -> str:
+    if difference.high is not None and difference.high < 0:
+        return "better understood"
+    return "worse understood" if _low(difference) > 0 else "not shown to be better or worse understood"
+
+
+def _low(interval: Interval) -> float:
+    return float("-inf") if interval.low is None else interval.low
+
+
+def tables(results: Results) -> str:
+    """Returns the table in Markdown, with a column for each arm, and the verdict."""
+    rows = {
+        "seeds": [str(one.seeds) for one in results.arms.values()],
+        **{
+            label: ["" if (found := getattr(one, name)) is None else f"{found:{sign}}" for one in results.arms.values()]
+            for label, name, sign in (
+                ("reward with itself", "own", ""),
+                ("worth of words", "worth", "+"),
+                ("cross-seed gap", "cross_seed", "+"),
+                ("partner gap", "partner", "+"),
+                ("reward minus self-play's", "own_minus", "+"),
+                ("cross-seed gap minus self-play's", "cross_seed_minus", "+"),
+                ("partner gap minus self-play's", "partner_minus", "+"),
+            )
+        },
+    }
+    return markdown_table(results.arms, rows) + "\n" + "\n".join(f"- {sentence}" for sentence in results.verdict) + "\n"
+
+
+def main(
+    arms: Annotated[list[str], typer.Option("--arm", help=f"Trainings: {', '.join(ARMS)}; repeat.")] = [*ARMS],  # noqa: B006
+    seeds: Annotated[int, typer.Option(min=1, help="Training seeds, one after the other.")] = 3,
+    iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 20,
+    config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "bench/learn.yaml",
+    model: Annotated[str | None, typer.Option(help="The warm start.")] = None,
+    states: Annotated[int, typer.Option(min=2, help="Held-out states.")] = 200,
+    work: Annotated[Path, typer.Option(help="Gets runs and episodes; for other settings give another.")] = Path(
+        "data/partners"
+    ),
+    output: Annotated[Path, typer.Option(help="Gets results.json and table.md.")] = Path("data/partners/results"),
+) -> None:
+    """Train self-play, a mixture with the past, a population and other-play, and compare how strangers understand them.
+
+    Earlier trainings in the same folder are compared too. The exit status is 0 for every verdict.
+    """
+    for arm in arms:
+        if arm not in ARMS:
+            raise UserError(f"--arm: there is no arm {arm!r}; choose from {', '.join(ARMS)}")
+    trial = Trial(source=config, model=model, iterations=iterations, states=states, work=work)
+    for seed in range(1, seeds + 1):
+        for arm in arms:
+            say(f"{arm}, seed {seed} of {seeds}")
+            trial.train(arm, seed)
+    trained = {arm: [seed for seed in range(1, seeds + 1) if trial.checkpoint(arm, seed)] for arm in ARMS}
+    measured = {arm: trial.measure(arm, of) for arm, of in trained.items() if of}
+    base = measured[SELF_PLAY][1] if SELF_PLAY in measured else None
+    found = {
+        arm: figures(worth, rewards, None if arm == SELF_PLAY else base) for arm, (worth, rewards) in measured.items()
+    }
+    results = Results(
+        command=shlex.join(["python", "-m", "bench.partners", *sys.argv[1:]]),
+        revision=describe({})["git_revision"],
+        config=trial.config(SELF_PLAY, 1).model_dump(mode="json", exclude={"engine", "seed"}),
+        iterations=iterations,
+        states=states,
+        arms=found,
+        verdict=verdict(found),
+    )
+    write_text(output / "results.json", results.model_dump_json(indent=1) + "\n")
+    write_text(output / "table.md", tables(results))
+    print((output / "table.md").read_text())
+
+
+if __name__ == "__main__":
+    command.run(main)

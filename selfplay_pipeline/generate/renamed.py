@@ -1,0 +1,136 @@
+"""Other-play: each seat sees its own random renaming of the state's names (Hu et al. 2020, arXiv 2003.02979).
+
+A state whose names are exchanged is the same problem (`games/abilities.py: Renaming`). Each seat plays it in a session
+of its own, with names that are drawn for the state and the seat. A legal turn is retold in the names of each other
+seat's session. So a code that depends on names, such as one that says a name for another one, does not work: the
+hearer's names are others. What depends on the state alone works as before.
+
+Records have states and turns in the state's own names, and for each seat its renaming (`EpisodeRecord.names`).
+Trajectories hold the tokens that the seats read and wrote, in their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.abilities import Renaming, ability
+from selfplay_pipeline.games.base import (
+    INVALID,
+    NAMES,
+    SAME_SCORE,
+    Game,
+    Opening,
+    Outcome,
+    Session,
+    State,
+    Status,
+    Step,
+)
+from selfplay_pipeline.generate.episode import Episode
+from selfplay_pipeline.generate.players import Seat
+from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
+from selfplay_pipeline.generate.run import SeatedEpisode
+
+KEY = "iterate.other_play"
+
+
+class RenamedSession:
+    """One episode in which each seat has its own names.
+
+    Attributes:
+        own: Session in the state's own names.
+        worlds: Session of each seat, in the seat's names.
+        told: Text of each turn in the state's own names; of an illegal turn, as it was written.
+    """
+
+    def __init__(self, game: Game, state: State, names: Sequence[Any]) -> None:
+        """Begin an episode; `names` has the renaming of each seat."""
+        self.game, self.state, self.names = ability(game, Renaming, KEY), state, names
+        self.own: Session = game.start(state)
+        self.worlds: list[Session] = [game.start(self.game.renamed(state, one)) for one in names]
+        self.told: list[str] = []
+
+    @property
+    def seats(self) -> tuple[int, ...]:
+        return self.own.seats
+
+    @property
+    def status(self) -> str | None:
+        return self.own.status
+
+    def opening(self, seat: int) -> Opening:
+        return self.worlds[seat].opening(seat)
+
+    def step(self, seat: int, text: str, *, cut: bool = False) -> Step:
+        """Take a turn in all sessions; see `games/base.py: Session`.
+
+        Raises:
+            UserError: The renaming decides how the episode goes on.
+        """
+        said = self.worlds[seat].step(seat, text, cut=cut)
+        legal = said.action != INVALID
+        told = self.game.retold(self.state, self.names[seat], text, back=True) if legal else text
+        self.told.append(told)
+        step = self.own.step(seat, told, cut=cut)
+        heard = [
+            said if other == seat else world.step(seat, self._retold(other, told) if legal else text, cut=cut)
+            for other, world in enumerate(self.worlds)
+        ]
+        alike = all(one.action == step.action for one in heard)
+        if not alike or any(world.seats != self.own.seats for world in self.worlds):
+            raise _differs(self.own, text)
+        observations = tuple(one.observations[other] for other, one in enumerate(heard))
+        return replace(step, observations=observations, error=said.error)
+
+    def _retold(self, seat: int, told: str) -> str:
+        return self.game.retold(self.state, self.names[seat], told)
+
+    def abort(self, status: Status) -> None:
+        for session in (self.own, *self.worlds):
+            session.abort(status)
+
+    def outcome(self) -> Outcome:
+        """Returns the result of an ended episode.
+
+        Raises:
+            UserError: A seat's session has other rewards.
+        """
+        found = self.own.outcome()
+        for world in self.worlds:
+            if not np.allclose(world.outcome().rewards, found.rewards, rtol=0, atol=SAME_SCORE):
+                raise _differs(self.own, "its rewards")
+        return found
+
+
+def _differs(session: Session, what: str) -> UserError:
+    return UserError(f"{KEY}: with other names an episode goes on otherwise ({session.status}, {what!r}); leave it out")
+
+
+@dataclass
+class RenamedEpisode(SeatedEpisode):
+    """One episode of other-play; all episodes of a state have the same names, so that GRPO compares like with like."""
+
+    def __post_init__(self) -> None:
+        seed, group, _ = self.place
+        rng, game = np.random.default_rng([NAMES, seed, group]), ability(self.game, Renaming, KEY)
+        self.session = RenamedSession(
+            self.game, self.state, [game.draw_names(self.state, rng) for _ in self.game.roles]
+        )
+        seats = (
+            Seat.at(self.game, world, number, self.episode_id, self.place)
+            for number, world in enumerate(self.session.worlds)
+        )
+        players = [player.sit(seat) for player, seat in zip(self.players, seats, strict=True)]
+        self.episode = Episode(self.session, players)
+
+    def record(self, policy: PolicyRecord) -> EpisodeRecord:
+        turns = [
+            turn.model_copy(update={"text": told, "as_said": None if turn.text == told else turn.text})
+            for turn, told in zip(self.episode.turns, self.session.told, strict=True)
+        ]
+        return super().record(policy).model_copy(update={"turns": turns, "names": self.session.names})
