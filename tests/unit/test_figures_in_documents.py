@@ -290,7 +290,8 @@ FIGURES: list[tuple[Any, ...]] = [
         ("the model", "`sharing`"), stored("dialop/crossplay_mediation.json")["rewards"], strict=True)),
     (DIALOP, "its agent reaches {} sampled and {} greedy",
      *(interval(stored("dialop/agent_mediation.json")["modes"][mode]["figures"]["reward"]) for mode in MODES)),
-    *((page, " ".join(line.split())) for page, folder in (("docs/results/textarena.md", "textarena"), (DIALOP, "dialop"))
+    *((found, " ".join(line.split()))
+      for found, folder in (("docs/results/textarena.md", "textarena"), (DIALOP, "dialop"))
       for line in (RESULTS / folder / "table.md").read_text().splitlines() if line),
 ]  # fmt: skip
 COMMANDS = [
