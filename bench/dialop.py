@@ -1,32 +1,40 @@
-"""Makes the table of DialOp's games: scripted players on new states, and people on theirs, as Markdown.
+"""Makes the table of DialOp's games: scripted players on new states, people on theirs, and policies on tiny states.
 
-Run `python -m bench.dialop`. Words are those of messages, without the tag and the room.
+Run `python -m bench.dialop`. Each `--policy CONFIG=CHECKPOINT` adds a checkpoint that plays itself, beside the scripted
+players on the same held-out states of that configuration. Words are those of messages, without the tag and the room.
+A stopped run plays only the missing episodes of the policies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 
 from bench import command
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core import stopping
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import write_text
+from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
+from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.abilities import HumanEpisodes, ability
-from selfplay_pipeline.games.base import HELD_OUT, MESSAGE, Game, Session, state_rng
+from selfplay_pipeline.games.base import HELD_OUT, MESSAGE, Game, state_rng
 from selfplay_pipeline.games.registry import make_game, parse_game_config
 from selfplay_pipeline.games.tags import untagged
 from selfplay_pipeline.generate.episode import Episode
 from selfplay_pipeline.generate.people import replayed
 from selfplay_pipeline.generate.players import SeatedScript
+from selfplay_pipeline.generate.records import TurnRecord, read_episodes
 
-GAMES = {
-    "matching": ("random", "silent", "sharing", "speaking"),
-    "mediation": ("random", "silent", "sharing", "speaking"),
-    "planning": ("random", "silent", "sharing", "speaking"),
-}
-"""Scripted players that hold all seats, by game."""
+GAMES = ("matching", "mediation", "planning")
+SCRIPTED = ("random", "silent", "sharing", "speaking")
+"""Scripted players that hold all seats."""
+HEAD = "| game | players | reward | agreed | turns | words | episodes |\n|---|---|---|---|---|---|---|"
 WIDTH = 1.96
 """Half width of a 95 % interval in standard errors."""
 
@@ -40,22 +48,59 @@ class Played(NamedTuple):
     words: int
 
 
-def main(states: Annotated[int, typer.Option(help="Number of states for each scripted player.")] = 1000) -> None:
+def main(
+    states: Annotated[int, typer.Option(min=2, help="Number of states for each scripted player.")] = 1000,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="CONFIG=CHECKPOINT: a built-in configuration and who plays it. Repeatable.")
+    ] = None,
+    policy_states: Annotated[int, typer.Option(min=2, help="Number of states for each --policy.")] = 200,
+    work: Annotated[Path, typer.Option(help="Folder for the episodes of the policies.")] = Path("data/dialop_policies"),
+    output: Annotated[Path | None, typer.Option(help="Folder for table.md; by default, it is only printed.")] = None,
+) -> None:
     """Print the table of DialOp's games."""
-    print("| game | players | reward | agreed | turns | words | episodes |\n|---|---|---|---|---|---|---|")
-    for name, players in GAMES.items():
+    pairs = [_pair(given) for given in policy or ()]
+    lines = list[str]()
+    for line in _lines(states, pairs, policy_states, work):
+        print(line, flush=True)
+        lines.append(line)
+    if output is not None:
+        write_text(output / "table.md", "\n".join(lines) + "\n")
+
+
+def _pair(given: str) -> tuple[str, Path]:
+    """Returns configuration and checkpoint of one `--policy`."""
+    config, _, checkpoint = given.partition("=")
+    if not checkpoint:
+        raise UserError(f"--policy {given}: give CONFIG=CHECKPOINT, such as tiny_planning=data/planning_model")
+    if not (Path(checkpoint) / "config.json").exists():
+        raise UserError(f"--policy {given}: {checkpoint} holds no checkpoint; `selfplay iterate` writes one")
+    return config, Path(checkpoint)
+
+
+def _lines(states: int, policies: Iterable[tuple[str, Path]], policy_states: int, work: Path) -> Iterator[str]:
+    yield HEAD
+    for name in GAMES:
         game = make_game(parse_game_config({"name": name}))
-        for player in players:
-            print(_row(game, player, [*_scripted(game, player, states)]), flush=True)
-        if game.silence is not None:
-            print(f"| {name} | *silence* (line) | {game.silence.value:.3f} | | | | {game.silence.states} |")
-        print(_row(game, "people", [*_people(game)]), flush=True)
+        yield from _without_a_model(name, game, SCRIPTED, states)
+        yield _row(name, "people", [*_people(game)])
+    for name, checkpoint in policies:
+        game = make_game(load_config(name, {}).game)
+        yield from _without_a_model(f"`{name}`", game, SCRIPTED[:-1], policy_states)
+        for mode, played in _of_policy(name, checkpoint, policy_states, work / name).items():
+            yield _row(f"`{name}`", f"self-played policy, {mode}", played)
+
+
+def _without_a_model(label: str, game: Game, players: Iterable[str], states: int) -> Iterator[str]:
+    """Yields the rows of scripted players, and of the silence line if it is known."""
+    for player in players:
+        yield _row(label, player, [*_scripted(game, player, states)])
+    if game.silence is not None:
+        yield f"| {label} | *silence* (line) | {game.silence.value:.3f} | | | | {game.silence.states} |"
 
 
 def _scripted(game: Game, player: str, states: int) -> Iterator[Played]:
     for number in range(states):
-        state = game.sample_state(state_rng(0, number, HELD_OUT))
-        session = game.start(state)
+        session = game.start(game.sample_state(state_rng(0, number, HELD_OUT)))
         view: Callable[[int], Any] = partial(game.view, session)
         seats = [
             SeatedScript(game.players[player], partial(view, seat), np.random.default_rng([number, seat]))
@@ -63,9 +108,23 @@ def _scripted(game: Game, player: str, states: int) -> Iterator[Played]:
         ]
         episode = Episode(session, [*seats])
         episode.play_out()
-        yield _played(
-            game, session, [turn.text for turn in episode.turns if turn.action == MESSAGE], len(episode.turns)
-        )
+        outcome = session.outcome()
+        yield _played(float(np.mean(outcome.rewards)), outcome.status in game.goals, episode.turns)
+
+
+def _of_policy(name: str, checkpoint: Path, states: int, folder: Path) -> dict[str, list[Played]]:
+    """Returns the episodes of a checkpoint with itself, by mode: one on each held-out state."""
+    config = load_config(name, {})
+    game = make_game(config.game)
+    job = EvaluationJob(str(checkpoint), held_out_states(game, states), folder, episodes=1)
+    stopping.run(run_evaluate(config, job))
+    return {
+        mode: [
+            _played(record.outcome.normalized_reward, record.outcome.status in game.goals, record.turns)
+            for record in read_episodes(job.file(mode))
+        ]
+        for mode in job.modes(config)
+    }
 
 
 def _people(game: Game) -> Iterator[Played]:
@@ -75,17 +134,16 @@ def _people(game: Game) -> Iterator[Played]:
         yield Played(episode.reward, True, turns, sum(len(said.text.split()) for said in episode.turns))
 
 
-def _played(game: Game, session: Session, messages: list[str], turns: int) -> Played:
-    outcome = session.outcome()
-    words = sum(len(untagged(text).split()) for text in messages)
-    return Played(float(np.mean(outcome.rewards)), outcome.status in game.goals, turns, words)
+def _played(reward: float, agreed: bool, turns: Sequence[TurnRecord]) -> Played:
+    words = sum(len(untagged(turn.text).split()) for turn in turns if turn.action == MESSAGE)
+    return Played(reward, agreed, len(turns), words)
 
 
-def _row(game: Game, players: str, played: list[Played]) -> str:
+def _row(label: str, players: str, played: list[Played]) -> str:
     rewards, agreed, turns, words = (np.array(column, np.float64) for column in zip(*played, strict=True))
     error = WIDTH * rewards.std(ddof=1) / len(rewards) ** 0.5
     return (
-        f"| {game.name} | {players} | {rewards.mean():.3f} ± {error:.3f} | {agreed.mean():.0%} | {turns.mean():.1f} | "
+        f"| {label} | {players} | {rewards.mean():.3f} ± {error:.3f} | {agreed.mean():.0%} | {turns.mean():.1f} | "
         f"{words.mean():.0f} | {len(rewards):,} |"
     )
 

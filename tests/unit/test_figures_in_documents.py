@@ -18,10 +18,11 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 MODES = ("sampled", "greedy")
-README, SHOWN, LISTENING, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH = (
+README, SHOWN, LISTENING, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH, DIALOP = (
     "README.md", "docs/shown.md",
     *(f"docs/results/{name}.md" for name in (
         "listening", "apart", "fixed", "honest", "turn-credit", "filtered", "online", "shy", "mediation", "growth",
+        "dialop",
     )),
 )  # fmt: skip
 
@@ -285,8 +286,13 @@ FIGURES: list[tuple[Any, ...]] = [
     *((GROWTH, "| `{}` | {:,.0f} | {:,.0f} |", name, *(at_a_million(rows, what) for what in ("processor", "peak_mb")))
       for name, rows in growth().items()),
 
-    *(("docs/results/textarena.md", " ".join(line.split()))
-      for line in (RESULTS / "textarena" / "table.md").read_text().splitlines() if line),
+    *((DIALOP, f"| {player} | {{}} | {{}} |", *map(interval, rewards)) for player, rewards in zip(
+        ("the model", "`sharing`"), stored("dialop/crossplay_mediation.json")["rewards"], strict=True)),
+    (DIALOP, "its agent reaches {} sampled and {} greedy",
+     *(interval(stored("dialop/agent_mediation.json")["modes"][mode]["figures"]["reward"]) for mode in MODES)),
+    *((found, " ".join(line.split()))
+      for found, folder in (("docs/results/textarena.md", "textarena"), (DIALOP, "dialop"))
+      for line in (RESULTS / folder / "table.md").read_text().splitlines() if line),
 ]  # fmt: skip
 COMMANDS = [
     (HONEST, "learn_honest"), (APART, "learn_long"), (APART, "learn_apart4"), (CREDIT, "learn_apart"),

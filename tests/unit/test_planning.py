@@ -556,7 +556,28 @@ def test_players_are_ordered_random_silent_sharing_and_speaking_tells_as_much(ga
     found = {name: mean(name) for name in ("random", "silent", "sharing", "speaking")}
     assert found["random"] < found["silent"] - 0.1 and found["silent"] < found["sharing"] - 0.05
     assert found["speaking"] == pytest.approx(found["sharing"], abs=1e-9) and found["sharing"] > 0.93
-    assert max(mean("teacher"), mean("speaking-teacher")) < found["silent"] - 0.1, "a warm start has no plan"
+    assert mean("speaking-teacher") < found["silent"] - 0.1, "a warm start has no plan"
+    assert found["random"] < mean("teacher") < found["silent"], "a warm start plans for short ways alone"
+
+
+def test_the_teachers_agent_often_proposes_the_shortest_way_whatever_it_is_told():
+    told = ("none", "touristy + no - yes; must The Mall")
+    proposals = [Counter[str](), Counter[str]()]
+    for message, count in zip(told, proposals, strict=True):
+        session = GAME.start(STATE)
+        session.step(USER, f"[message] {message}")
+        view = player_view(session, AGENT)
+        count.update(GAME.players["teacher"].act(view, np.random.default_rng(seed)) for seed in range(40))
+    assert proposals[0] == proposals[1]
+    (text, often), *_ = proposals[0].most_common()
+    assert text == "[propose] Saul's, The Mall, Atlas Park" and 20 < often < 40
+
+
+def test_the_compact_prompt_has_the_distances_without_which_no_agent_plans():
+    state = state_of(1, TINY)
+    lines = TINY.start(state).opening(AGENT).observation.splitlines()
+    for place, line, miles in zip(state.places, lines, state.miles, strict=True):
+        assert line.startswith(f"{place.name} {' '.join(f'{10 * mile:.0f}' for mile in miles)} {place.category} ")
 
 
 def test_the_agent_plans_with_what_it_was_told_and_learns_weights_from_points():

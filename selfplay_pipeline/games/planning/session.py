@@ -146,6 +146,7 @@ class PlanningSession(TaggedSession[Itinerary]):
             "category": place.category,
             "price": place.price,
             "at": position_of(place),
+            "miles": self.state.miles[self.state.index[name]],
             "features": features_of(place),
             "brief": " ".join(f"{short(kind)} {show(value)}" for kind, value in place.features.items()),
         }
