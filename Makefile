@@ -7,13 +7,14 @@ RACE   := .venv-race
 SITE   := .venv-docs
 READY  := $(VENV)/.ready-$(DEVICE)
 
-# Tests run two at a time, and more threads than free cores make a server many times slower.
+# Tests run WORKERS at a time, and more threads than free cores make a server many times slower.
 test test-all test-fast chaos: export OMP_NUM_THREADS ?= 1
 # Compiled once, and not by each of the hundred processes that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
 NUM_ITERATIONS  ?= 3
 SEEDS           ?= 3
+WORKERS         ?= 2
 AS              ?= HEAD
 SMOLLM2          = $(BIN)/python -m bench.race --config bench/race/smollm2.yaml --seeds $(SEEDS) --states 0 --peer $(RACE)/bin/python
 COMMON_OPTIONS  := $(if $(INITIAL_MODEL),--model $(INITIAL_MODEL)) $(if $(OUT),--output $(OUT))
@@ -68,10 +69,10 @@ browser: ## Chromium for the tests of the report, if there is none
 	bin/install_browser.sh
 
 test: $(READY) browser ## all tests but those of benchmarks and slime, with the real SGLang and the real verl
-	$(BIN)/python -m pytest -m "not bench and not slime" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -m "not bench and not slime" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all: $(READY) browser ## those of benchmarks and slime as well
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(READY) ## the tests that need no server and no training
 	$(BIN)/python -m pytest tests/unit -m "not long" --hypothesis-profile quick -n 2 --dist loadfile $(ARGS)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from selfplay_pipeline.core import stopping
+from selfplay_pipeline.core.garbage import collect_seldom
 
 
 def main() -> None:
     """Run the command line."""
     stopping.quit_at_once()
+    collect_seldom()
     from selfplay_pipeline.cli import main
 
     main()

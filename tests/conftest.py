@@ -49,6 +49,11 @@ FIRST = (
 
 One trainer goes from a file to the next where both have trainings that it can do.
 """
+MOST_REAL = 2
+"""Number of processes that begin with real servers or trainers; further ones begin with unit tests.
+
+Tests of kills and restarts wait for much of their time. Unit tests fill it, and need little memory.
+"""
 
 
 class OneServer(LoadFileScheduling):
@@ -62,6 +67,13 @@ class OneServer(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
         return "server" if is_served(Path(__file__).parents[1] / file) else file
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if self.nodes.index(node) >= MOST_REAL:
+            unit = next((scope for scope in self.workqueue if scope.startswith("tests/unit/")), None)
+            if unit is not None:
+                self.workqueue.move_to_end(unit, last=False)
+        super()._assign_work_unit(node)
 
 
 @functools.cache

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from selfplay_pipeline.core.garbage import collect_seldom
 from selfplay_pipeline.core.links import append_to
 from selfplay_pipeline.core.processes import SCRATCH_VARIABLE
 from selfplay_pipeline.train.cluster import keep_workers_paths
@@ -27,7 +26,6 @@ _staying: list[Any] = []
 
 def main(folder: Path) -> None:
     """Run the tasks; stop at the first failure."""
-    collect_seldom()
     for number, line in enumerate(sys.stdin):
         task = Task.model_validate_json(line)
         write_to(task.log)
