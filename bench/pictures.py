@@ -51,7 +51,7 @@ def main(
 def draw(results: Results, folder: Path) -> None:
     """Draw `learning.svg`, and `words.svg` if the study swapped messages."""
     learning(results, folder / "learning.svg")
-    if results.players[SELF_PLAY].swapped:
+    if any(player.swapped for player in results.players.values()):
         words(results, folder / "words.svg")
 
 
