@@ -119,11 +119,17 @@ def compare(
     return found
 
 
-def evidence(players: dict[str, Player], silence: Interval | None, protocol: str) -> Evidence:
+def evidence(players: dict[str, Player], silence: Interval | None, protocol: str, silent: By | None = None) -> Evidence:
     """Returns the figures that the verdict is based on.
 
     A reward is compared with the silent script's on the same states if it played them, else with the silence line,
     whose states are others.
+
+    Args:
+        players: The comparison.
+        silence: The silence line.
+        protocol: `game.protocol` of the study.
+        silent: Reward of the silent script, if it played.
     """
 
     def reward(name: str, kind: str) -> By:
@@ -139,6 +145,7 @@ def evidence(players: dict[str, Player], silence: Interval | None, protocol: str
     return Evidence(
         seeds=min((len(players[name].seeds) for name in (SELF_PLAY, MUTED, PLACEBO) if name in players), default=0),
         protocol=protocol,
+        silent={mode: minus(one, silence) for mode, one in (silent or {}).items()} if silence else {},
         before=over_silence(WARM, "talking"),
         reward=over_silence(SELF_PLAY, "talking"),
         rise=reward(SELF_PLAY, "rise"),
@@ -149,6 +156,11 @@ def evidence(players: dict[str, Player], silence: Interval | None, protocol: str
         placebo_rise=reward(PLACEBO, "rise"),
         over_placebo=reward(PLACEBO, "below_self_play"),
     )
+
+
+def rewards_of(outcomes: Outcomes, player: Played, resamples: int = RESAMPLES) -> By:
+    """Returns a player's reward over its seeds."""
+    return {mode: figures["reward"] for mode, figures in _difference(outcomes, [(1, player)], resamples).items()}
 
 
 def minus(one: Interval, line: Interval) -> Interval:
@@ -242,7 +254,7 @@ def tables(results: Results) -> str:
         conditions_table(results.conditions),
         f"{results.verdict}\n",
     ]
-    return "\n".join(parts)
+    return "\n".join(filter(None, parts))
 
 
 def _efforts(arms: Sequence[Sequence[Effort]]) -> dict[str, list[str]]:
@@ -269,7 +281,11 @@ def conditions_table(found: Sequence[Condition]) -> str:
 
 
 def markdown_table(columns: Iterable[str], rows: Mapping[str, Sequence[str]]) -> str:
-    """Returns labelled rows in Markdown; a row whose cells are all empty is left out."""
+    """Returns labelled rows in Markdown; a row whose cells are all empty is left out, and so is a table without
+    rows.
+    """
+    if not any(map(any, rows.values())):
+        return ""
     head = ["", *columns]
     lines = [head, ["---"] * len(head), *([label, *cells] for label, cells in rows.items() if any(cells))]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

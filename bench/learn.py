@@ -18,10 +18,11 @@ from typing import Annotated
 import typer
 
 from bench import command
-from bench.arms import ARMS, IMITATION, MUTED, PLACEBO, SELF_PLAY, TEACHER, Study
-from bench.compared import Results, compare, evidence, tables
+from bench.arms import ARMS, IMITATION, MUTED, PLACEBO, SELF_PLAY, TEACHER, Played, Study
+from bench.compared import Results, compare, evidence, rewards_of, tables
 from bench.pictures import draw
 from bench.verdict import conditions, verdict
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
@@ -71,6 +72,8 @@ def main(
             f"--arm {IMITATION}: it imitates further whom the warm start imitated, which is known of {HONEST} alone; "
             "name the scripted player with --teacher, or name the other arms with --arm"
         )
+    if silent and silent not in (players := make_game(load_config(config, {}).game).players):
+        raise UserError(f"--silent: there is no scripted player {silent!r}; choose from {', '.join(sorted(players))}")
     study = Study(config, model, iterations, states, episodes, work, teacher or TEACHER, met_silence, silent)
     chosen = range(first_seed, first_seed + seeds)
     for seed in chosen:
@@ -85,10 +88,12 @@ def main(
 def _write(study: Study, seeds: Sequence[int], output: Path) -> None:
     """Compare the finished parts, and write tables, plot and verdict."""
     config = study.config(seeds[0])
-    players = compare(study.outcomes(seeds), study.heard(seeds), silent=study.silent)
+    outcomes = study.outcomes(seeds)
+    players = compare(outcomes, study.heard(seeds), silent=study.silent)
+    silent = rewards_of(outcomes, Played(study.silent, False)) if study.silent else {}
     states = tuple(state for seed in seeds for state in study.held_out(seed).states)
     lines = references(make_game(config.game), StateSet("of all seeds", states))
-    found = conditions(evidence(players, lines.get("silence"), getattr(config.game, "protocol", "free")))
+    found = conditions(evidence(players, lines.get("silence"), getattr(config.game, "protocol", "free"), silent))
     trained = {arm: players[arm].seeds for arm in ARMS if arm in players}
     results = Results(
         command=shlex.join(["python", "-m", "bench.learn", *sys.argv[1:]]),

@@ -5,7 +5,7 @@ must hold, for sampled and for greedy play, each by the end of a 95 % interval o
 
 - the protocol is fixed, so that no play without the content of messages exceeds the silence line;
 - the reward is above the silence line, and with swapped messages it is not; where a script that plays this line played
-  the same states, the difference to its reward is taken, since states differ in difficulty;
+  the same states, the difference to its reward is taken, since states differ in difficulty, and it must reach the line;
 - the worth of words is above that of the warm start, and the reward rose;
 - the reward is above that of the training with messages muted, and this control reaches the silence line, since a
   control that learned less than silence allows shows nothing;
@@ -32,6 +32,7 @@ class Evidence:
     Attributes:
         seeds: Number of seeds of the arm that has the fewest.
         protocol: `game.protocol` of the study.
+        silent: Reward of the script that plays the silence line, minus this line; empty if none played.
         before: Reward of the warm start minus silence, with messages.
         reward: Reward of self-play after training minus silence, with messages.
         rise: Rise of self-play's reward over the warm start.
@@ -45,6 +46,7 @@ class Evidence:
 
     seeds: int
     protocol: str
+    silent: By
     before: By
     reward: By
     rise: By
@@ -73,6 +75,7 @@ def conditions(found: Evidence) -> list[Condition]:
     """Returns all conditions, with whether they hold."""
     return [
         Condition("the protocol is fixed", found.protocol == "fixed", found.protocol),
+        *([Condition("the script of the silence line reaches it", *_reaches(found.silent))] if found.silent else []),
         Condition(
             WARM,
             bool(found.before) and not any(map(_is_above, found.before.values())),
@@ -96,8 +99,7 @@ def conditions(found: Evidence) -> list[Condition]:
         Condition("the reward rose", above(found.rise), each(found.rise, "+")),
         Condition(
             "the training with messages muted reaches the silence line",
-            bool(found.muted) and all(one.high is not None and one.high >= 0 for one in found.muted.values()),
-            each(found.muted, "+") or f"no training was muted, or {NO_LINE}",
+            *_reaches(found.muted, f"no training was muted, or {NO_LINE}"),
         ),
         Condition(
             "it is above the training with messages muted",
@@ -134,6 +136,12 @@ def verdict(found: list[Condition]) -> str:
 def above(intervals: By) -> bool:
     """Whether there are intervals and all lie above 0."""
     return bool(intervals) and all(map(_is_above, intervals.values()))
+
+
+def _reaches(intervals: By, otherwise: str = "") -> tuple[bool, str]:
+    """Returns whether there are intervals and none lies below 0, and the figures in words."""
+    reached = bool(intervals) and all(one.high is not None and one.high >= 0 for one in intervals.values())
+    return reached, each(intervals, "+") or otherwise
 
 
 def _is_above(interval: Interval) -> bool:

@@ -25,6 +25,7 @@ def both(value, error=0.01):
 LEARNED = Evidence(
     seeds=3,
     protocol="fixed",
+    silent=both(0.0),
     before=both(-0.09),
     reward=both(0.11),
     rise=both(0.2),
@@ -36,6 +37,7 @@ LEARNED = Evidence(
     over_placebo=both(0.2),
 )
 NOT_LEARNED = {
+    "the script of the silence line reaches it": [{"silent": both(-0.02)}],
     "protocol is fixed": [{"protocol": "free"}],
     "with swapped messages": [{"swapped": {}}, {"swapped": both(-0.05) | {"greedy": about(0.02)}}],
     "worth of words": [{"worth_over_warm": {}}, {"worth_over_warm": both(0.005)}],
@@ -58,7 +60,7 @@ def failing(found):
 
 @pytest.mark.parametrize(("name", "change"), [(name, change) for name, all_ in NOT_LEARNED.items() for change in all_])
 def test_it_is_said_where_every_condition_holds_and_not_where_one_does_not_which_is_named(name, change):
-    assert failing(LEARNED) == [] == failing(replace(LEARNED, placebo_rise=both(-0.1)))
+    assert failing(LEARNED) == [] == failing(replace(LEARNED, placebo_rise=both(-0.1), silent={}))
     assert verdict(conditions(LEARNED)) == "The policy learned to cooperate by talking: every condition holds."
     found = replace(LEARNED, **change)
     (failed,) = failing(found)
