@@ -7,7 +7,7 @@ A stopped run plays only the missing episodes of the policies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -17,6 +17,7 @@ import typer
 
 from bench import command
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
@@ -58,13 +59,22 @@ def main(
     output: Annotated[Path | None, typer.Option(help="Folder for table.md; by default, it is only printed.")] = None,
 ) -> None:
     """Print the table of DialOp's games."""
-    pairs = [_pair(given) for given in policy or ()]
     lines = list[str]()
-    for line in _lines(states, pairs, policy_states, work):
+    for line in _lines(states, _policies(policy or ()), policy_states, work):
         print(line, flush=True)
         lines.append(line)
     if output is not None:
         write_text(output / "table.md", "\n".join(lines) + "\n")
+
+
+def _policies(given: Iterable[str]) -> dict[str, tuple[Config, Path]]:
+    """Returns configuration and checkpoint of each `--policy`, by the configuration's name."""
+    found = dict[str, tuple[Config, Path]]()
+    for name, checkpoint in map(_pair, given):
+        if name in found:
+            raise UserError(f"--policy: {name} is given twice; give one checkpoint for each configuration")
+        found[name] = load_config(name, {}), checkpoint
+    return found
 
 
 def _pair(given: str) -> tuple[str, Path]:
@@ -77,16 +87,15 @@ def _pair(given: str) -> tuple[str, Path]:
     return config, Path(checkpoint)
 
 
-def _lines(states: int, policies: Iterable[tuple[str, Path]], policy_states: int, work: Path) -> Iterator[str]:
+def _lines(states: int, policies: Mapping[str, tuple[Config, Path]], policy_states: int, work: Path) -> Iterator[str]:
     yield HEAD
     for name in GAMES:
         game = make_game(parse_game_config({"name": name}))
         yield from _without_a_model(name, game, SCRIPTED, states)
         yield _row(name, "people", [*_people(game)])
-    for name, checkpoint in policies:
-        game = make_game(load_config(name, {}).game)
-        yield from _without_a_model(f"`{name}`", game, SCRIPTED[:-1], policy_states)
-        for mode, played in _of_policy(name, checkpoint, policy_states, work / name).items():
+    for name, (config, checkpoint) in policies.items():
+        yield from _without_a_model(f"`{name}`", make_game(config.game), SCRIPTED[:-1], policy_states)
+        for mode, played in _of_policy(config, checkpoint, policy_states, work / name).items():
             yield _row(f"`{name}`", f"self-played policy, {mode}", played)
 
 
@@ -112,9 +121,8 @@ def _scripted(game: Game, player: str, states: int) -> Iterator[Played]:
         yield _played(float(np.mean(outcome.rewards)), outcome.status in game.goals, episode.turns)
 
 
-def _of_policy(name: str, checkpoint: Path, states: int, folder: Path) -> dict[str, list[Played]]:
+def _of_policy(config: Config, checkpoint: Path, states: int, folder: Path) -> dict[str, list[Played]]:
     """Returns the episodes of a checkpoint with itself, by mode: one on each held-out state."""
-    config = load_config(name, {})
     game = make_game(config.game)
     job = EvaluationJob(str(checkpoint), held_out_states(game, states), folder, episodes=1)
     stopping.run(run_evaluate(config, job))

@@ -1,6 +1,8 @@
-"""Do partners in training, a population or other-play make a policy understood by strangers? Four arms at equal budget.
+"""Do partners in training, a population or other-play make a policy understood by strangers? Four arms.
 
-Each policy samples as many episodes in training:
+Each policy plays as many episodes in training. It is not trained equally much: in self-play and other-play both seats
+of an episode are sampled from the policy and trained, 2 rows an episode; opposite a partner one seat is, so `past` has
+at most 1.5 rows an episode and `population` 1.33. Rows, updates and own tokens of each arm are among its results.
 
 - self-play: the policy plays itself;
 - past: half of the groups with itself, half with one of its five newest earlier checkpoints;
@@ -15,13 +17,16 @@ the protocol: give one with `game.protocol: fixed` and one without.
 The rule of the verdict, written before the runs:
 
 - with fewer than three seeds there is none;
-- self-play has a private code if its cross-seed gap lies above 0;
-- an arm talks if the worth of its words lies above 0; of an arm that does not talk, a small gap says nothing;
-- an arm that talks is better understood by other trainings, or by the scripts, than self-play if its cross-seed gap, or
-  its partner gap, minus that of self-play lies below 0; it is worse understood if the difference lies above 0;
+- an arm talks if the worth of its words lies above 0; of an arm that is not shown to talk, nothing else is said;
+- self-play, if it talks, has a positive cross-seed gap if this gap lies above 0. A private code makes one, and so do
+  seeds of unlike skill, so the gap alone shows no code;
+- an arm that talks does better with strangers than self-play if its mean reward with them minus that of self-play lies
+  above 0, and worse if the difference lies below 0. Strangers are the other trainings of the arm, or the scripts. The
+  gaps only describe: they are small, too, for an arm that plays badly with everyone;
 - this costs nothing if the reward with itself minus that of self-play lies above -0.02.
 
-The command runs in parts and resumes: seeds and arms may be given one after the other.
+The command runs in parts and resumes: seeds and arms may be given one after the other, and further seeds play only the
+pairs that are new.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
-from selfplay_pipeline.evaluate.gaps import Matrix, Terms, gap_terms
+from selfplay_pipeline.evaluate.gaps import Matrix, Terms, gap_terms, minus, stranger_terms
 from selfplay_pipeline.evaluate.run import EvaluationJob, rewards_of, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
 from selfplay_pipeline.evaluate.tally import Seating, Tally
@@ -54,6 +59,7 @@ from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.iterate.folder import RunDirectory, describe
 from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.iterate.population import member_folders, run_population
+from selfplay_pipeline.iterate.results import Trained
 from selfplay_pipeline.metrics.bootstrap import Interval, contrast_over_seeds
 from selfplay_pipeline.metrics.figures import REWARD, measure_reward
 
@@ -75,12 +81,25 @@ COSTS_NOTHING = -0.02
 """Largest loss of reward with oneself that counts as none."""
 
 
+class Training(BaseModel):
+    """Rows, updates and own tokens of a policy, each summed over its iterations; `Trained` says what each one is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rows: float
+    updates: float
+    own_tokens: float
+
+
 class Figures(BaseModel):
     """Figures of an arm, sampled, each with its interval; differences are to self-play.
 
     Attributes:
+        training: What a policy was trained on, the mean over seeds.
         own: Reward of the policy with itself.
         worth: Worth of its words.
+        with_seeds: Reward with the other trainings of the arm; None with one seed.
+        with_scripts: Reward with scripted speakers.
         cross_seed: Cross-seed gap; None with one seed.
         partner: Partner gap.
     """
@@ -88,13 +107,16 @@ class Figures(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     seeds: int
+    training: Training
     own: Interval
     worth: Interval
+    with_seeds: Interval | None = None
+    with_scripts: Interval
     cross_seed: Interval | None = None
     partner: Interval
     own_minus: Interval | None = None
-    cross_seed_minus: Interval | None = None
-    partner_minus: Interval | None = None
+    with_seeds_minus: Interval | None = None
+    with_scripts_minus: Interval | None = None
 
 
 class Results(BaseModel):
@@ -132,11 +154,21 @@ class Trial(BaseModel):
         else:
             stopping.run(run_iterate(config, folder))
 
+    def run(self, arm: str, seed: int) -> RunDirectory:
+        """Returns the run folder of an arm's policy."""
+        folder = self.work / arm / f"seed_{seed}"
+        return RunDirectory(member_folders(folder, MEMBERS)[0] if arm == POPULATION else folder)
+
     def checkpoint(self, arm: str, seed: int) -> str | None:
         """Returns the last checkpoint of an arm's policy; None until it is trained."""
-        folder = self.work / arm / f"seed_{seed}"
-        run = RunDirectory(member_folders(folder, MEMBERS)[0] if arm == POPULATION else folder)
+        run = self.run(arm, seed)
         return run.checkpoint(self.iterations) if run.load().trained(self.iterations) else None
+
+    def training(self, arm: str, seeds: Sequence[int]) -> Training:
+        """Returns what the policies of an arm were trained on."""
+        runs = [self.run(arm, seed).load() for seed in seeds]
+        numbers = range(1, self.iterations + 1)
+        return training_of([run.trained(number) for run in runs for number in numbers], len(runs))
 
     def held_out(self) -> StateSet:
         return held_out_states(make_game(self.config(SELF_PLAY, 1).game), self.states, 0)
@@ -155,22 +187,37 @@ class Trial(BaseModel):
             worth.append(
                 [(1.0, rewards_of(config, job, "sampled")), (-1.0, rewards_of(config, job, "sampled", "swapped"))]
             )
-        names, folder = [*checkpoints, *STRANGERS], self.work / "crossplay" / arm / "-".join(map(str, seeds))
-        arms = [arm] * len(checkpoints) + [""] * len(STRANGERS)
-        asyncio.run(run_crossplay(config, names, self.held_out(), 1, folder, arms))
+        folder = self.work / "crossplay" / arm
+        names = [*STRANGERS, *checkpoints]  # seeds last, so that the files of a pair keep their name with further ones
+        asyncio.run(run_crossplay(config, names, self.held_out(), 1, folder))
         game = make_game(config.game)
 
-        def rewards(one: int, other: int) -> Any:
+        def rewards(one: str, other: str) -> Any:
             tally = Tally(game, self.states, Seating.BOTH, measure_reward)
-            return tally.add(read_episodes(folder / f"{one}-{other}.jsonl")).totals()
+            file = folder / f"{names.index(one)}-{names.index(other)}.jsonl"
+            return tally.add(read_episodes(file)).totals()
 
-        return worth, [[rewards(one, other) for other in range(len(names))] for one in range(len(names))]
+        order = [*checkpoints, *STRANGERS]
+        return worth, [[rewards(one, other) for other in order] for one in order]
 
 
-def figures(worth: Sequence[Terms], rewards: Matrix, base: Matrix | None) -> Figures:
+def training_of(trainings: Sequence[Trained | None], policies: int) -> Training:
+    """Returns what one policy was trained on, the mean over policies.
+
+    Args:
+        trainings: Trainings of all policies; one that carried the checkpoint forward counts 0.
+        policies: Number of policies.
+    """
+    return Training(
+        **{name: sum(getattr(one, name, None) or 0 for one in trainings) / policies for name in Training.model_fields}
+    )
+
+
+def figures(training: Training, worth: Sequence[Terms], rewards: Matrix, base: Matrix | None) -> Figures:
     """Returns the figures of an arm.
 
     Args:
+        training: What a policy of the arm was trained on.
         worth: Worth of words of each seed.
         rewards: The matrix of the arm: its seeds, then the strangers.
         base: The matrix of self-play; None for self-play itself.
@@ -179,20 +226,25 @@ def figures(worth: Sequence[Terms], rewards: Matrix, base: Matrix | None) -> Fig
 
     def terms(of: Matrix, players: int) -> dict[str, list[Terms]]:
         own, strangers = range(players), range(players, len(of))
-        found = {"own": [[(1.0, of[one][one])] for one in own]}
-        found["partner"] = [gap_terms(of, one, strangers) for one in own]
+        found = {
+            "own": [[(1.0, of[one][one])] for one in own],
+            "with_scripts": [stranger_terms(of, one, strangers) for one in own],
+            "partner": [gap_terms(of, one, strangers) for one in own],
+        }
         if players > 1:
-            found["cross_seed"] = [gap_terms(of, one, [other for other in own if other != one]) for one in own]
+            others = [[other for other in own if other != one] for one in own]
+            found["with_seeds"] = [stranger_terms(of, one, met) for one, met in enumerate(others)]
+            found["cross_seed"] = [gap_terms(of, one, met) for one, met in enumerate(others)]
         return found
 
     mine = terms(rewards, seeds)
     said = {name: _over_seeds(of) for name, of in mine.items()}
     if base is not None:
         theirs = terms(base, len(base) - len(STRANGERS))
-        for name in mine.keys() & theirs.keys():
+        for name in mine.keys() & theirs.keys() & {"own", "with_seeds", "with_scripts"}:
             paired = zip(mine[name], theirs[name], strict=False)
-            said[f"{name}_minus"] = _over_seeds([[*one, *((-w, of) for w, of in other)] for one, other in paired])
-    return Figures(seeds=seeds, worth=_over_seeds(worth), **said)
+            said[f"{name}_minus"] = _over_seeds([[*one, *minus(other)] for one, other in paired])
+    return Figures(seeds=seeds, training=training, worth=_over_seeds(worth), **said)
 
 
 def _over_seeds(terms: Sequence[Terms]) -> Interval:
@@ -203,26 +255,27 @@ def verdict(arms: Mapping[str, Figures]) -> list[str]:
     """Returns the verdict in sentences, by the rule in the first lines of this file."""
     if SELF_PLAY not in arms or min(one.seeds for one in arms.values()) < FEWEST_SEEDS:
         return [f"No verdict: it needs {FEWEST_SEEDS} seeds of self-play and of each other arm."]
-    found = arms[SELF_PLAY].cross_seed
-    private = found is not None and _low(found) > 0
-    said = [f"Self-play has {'a' if private else 'no shown'} private code: its cross-seed gap is {found:+}."]
+    said = list[str]()
     for name, one in arms.items():
         if _low(one.worth) <= 0:
-            said.append(f"{name} is not shown to talk (worth of words {one.worth:+}); its gaps say nothing.")
+            said.append(f"{name} is not shown to talk (worth of words {one.worth:+}); nothing else is said of it.")
             continue
-        for whom, difference in (("other trainings", one.cross_seed_minus), ("the scripts", one.partner_minus)):
+        if name == SELF_PLAY and one.cross_seed is not None:
+            has = "has a" if _low(one.cross_seed) > 0 else "is not shown to have a"
+            said.append(f"{name} {has} positive cross-seed gap ({one.cross_seed:+}).")
+        for whom, difference in (("other trainings", one.with_seeds_minus), ("the scripts", one.with_scripts_minus)):
             if difference is not None:
-                said.append(f"{name} is {_understood(difference)} by {whom} than self-play ({difference:+}).")
+                said.append(f"{name} {_does(difference)} with {whom} than self-play ({difference:+}).")
         if one.own_minus is not None:
             costs = "costs nothing" if _low(one.own_minus) > COSTS_NOTHING else "is not shown to cost nothing"
             said.append(f"{name} {costs}: its reward with itself differs by {one.own_minus:+}.")
     return said
 
 
-def _understood(difference: Interval) -> str:
-    if difference.high is not None and difference.high < 0:
-        return "better understood"
-    return "worse understood" if _low(difference) > 0 else "not shown to be better or worse understood"
+def _does(difference: Interval) -> str:
+    if _low(difference) > 0:
+        return "does better"
+    return "does worse" if difference.high is not None and difference.high < 0 else "is not shown to do better or worse"
 
 
 def _low(interval: Interval) -> float:
@@ -233,16 +286,21 @@ def tables(results: Results) -> str:
     """Returns the table in Markdown, with a column for each arm, and the verdict."""
     rows = {
         "seeds": [str(one.seeds) for one in results.arms.values()],
+        "rows trained on": [f"{one.training.rows:.0f}" for one in results.arms.values()],
+        "updates": [f"{one.training.updates:.0f}" for one in results.arms.values()],
+        "own tokens trained on": [f"{one.training.own_tokens:.0f}" for one in results.arms.values()],
         **{
             label: ["" if (found := getattr(one, name)) is None else f"{found:{sign}}" for one in results.arms.values()]
             for label, name, sign in (
                 ("reward with itself", "own", ""),
                 ("worth of words", "worth", "+"),
+                ("reward with other trainings", "with_seeds", ""),
+                ("reward with the scripts", "with_scripts", ""),
                 ("cross-seed gap", "cross_seed", "+"),
                 ("partner gap", "partner", "+"),
-                ("reward minus self-play's", "own_minus", "+"),
-                ("cross-seed gap minus self-play's", "cross_seed_minus", "+"),
-                ("partner gap minus self-play's", "partner_minus", "+"),
+                ("reward with itself minus self-play's", "own_minus", "+"),
+                ("reward with other trainings minus self-play's", "with_seeds_minus", "+"),
+                ("reward with the scripts minus self-play's", "with_scripts_minus", "+"),
             )
         },
     }
@@ -261,7 +319,7 @@ def main(
     ),
     output: Annotated[Path, typer.Option(help="Gets results.json and table.md.")] = Path("data/partners/results"),
 ) -> None:
-    """Train self-play, a mixture with the past, a population and other-play, and compare how strangers understand them.
+    """Train self-play, a mixture with the past, a population and other-play, and compare their rewards with strangers.
 
     Earlier trainings in the same folder are compared too. The exit status is 0 for every verdict.
     """
@@ -277,7 +335,8 @@ def main(
     measured = {arm: trial.measure(arm, of) for arm, of in trained.items() if of}
     base = measured[SELF_PLAY][1] if SELF_PLAY in measured else None
     found = {
-        arm: figures(worth, rewards, None if arm == SELF_PLAY else base) for arm, (worth, rewards) in measured.items()
+        arm: figures(trial.training(arm, trained[arm]), worth, rewards, None if arm == SELF_PLAY else base)
+        for arm, (worth, rewards) in measured.items()
     }
     results = Results(
         command=shlex.join(["python", "-m", "bench.partners", *sys.argv[1:]]),

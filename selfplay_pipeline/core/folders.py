@@ -26,7 +26,7 @@ HOLDS = {
     "model": "a model",
 }
 """Descriptions of a folder's content, by the command that wrote it."""
-OWNERS = {"train", "imitate", "iterate", "train-online", "evaluate", "crossplay", "listen", "benchmark"}
+OWNERS = {"train", "imitate", "iterate", "population", "train-online", "evaluate", "crossplay", "listen", "benchmark"}
 """Commands that own everything in their folder; other commands write a few files next to the user's own."""
 IMITATED = "imitate.json"
 """File with the choices that made the rows of `imitate`."""
@@ -92,6 +92,7 @@ def made_by(folder: Path) -> set[str]:
         makers.add("games")
     signs = (
         ("iterate", "manifest.json", "packages"),
+        ("population", "member_1/manifest.json", "packages"),
         ("model", "config.json", "model_type"),
         ("benchmark", "benchmark.json", "suite"),
     )

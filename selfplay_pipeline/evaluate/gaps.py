@@ -103,9 +103,18 @@ def gaps_of(rewards: Matrix, arms: Sequence[str]) -> dict[str, Gaps]:
 
 def gap_terms(rewards: Matrix, player: int, others: Sequence[int]) -> Terms:
     """Returns R_ii minus the mean of M_ij over others, as weighted terms."""
-    weight = -0.5 / len(others)
-    pairs = [(weight, cell) for other in others for cell in (rewards[player][other], rewards[other][player])]
-    return [(1.0, rewards[player][player]), *pairs]
+    return [(1.0, rewards[player][player]), *minus(stranger_terms(rewards, player, others))]
+
+
+def stranger_terms(rewards: Matrix, player: int, others: Sequence[int]) -> Terms:
+    """Returns the mean of M_ij over others, as weighted terms."""
+    weight = 0.5 / len(others)
+    return [(weight, cell) for other in others for cell in (rewards[player][other], rewards[other][player])]
+
+
+def minus(terms: Terms) -> Terms:
+    """Returns the negative of a weighted sum."""
+    return [(-weight, totals) for weight, totals in terms]
 
 
 def _mean(gaps: Sequence[Terms]) -> Interval:

@@ -116,7 +116,9 @@ def num_groups(config: Config) -> int:
     return -(-config.generate.num_episodes // config.generate.episodes_per_state)
 
 
-def plan_generate(config: Config, output: Path, seats: Sequence[str], partners: str = "") -> str:
+def plan_generate(
+    config: Config, output: Path, seats: Sequence[str], partners: str = "", trained_seats: float | None = None
+) -> str:
     """Returns one line that describes what `generate` would do.
 
     Args:
@@ -124,17 +126,20 @@ def plan_generate(config: Config, output: Path, seats: Sequence[str], partners: 
         output: The JSONL file.
         seats: Name of the player of each seat; the policy in all seats if it has several partners.
         partners: The partners of the policy in words, if it has several.
+        trained_seats: Mean number of the policy's seats in an episode, if it has several partners; by default, that of
+            `seats`.
     """
     groups = num_groups(config)
     episodes = groups * config.generate.episodes_per_state
     model = f"{config.model}: " if POLICY in seats else ""
     who = f"{config.model} plays" if set(seats) == {POLICY} else f"{model}{' and '.join(seats)} play"
     who += f" with {partners}:" * bool(partners)
+    rows = round(episodes * (seats.count(POLICY) if trained_seats is None else trained_seats))
     partner = f"; {CHAT} is {config.partner.model} at {config.partner.endpoint}" if CHAT in seats else ""
     return (
         f"{who} {episodes} episodes ({groups} states × {config.generate.episodes_per_state} episodes, "
         f"{make_game(config.game).describe()}) with {config.engine.kind} to {output}: "
-        f"{seats.count(POLICY) * episodes} rows at most{partner}"
+        f"{'about ' * bool(partners)}{rows} rows at most{partner}"
     )
 
 

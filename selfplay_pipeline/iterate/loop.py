@@ -53,6 +53,7 @@ from selfplay_pipeline.iterate.folder import (
 from selfplay_pipeline.iterate.history import best_iteration, history_of, in_words
 from selfplay_pipeline.iterate.logs import PipelineLog
 from selfplay_pipeline.iterate.partners import (
+    MEMBER,
     Group,
     at_once,
     earlier_checkpoints,
@@ -62,6 +63,7 @@ from selfplay_pipeline.iterate.partners import (
     other_players,
     partners_in_words,
     seated,
+    trained_seats,
 )
 from selfplay_pipeline.iterate.results import Evaluated, Trained, WithForeign, known
 from selfplay_pipeline.iterate.schedule import Lane, Round, rounds_of, source_of, stages_of
@@ -517,7 +519,7 @@ def plan_run(config: Config, run_dir: Path) -> list[str]:
 
 def _plan_generate(config: Config, output: Path) -> str:
     partners = partners_in_words(config.iterate.partners)
-    return plan_generate(config, output, seats_of(config), partners)
+    return plan_generate(config, output, seats_of(config), partners, trained_seats(config))
 
 
 def seats_of(config: Config) -> tuple[str, ...]:
@@ -527,11 +529,14 @@ def seats_of(config: Config) -> tuple[str, ...]:
 
 def check_alone(config: Config) -> None:
     """Raises UserError if other members of a population are partners, since `iterate` trains one policy."""
-    if named := [one.player for one in config.iterate.partners if one.player == MEMBERS] + named_members(config):
-        raise UserError(
-            f"iterate.partners: {named[0]} stands for members of a population, which `selfplay population` trains; for "
-            "a folder of this name write ./ before it"
-        )
+    options = config.iterate
+    named = [("iterate.partner", options.partner), *(("iterate.partners", one.player) for one in options.partners)]
+    for key, name in named:
+        if name == MEMBERS or MEMBER.fullmatch(name):
+            raise UserError(
+                f"{key}: {name} stands for members of a population, which `selfplay population` trains; for a folder "
+                "of this name write ./ before it"
+            )
 
 
 def check_run(config: Config) -> None:

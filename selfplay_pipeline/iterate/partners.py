@@ -108,7 +108,9 @@ def earlier_checkpoints(checkpoints: Sequence[str]) -> list[str]:
 def named_partners(config: Config) -> list[str]:
     """Returns the names of the partners in training except `self`, `past` and members of the population."""
     options = config.iterate
-    names = [one.player for one in options.partners] or [options.partner]
+    if not options.partners:
+        return [] if options.partner == SELF else [options.partner]
+    names = [one.player for one in options.partners]
     return [name for name in names if name not in (SELF, PAST, MEMBERS) and not MEMBER.fullmatch(name)]
 
 

@@ -15,6 +15,7 @@ from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.sections import LARGEST
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.iterate.loop import Loop, plan_run, run_together
+from selfplay_pipeline.iterate.partners import MEMBER
 
 BETWEEN_SEEDS = 1000
 """Difference of the seeds of successive members; a trainer adds the number of the iteration to the seed."""
@@ -42,6 +43,12 @@ def member_configs(config: Config, members: int) -> list[Config]:
         UserError: The configured partners do not fit a population.
     """
     given = config.iterate.partners
+    named = [config.iterate.partner, *(one.player for one in given)]
+    if refused := [name for name in named if MEMBER.fullmatch(name)]:
+        raise UserError(
+            f"iterate.partners: {refused[0]}: a population names its members itself; give all the others a share with "
+            f"--partners {MEMBERS}=0.5, and write ./ before a folder of this name"
+        )
     share = next((one.share for one in given if one.player == MEMBERS), None)
     if members == 1 and share is not None:
         raise UserError(f"iterate.partners: {MEMBERS}: the only member of a population has no others; give --members 2")

@@ -39,6 +39,7 @@ WRITERS = {
     "games": lambda folder: selfplay("games", "--num-train", 1, "--num-test", 1, "--output", folder),
     "train-online": lambda folder: selfplay("train-online", "--games", "/nowhere", "--output", folder),
     "iterate": lambda folder: selfplay("iterate", "--model", "data/nowhere", "--output", folder),
+    "population": lambda folder: selfplay("population", "--model", "data/nowhere", "--output", folder),
     "evaluate": lambda folder: selfplay("evaluate", "random", *FEW, "--episodes", 1, "--output", folder),
     "crossplay": lambda folder: selfplay("crossplay", "random", "sharing", *FEW, "--output", folder),
     "benchmark": lambda folder: selfplay(
@@ -54,6 +55,7 @@ MADE = {
     "imitate": lambda folder: write_json(folder / "imitate.json", {"imitate.held_out": 0.05}),
     "train-online": lambda folder: write_json(folder / "trainer_state" / "training.json", {"online.steps": 5}),
     "iterate": lambda folder: RunDirectory(folder).open(load_config("tiny", {})),
+    "population": lambda folder: RunDirectory(folder / "member_1").open(load_config("tiny", {})),
     "a model": lambda folder: write_json(folder / "config.json", {"model_type": "qwen2"}),
 }
 STAGES = {"generate", "convert", "train"}

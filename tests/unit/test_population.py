@@ -18,9 +18,9 @@ from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.generate.records import read_episodes
-from selfplay_pipeline.iterate.loop import Loop, run_iterate
+from selfplay_pipeline.iterate.loop import Loop, plan_iterate, run_iterate
 from selfplay_pipeline.iterate.partners import at_once
-from selfplay_pipeline.iterate.population import member_configs, run_population
+from selfplay_pipeline.iterate.population import member_configs, plan_population, run_population
 from selfplay_pipeline.iterate.results import Trained
 
 ITERATIONS = 2
@@ -146,6 +146,9 @@ def test_shares_of_the_others_are_divided_equally():
     ("options", "words"),
     [
         (("--partners", "members=1", "--members", "1"), "the only member of a population has no others"),
+        (("--partner", "member_2"), "member_2: a population names its members itself"),
+        (("--partner", "member_2", "--members", "1"), "member_2: a population names its members itself"),
+        (("--partners", "members=0.5", "--partners", "member_9=0.5"), "member_9: a population names its members"),
         (("--partner", "sharing"), "name all in iterate.partners, such as --partners members=0.5"),
         (("--partners", "self=1"), "no share for the other members; give one, such as --partners members=0.5"),
         (("--logger", "wandb"), "train.loggers: wandb: one process trains all members"),
@@ -161,16 +164,34 @@ def test_a_population_that_cannot_be_is_refused_before_anything_is_written(optio
     assert not (tmp_path / "all").exists()
 
 
-@pytest.mark.parametrize("name", ["members", "member_2"])
-def test_iterate_alone_refuses_members(name, tmp_path):
-    done = selfplay("iterate", "--config", "tiny", "--output", str(tmp_path / "run"), "--partners", f"{name}=1")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("members", ("--partners", "members=1")), ("member_2", ("--partners", "member_2=1")),
+        ("members", ("--partner", "members")), ("member_2", ("--partner", "member_2", "--seat", "1", "--dry-run")),
+    ],
+)  # fmt: skip
+def test_iterate_alone_refuses_members(name, options, tmp_path):
+    done = selfplay("iterate", "--config", "tiny", "--output", str(tmp_path / "run"), *options)
     assert done.returncode == 2 and f"{name} stands for members of a population" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_the_plan_counts_the_seats_that_the_policy_holds(tmp_path):
+    given = {"generate.num_episodes": 12, "generate.episodes_per_state": 2}
+    for members, words in ((3, "about 16 rows at most"), (2, "about 18 rows at most"), (1, ": 24 rows at most")):
+        lines = plan_population(config(**given), tmp_path / "all", members)
+        assert sum(words in line for line in lines) == members, lines
+    assert "about 12 rows at most" in plan_iterate(config([{"player": "sharing", "share": 1}], **given), tmp_path)[0]
+    alone = config(**given | {"iterate.partner": "sharing"})
+    assert ": 12 rows at most" in plan_iterate(alone, tmp_path)[0]
 
 
 def test_another_number_of_members_and_the_folder_of_a_run_are_refused(tmp_path):
     asyncio.run(run_population(config(**{"iterate.num_iterations": 1}), tmp_path / "all", 2, Stages))
     with pytest.raises(UserError, match=r"member_1 was begun with iterate\.partners = "):
         asyncio.run(run_population(config(), tmp_path / "all", 3, Stages))
+    with pytest.raises(UserError, match="holds a population of `selfplay population`; `selfplay iterate` needs its"):
+        asyncio.run(run_iterate(config(), tmp_path / "all", Stages))
     with pytest.raises(UserError, match="holds a run of `selfplay iterate`; `selfplay population` needs its own"):
         asyncio.run(run_population(config(), tmp_path / "all" / "member_1", 2, Stages))
