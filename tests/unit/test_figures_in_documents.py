@@ -18,11 +18,11 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 MODES = ("sampled", "greedy")
-README, SHOWN, LISTENING, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH, DIALOP = (
+README, SHOWN, LISTENING, LONGER, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH, DIALOP = (
     "README.md", "docs/shown.md",
     *(f"docs/results/{name}.md" for name in (
-        "listening", "apart", "fixed", "honest", "turn-credit", "filtered", "online", "shy", "mediation", "growth",
-        "dialop",
+        "listening", "listening-longer", "apart", "fixed", "honest", "turn-credit", "filtered", "online", "shy",
+        "mediation", "growth", "dialop",
     )),
 )  # fmt: skip
 
@@ -69,8 +69,9 @@ def short(one: Interval) -> str:
 
 
 SELF, WARM, MUTED, PLACEBO = "self-play", "warm start", "muted", "placebo"
-heard, apart, fixed, honest, longer, four, mediation = (
-    Study(f"learn_{name}") for name in ("listening", "apart", "fixed", "honest", "long", "apart4", "mediation")
+heard, learned, apart, fixed, honest, longer, four, mediation = (
+    Study(f"learn_{name}")
+    for name in ("listening", "listening_longer", "apart", "fixed", "honest", "long", "apart4", "mediation")
 )
 LINES = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game).wordless
 SILENCE, PASS, COUNTER = (LINES[name].value for name in ("silence", "pass", "counter"))
@@ -211,15 +212,37 @@ FIGURES: list[tuple[Any, ...]] = [
     *((LISTENING, f"| {label} | {{}} | {{}} |", heard.follows(player), heard.follows(player, "swapped"))
       for label, player in (("self-play", SELF), ("muted", MUTED), ("placebo", PLACEBO), ("the warm start", WARM))),
     (LISTENING, "below silence when muted** ({} sampled)", heard.of(WARM, "sampled", part="muted")),
+    (LONGER, "itself is {}", interval(learned.results["references"]["silence"])),
+    (LONGER, "*{}*", learned.results["verdict"]),
+    *((LONGER, f"| {label} | {{:{sign}}} | {{:{sign}}} |", *learned.both(player, name, part))
+      for label, player, part, sign, name in (
+          ("warm start, reward", WARM, "talking", "", "reward"),
+          ("**self-play, reward**", SELF, "talking", "", "reward"), ("its rise", SELF, "rise", "+", "reward"),
+          ("warm start minus silence", WARM, "over_silence", "+", "reward"),
+          ("**self-play minus silence**", SELF, "over_silence", "+", "reward"),
+          ("talk score of self-play", SELF, "talking", "", "talk_score"),
+          ("self-play, messages swapped, minus silence", SELF, "swapped_over_silence", "+", "reward"),
+          ("worth of words, warm start", WARM, "worth", "", "reward"),
+          ("**worth of words, self-play**", SELF, "worth", "", "reward"),
+          ("muted as trained, minus silence", MUTED, "over_silence", "+", "reward"),
+          ("self-play minus muted", MUTED, "below_self_play", "+", "reward"),
+          ("worth of words, muted, played with messages", MUTED, "worth", "", "reward"),
+          ("placebo, its rise", PLACEBO, "rise", "+", "reward"),
+          ("self-play minus placebo", PLACEBO, "below_self_play", "+", "reward"))),
+    *((LONGER, f"| {label} | {{}} | {{}} |", learned.follows(player), learned.follows(player, "swapped"))
+      for label, player in (("self-play", SELF), ("muted", MUTED), ("placebo", PLACEBO), ("the warm start", WARM))),
+    (LONGER, "{:.3f} of 0.092 is lost to planning", learned.lost(SELF)[1].value),
     (SHOWN, "from {:.3f} to {}.", apart.of(WARM, "greedy").value, apart.of(SELF, "greedy")),
     (SHOWN, "the dashed line at {:.3f}", SILENCE),
     (SHOWN, "{:.3f} of the next proposals are the plan that is best given the change, and {:.3f} before",
      apart.follows(SELF).value, apart.follows(WARM).value),
-    (SHOWN, "worth {} sampled and {} greedy", *heard.both(SELF, part="worth")),
-    (SHOWN, "they are worth {} and {}.", *heard.both(MUTED, part="worth")),
-    (SHOWN, "{} of the proposals follow it, and {} before", heard.follows(SELF), heard.follows(WARM)),
-    (SHOWN, "{} sampled beside a silence line of {:.3f}", heard.of(SELF, "sampled"),
-     heard.results["references"]["silence"]["value"]),
+    (SHOWN, "worth {} sampled and {} greedy", *learned.both(SELF, part="worth")),
+    (SHOWN, "they are worth {} and {}.", *learned.both(MUTED, part="worth")),
+    (SHOWN, "{} of the proposals follow it, and {} before", learned.follows(SELF), learned.follows(WARM)),
+    (SHOWN, "rises from {:.3f} to {} sampled", learned.of(WARM, "sampled").value, learned.of(SELF, "sampled")),
+    (SHOWN, "{:+} above silence on the same states", learned.of(SELF, "sampled", part="over_silence")),
+    (SHOWN, "ends {:.3f} below silence", -learned.of(MUTED, "sampled", part="over_silence").value),
+    (README, "from {:.3f} to {}, above silence", learned.of(WARM, "sampled").value, learned.of(SELF, "sampled")),
 
     (HONEST, "| warm start, talk score | {} | {} |", *map(short, honest.both(WARM, "talk_score"))),
     (HONEST, "| self-play, talk score | {} | {} |", *map(short, honest.both(SELF, "talk_score"))),
