@@ -13,7 +13,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")  # a link's text may hold an interval: [0.1, 0.2]
 REFERENCE = """# Python functions
 
 The functions of `import selfplay_pipeline as sp`. [Examples](python.md).
