@@ -1,4 +1,4 @@
-"""Do partners in training, a population or other-play make a policy understood by strangers? Four arms.
+"""Do partners in training, a population or other-play make a policy understood by strangers? Four arms, two controls.
 
 Each policy plays as many episodes in training. It is not trained equally much: in self-play and other-play both seats
 of an episode are sampled from the policy and trained, 2 rows an episode; opposite a partner one seat is, so `past` has
@@ -7,17 +7,19 @@ at most 1.5 rows an episode and `population` 1.33. Rows, updates and own tokens 
 - self-play: the policy plays itself;
 - past: half of the groups with itself, half with one of its five newest earlier checkpoints;
 - population: three members; the first member of each population stands for it, so no two of the compared met;
-- other-play: the policy plays itself, each seat with its own random names.
+- other-play: the policy plays itself, each seat with its own random names;
+- muted and placebo, the controls: self-play in which no message reaches its reader, and self-play on permuted rewards.
 
-For each arm and seed, on the same held-out states: the reward of the policy with itself, the worth of its words, and in
-a matrix of all seeds of the arm and of scripted speakers the cross-seed gap and the partner gap
-(`selfplay_pipeline/evaluate/gaps.py`), sampled. All intervals are 95 % over seeds and states. The configuration decides
-the protocol: give one with `game.protocol: fixed` and one without.
+For each arm and seed, on the same held-out states and with messages in every arm: the reward of the policy with itself,
+the worth of its words, and in a matrix of all seeds of the arm and of scripted speakers the cross-seed gap and the
+partner gap (`selfplay_pipeline/evaluate/gaps.py`), sampled. All intervals are 95 % over seeds and states.
+`bench/partners.yaml` has the fixed protocol and `bench/partners_free.yaml` the free one.
 
 The rule of the verdict, written before the runs:
 
 - with fewer than three seeds there is none;
 - an arm talks if the worth of its words lies above 0; of an arm that is not shown to talk, nothing else is said;
+- if a control talks, words may be worth something without anyone learning to use them, and the verdict says so;
 - self-play, if it talks, has a positive cross-seed gap if this gap lies above 0. A private code makes one, and so do
   seeds of unlike skill, so the gap alone shows no code;
 - an arm that talks does better with strangers than self-play if its mean reward with them minus that of self-play lies
@@ -64,12 +66,15 @@ from selfplay_pipeline.metrics.bootstrap import Interval, contrast_over_seeds
 from selfplay_pipeline.metrics.figures import REWARD, measure_reward
 
 SELF_PLAY, PAST, POPULATION, OTHER_PLAY = "self-play", "past", "population", "other-play"
+CONTROLS = MUTED, PLACEBO = "muted", "placebo"
 MEMBERS = 3
 ARMS: Mapping[str, dict[str, Any]] = {
     SELF_PLAY: {},
     PAST: {"iterate.partners": [{"player": "self", "share": 0.5}, {"player": "past", "share": 0.5, "last": 5}]},
     POPULATION: {},
     OTHER_PLAY: {"iterate.other_play": True},
+    MUTED: {"game.mute": True},
+    PLACEBO: {"convert.placebo": True},
 }
 """Keys in which each arm differs from self-play."""
 STRANGERS = ("speaking", "sharing")
@@ -143,7 +148,12 @@ class Trial(BaseModel):
     work: Path
 
     def config(self, arm: str, seed: int) -> Config:
-        given = {"model": self.model, "seed": SEEDS_BETWEEN * seed, "iterate.num_iterations": self.iterations}
+        given = {
+            "model": self.model,
+            "seed": SEEDS_BETWEEN * seed,
+            "iterate.num_iterations": self.iterations,
+            "iterate.decay_iterations": self.iterations,
+        }
         return load_config(self.source, given | ARMS[arm])
 
     def train(self, arm: str, seed: int) -> None:
@@ -179,7 +189,7 @@ class Trial(BaseModel):
 
     def measure(self, arm: str, seeds: Sequence[int]) -> tuple[list[Terms], Matrix]:
         """Play what is missing; returns the worth of words of each seed, and the matrix of the seeds and strangers."""
-        config, worth = self.config(arm, 1), list[Terms]()
+        config, worth = self.config(SELF_PLAY, 1), list[Terms]()  # the muted arm is played with messages too
         checkpoints = [found for seed in seeds if (found := self.checkpoint(arm, seed))]
         for seed, checkpoint in zip(seeds, checkpoints, strict=True):
             job = self.job(arm, seed, checkpoint)
@@ -260,6 +270,8 @@ def verdict(arms: Mapping[str, Figures]) -> list[str]:
         if _low(one.worth) <= 0:
             said.append(f"{name} is not shown to talk (worth of words {one.worth:+}); nothing else is said of it.")
             continue
+        if name in CONTROLS:
+            said.append(f"{name}, a control, talks (worth of words {one.worth:+}); see the rule.")
         if name == SELF_PLAY and one.cross_seed is not None:
             has = "has a" if _low(one.cross_seed) > 0 else "is not shown to have a"
             said.append(f"{name} {has} positive cross-seed gap ({one.cross_seed:+}).")
@@ -311,7 +323,7 @@ def main(
     arms: Annotated[list[str], typer.Option("--arm", help=f"Trainings: {', '.join(ARMS)}; repeat.")] = [*ARMS],  # noqa: B006
     seeds: Annotated[int, typer.Option(min=1, help="Training seeds, one after the other.")] = 3,
     iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 20,
-    config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "bench/learn.yaml",
+    config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "bench/partners.yaml",
     model: Annotated[str | None, typer.Option(help="The warm start.")] = None,
     states: Annotated[int, typer.Option(min=2, help="Held-out states.")] = 200,
     work: Annotated[Path, typer.Option(help="Gets runs and episodes; for other settings give another.")] = Path(
