@@ -25,9 +25,9 @@ app = typer.Typer(
     "of parquet), [train] (GRPO with verl) and [evaluate]. [population] runs it for several policies that play each\n"
     "other. [train-online] plays while it trains, on states that [games] writes. [imitate] trains on recorded\n"
     "episodes, whoever played them; [humans] writes those of people.\n"
-    "[crossplay] lets checkpoints and scripted players play each other. [silence] and [listen] measure how much of a\n"
-    "reward comes from talk. [play] gives you a seat. [report], [show] and [questions] show runs and episodes.\n"
-    "[new-game] and [check-game] write and test a game of your own.\n\n"
+    "[crossplay] lets checkpoints and scripted players play each other. [benchmark] compares players on published\n"
+    "states. [silence] and [listen] measure how much of a reward comes from talk. [play] gives you a seat. [report],\n"
+    "[show] and [questions] show runs and episodes. [new-game] and [check-game] write and test a game of your own.\n\n"
     "Every command that plays or trains takes --config; `selfplay config` prints all keys with their defaults.",
     no_args_is_help=True,
     add_completion=False,

@@ -127,7 +127,7 @@ def population(
 ) -> None:
     """Train several policies with each other, round by round, with the same servers and trainer.
 
-    Each member is a run as of `iterate` in a folder of its own, with its own seed. In iteration k it plays with itself
+    Each member is a run like one of `iterate`, with a folder and a seed of its own. In iteration k it plays with itself
     and with the checkpoints that the others made in iteration k - 1, with equal shares, or with the shares of
     --partners, where `members` stands for the others. After an interruption, the same command continues.
     """

@@ -60,7 +60,7 @@ def evaluate(
         typer.Option(
             help="File, or folder of a study, that `selfplay play --web` wrote: measure the people in its episodes by "
             "partner. It measures stored episodes and needs no server; scripted partners also play the same states "
-            "with themselves. Give no player and no option of playing then."
+            "with themselves. Give no player then, and no option that is about playing."
         ),
     ] = None,
     dry_run: DryRun = False,

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from selfplay_pipeline.config.schema import Config
 
 CONFIG = (
-    "YAML file, or built-in: {names}; by default tiny_honest without a GPU, and default with one. A file builds on "
-    "what would be used without it, or on the built-in that its key `base` names."
+    "YAML file, or built-in: {names}; by default tiny_honest without a GPU, one_gpu with one, default with several. "
+    "A file changes single keys of the one used by default, or of the built-in that its key `base` names."
 )
 GAME = (
     "Game: a name, or FILE.py for a game of your own, whose code is run (FILE.py:NAME if the file has several). Stored "

@@ -46,7 +46,7 @@ class PartnerConfig(Section):
     The next command begins the interrupted episodes again; answers in `cache` cost nothing then.
     """
     max_dollars: Annotated[Annotated[float, Field(gt=0)] | None, Option("--budget"), FREE] = None
-    """US dollars after which a command sends no further request, by the prices below; null is no limit.
+    """US dollars after which a command sends no further request, by `partner.prices`; null is no limit.
 
     Requests that are under way then are still paid for. `benchmark` also counts what its stored episodes cost.
     """

@@ -284,7 +284,7 @@ class IterateConfig(Section):
     is the model of the section `partner`.
     """
     seat: Annotated[int, Field(ge=0)] = 0
-    """Seat of the policy opposite another player as `partner`, who holds all other seats."""
+    """Seat of the policy opposite another player; this partner holds all other seats."""
     partners: list[PartnerShare] = []
     """Several partners, each with its share of the groups of training episodes; options as PLAYER=SHARE.
 

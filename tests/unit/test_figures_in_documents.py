@@ -134,7 +134,7 @@ FIGURES: list[tuple[Any, ...]] = [
     (README, "{} of the next proposals are the plan that is best given the change, and before self-play {}",
      apart.follows(SELF), apart.follows(WARM)),
     (README, "passing reaches {:.3f} there, and countering a proposal {:.3f}", PASS, COUNTER),
-    (README, "one fixed proposer ({:.3f}) is the bound. Of the rest it takes {:.2f}, before self-play {:.2f}",
+    (README, "one fixed proposer ({:.3f}) is the bound. Of the rest up to 1 it gains {:.2f}, before self-play {:.2f}",
      SILENCE, apart.of(SELF, "greedy", "talk_score").value, apart.of(WARM, "greedy", "talk_score").value),
 
     (APART, "*{}*", apart.results["verdict"]),
