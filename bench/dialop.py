@@ -103,8 +103,9 @@ def _without_a_model(label: str, game: Game, players: Iterable[str], states: int
     """Yields the rows of scripted players, and of the silence line if it is known."""
     for player in players:
         yield _row(label, player, [*_scripted(game, player, states)])
-    if game.silence is not None:
-        yield f"| {label} | *silence* (line) | {game.silence.value:.3f} | | | | {game.silence.states} |"
+    if (line := game.silence) is not None:
+        half = WIDTH * line.standard_error
+        yield f"| {label} | *silence* (line) | {line.value:.3f} ± {half:.3f} | | | | {line.states:,} |"
 
 
 def _scripted(game: Game, player: str, states: int) -> Iterator[Played]:
