@@ -135,6 +135,8 @@ class Results(BaseModel):
     iterations: int
     states: int
     arms: dict[str, Figures]
+    means: dict[str, list[list[float]]] = {}
+    """Mean reward of each pair of players of an arm, its seeds and then `STRANGERS`; rows hold seat 0."""
     verdict: list[str]
 
 
@@ -257,6 +259,11 @@ def figures(training: Training, worth: Sequence[Terms], rewards: Matrix, base: M
     return Figures(seeds=seeds, training=training, worth=_over_seeds(worth), **said)
 
 
+def mean_rewards(rewards: Matrix) -> list[list[float]]:
+    """Returns the mean reward of each pair of players over all states."""
+    return [[round(float(one.numerators.sum() / one.denominators.sum()), 4) for one in row] for row in rewards]
+
+
 def _over_seeds(terms: Sequence[Terms]) -> Interval:
     return contrast_over_seeds(terms, same_states=True)[REWARD.name]
 
@@ -357,6 +364,7 @@ def main(
         iterations=iterations,
         states=states,
         arms=found,
+        means={arm: mean_rewards(matrix) for arm, (_, matrix) in measured.items()},
         verdict=verdict(found),
     )
     write_text(output / "results.json", results.model_dump_json(indent=1) + "\n")
