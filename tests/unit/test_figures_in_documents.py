@@ -69,10 +69,12 @@ def short(one: Interval) -> str:
 
 
 SELF, WARM, MUTED, PLACEBO = "self-play", "warm start", "muted", "placebo"
-heard, learned, apart, fixed, honest, longer, four, mediation = (
+heard, learned, silenced, apart, fixed, honest, longer, four, mediation = (
     Study(f"learn_{name}")
-    for name in ("listening", "listening_longer", "apart", "fixed", "honest", "long", "apart4", "mediation")
-)
+    for name in (
+        "listening", "listening_longer", "listening_muted", "apart", "fixed", "honest", "long", "apart4", "mediation",
+    )
+)  # fmt: skip
 LINES = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game).wordless
 SILENCE, PASS, COUNTER = (LINES[name].value for name in ("silence", "pass", "counter"))
 
@@ -231,6 +233,13 @@ FIGURES: list[tuple[Any, ...]] = [
           ("self-play minus placebo", PLACEBO, "below_self_play", "+", "reward"))),
     *((LONGER, f"| {label} | {{}} | {{}} |", learned.follows(player), learned.follows(player, "swapped"))
       for label, player in (("self-play", SELF), ("muted", MUTED), ("placebo", PLACEBO), ("the warm start", WARM))),
+    *((LONGER, f"| {label} | {{:{sign}}} | {{:{sign}}} |", *silenced.both(player, part=part))
+      for label, player, part, sign in (
+          ("muted as trained, minus silence", MUTED, "over_silence", "+"), ("its rise as trained", MUTED, "rise", "+"),
+          ("reward, played with messages", MUTED, "talking", ""),
+          ("worth of words, played with messages", MUTED, "worth", ""),
+          ("worth of words, `data/tiny_silent_model`", WARM, "worth", ""))),
+    (SHOWN, "[{:.3f} with messages]", silenced.of(MUTED, "sampled").value),
     (LONGER, "{:.3f} of 0.092 is lost to planning", learned.lost(SELF)[1].value),
     (SHOWN, "from {:.3f} to {}.", apart.of(WARM, "greedy").value, apart.of(SELF, "greedy")),
     (SHOWN, "the dashed line at {:.3f}", SILENCE),
@@ -320,6 +329,7 @@ FIGURES: list[tuple[Any, ...]] = [
 COMMANDS = [
     (HONEST, "learn_honest"), (APART, "learn_long"), (APART, "learn_apart4"), (CREDIT, "learn_apart"),
     (MEDIATION, "learn_mediation"), (FILTERED, "learn"), (LISTENING, "learn_listening"),
+    (LONGER, "learn_listening_muted"),
     (SHY, "shy"), ("docs/results/race.md", "race/tiny"),
 ]  # fmt: skip
 """Documents, and folders of results that record their command."""
