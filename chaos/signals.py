@@ -49,7 +49,7 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")
 PER_RUN = 9
 ROWS_SHARE = 0.25
 """Share of the signals that do not come later than the next conversion begins, which is too short for a chance."""
-LIMIT = 900.0
+LIMIT = 1800.0
 STOPPED_WITHIN = 60.0
 
 
