@@ -52,7 +52,15 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
-from selfplay_pipeline.evaluate.gaps import Matrix, Terms, gap_terms, minus, stranger_terms
+from selfplay_pipeline.evaluate.gaps import (
+    Matrix,
+    Terms,
+    cross_seed_terms,
+    gap_terms,
+    minus,
+    pair_terms,
+    stranger_terms,
+)
 from selfplay_pipeline.evaluate.run import EvaluationJob, rewards_of, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
 from selfplay_pipeline.evaluate.tally import Seating, Tally
@@ -244,9 +252,8 @@ def figures(training: Training, worth: Sequence[Terms], rewards: Matrix, base: M
             "partner": [gap_terms(of, one, strangers) for one in own],
         }
         if players > 1:
-            others = [[other for other in own if other != one] for one in own]
-            found["with_seeds"] = [stranger_terms(of, one, met) for one, met in enumerate(others)]
-            found["cross_seed"] = [gap_terms(of, one, met) for one, met in enumerate(others)]
+            found["with_seeds"] = [pair_terms(of, one, own) for one in own]
+            found["cross_seed"] = [cross_seed_terms(of, one, own) for one in own]
         return found
 
     mine = terms(rewards, seeds)
