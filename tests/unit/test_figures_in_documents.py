@@ -18,11 +18,14 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 MODES = ("sampled", "greedy")
-README, SHOWN, LISTENING, LONGER, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH, DIALOP = (
+(
+    README, SHOWN, LISTENING, LONGER, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH, DIALOP,
+    PARTNERS,
+) = (
     "README.md", "docs/shown.md",
     *(f"docs/results/{name}.md" for name in (
         "listening", "listening-longer", "apart", "fixed", "honest", "turn-credit", "filtered", "online", "shy",
-        "mediation", "growth", "dialop",
+        "mediation", "growth", "dialop", "partners",
     )),
 )  # fmt: skip
 
@@ -83,6 +86,7 @@ tiny, online = (
     {when: stored(f"online/evaluation_{when}.json") for when in ("before", "after")},
 )
 larger, shy = stored("learn4x4/results.json"), stored("shy/results.json")["over_seeds"]
+partners = stored("partners/results.json")
 SEEDS = list(tiny["seeds"].values())
 TRAINED = [seed["after"]["sampled"]["reward"]["value"] for seed in SEEDS]
 PLAYED_ONLINE = {when: one["modes"]["sampled"]["figures"]["reward"]["value"] for when, one in online.items()}
@@ -241,6 +245,17 @@ FIGURES: list[tuple[Any, ...]] = [
           ("worth of words, `data/tiny_silent_model`", WARM, "worth", ""))),
     (SHOWN, "[{:.3f} with messages]", silenced.of(MUTED, "sampled").value),
     (LONGER, "{:.3f} of 0.092 is lost to planning", learned.lost(SELF)[1].value),
+    *((PARTNERS, f"| {arm} | {{}} | {{:+}} | {{}} | {{:+}} | {{}} |",
+       *(interval(of[name]) for name in ("own", "worth", "with_seeds", "cross_seed", "with_scripts")))
+      for arm, of in partners["arms"].items()),
+    *((PARTNERS, f"| {arm} | {{:.2f}} | {{:+}} | {{:+}} | {{:+}} |",
+       of["training"]["rows"] / partners["arms"][SELF]["training"]["rows"],
+       *(interval(of[f"{name}_minus"]) for name in ("own", "with_seeds", "with_scripts")))
+      for arm, of in partners["arms"].items() if arm != SELF),
+    *((PARTNERS, f"| {arm} | {{:.3f}} | {{:.3f}} | {{:.3f}} | {{:.3f}} | {{:.3f}} |",
+       fmean(row[4] for row in means[:3]), fmean(row[3] for row in means[:3]), fmean(means[4][:3]), fmean(means[3][:3]),
+       fmean(means[seed][seed] for seed in range(3)))
+      for arm, means in partners["means"].items()),
     (SHOWN, "from {:.3f} to {}.", apart.of(WARM, "greedy").value, apart.of(SELF, "greedy")),
     (SHOWN, "the dashed line at {:.3f}", SILENCE),
     (SHOWN, "{:.3f} of the next proposals are the plan that is best given the change, and {:.3f} before",
@@ -329,7 +344,7 @@ FIGURES: list[tuple[Any, ...]] = [
 COMMANDS = [
     (HONEST, "learn_honest"), (APART, "learn_long"), (APART, "learn_apart4"), (CREDIT, "learn_apart"),
     (MEDIATION, "learn_mediation"), (FILTERED, "learn"), (LISTENING, "learn_listening"),
-    (LONGER, "learn_listening_muted"),
+    (LONGER, "learn_listening_muted"), (PARTNERS, "partners"),
     (SHY, "shy"), ("docs/results/race.md", "race/tiny"),
 ]  # fmt: skip
 """Documents, and folders of results that record their command."""
