@@ -3,7 +3,7 @@
 The controls are the same training with messages muted, and the same with rewards permuted within groups; `--arm
 imitation` adds more of the imitation that made the warm start. The muted arm first imitates play without words, unless
 the warm start met it. `bench.verdict` has the rule. The benchmark runs in parts and resumes: a few arms and seeds may
-be given at a time, and all finished parts in the folder are compared.
+be given at a time, and all finished parts in the folder are compared after the last seed.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main(
             say(f"{arm}, seed {seed} of {', '.join(map(str, chosen))}: {ARMS[arm].about}")
             study.train(arm, seed)
         asyncio.run(study.evaluate(seed, arms))
-        _write(study, range(first_seed, seed + 1), output)
+    _write(study, chosen, output)
     print((output / "table.md").read_text())
 
 

@@ -52,7 +52,15 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
-from selfplay_pipeline.evaluate.gaps import Matrix, Terms, gap_terms, minus, stranger_terms
+from selfplay_pipeline.evaluate.gaps import (
+    Matrix,
+    Terms,
+    cross_seed_terms,
+    gap_terms,
+    minus,
+    pair_terms,
+    stranger_terms,
+)
 from selfplay_pipeline.evaluate.run import EvaluationJob, rewards_of, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
 from selfplay_pipeline.evaluate.tally import Seating, Tally
@@ -135,6 +143,8 @@ class Results(BaseModel):
     iterations: int
     states: int
     arms: dict[str, Figures]
+    means: dict[str, list[list[float]]] = {}
+    """Mean reward of each pair of players of an arm, its seeds and then `STRANGERS`; rows hold seat 0."""
     verdict: list[str]
 
 
@@ -242,9 +252,8 @@ def figures(training: Training, worth: Sequence[Terms], rewards: Matrix, base: M
             "partner": [gap_terms(of, one, strangers) for one in own],
         }
         if players > 1:
-            others = [[other for other in own if other != one] for one in own]
-            found["with_seeds"] = [stranger_terms(of, one, met) for one, met in enumerate(others)]
-            found["cross_seed"] = [gap_terms(of, one, met) for one, met in enumerate(others)]
+            found["with_seeds"] = [pair_terms(of, one, own) for one in own]
+            found["cross_seed"] = [cross_seed_terms(of, one, own) for one in own]
         return found
 
     mine = terms(rewards, seeds)
@@ -255,6 +264,11 @@ def figures(training: Training, worth: Sequence[Terms], rewards: Matrix, base: M
             paired = zip(mine[name], theirs[name], strict=False)
             said[f"{name}_minus"] = _over_seeds([[*one, *minus(other)] for one, other in paired])
     return Figures(seeds=seeds, training=training, worth=_over_seeds(worth), **said)
+
+
+def mean_rewards(rewards: Matrix) -> list[list[float]]:
+    """Returns the mean reward of each pair of players over all states."""
+    return [[round(float(one.numerators.sum() / one.denominators.sum()), 4) for one in row] for row in rewards]
 
 
 def _over_seeds(terms: Sequence[Terms]) -> Interval:
@@ -357,6 +371,7 @@ def main(
         iterations=iterations,
         states=states,
         arms=found,
+        means={arm: mean_rewards(matrix) for arm, (_, matrix) in measured.items()},
         verdict=verdict(found),
     )
     write_text(output / "results.json", results.model_dump_json(indent=1) + "\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from typing import NamedTuple, get_args
 
 from chaos.faults import cases
 from chaos.judging import Case, Outcome, Verdict
+from chaos.outside import heed_signals
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
@@ -97,14 +97,6 @@ def table(results: Sequence[Result]) -> str:
     lines.append(["all", *(str(sum(int(line[at]) for line in lines[1:])) for at in range(1, len(lines[0])))])
     width = max(len(line[0]) for line in lines)
     return "\n".join(line[0].ljust(width) + "".join(cell.rjust(11) for cell in line[1:]) for line in lines)
-
-
-def heed_signals() -> None:
-    """Restore signals that a shell's background jobs and `nohup` ignore; the tested commands inherit the handlers."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    for number in (signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

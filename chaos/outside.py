@@ -210,6 +210,14 @@ def room(folder: Path) -> Iterator[Room]:
         shutil.rmtree(tmp, ignore_errors=True)
 
 
+def heed_signals() -> None:
+    """Restore signals that a shell's background jobs and `nohup` ignore; the tested commands inherit the handlers."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def _at_start(before: Callable[[], None] | None) -> None:
     """Tie a new process to this one, so that it does not survive the harness."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

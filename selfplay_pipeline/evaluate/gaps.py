@@ -19,8 +19,7 @@ class Gaps(BaseModel):
 
     R_ij is the mean reward of all seats with player i in seat 0 and player j in all others, and
     M_ij = (R_ij + R_ji) / 2. Both gaps are means over the players of the arm. Their intervals cover states and, with
-    several players, further trainings. A pair counts for both of its players, so the players' gaps are not independent,
-    and the interval of the cross-seed gap is approximate.
+    several players, further trainings; `pair_terms` says how.
 
     Attributes:
         seeds: Number of players of the arm.
@@ -89,9 +88,7 @@ def gaps_of(rewards: Matrix, arms: Sequence[str]) -> dict[str, Gaps]:
         players = [player for player, of in enumerate(arms) if of == arm]
         gaps = Gaps(
             seeds=len(players),
-            cross_seed=_mean(
-                [gap_terms(rewards, player, [other for other in players if other != player]) for player in players]
-            )
+            cross_seed=_mean([cross_seed_terms(rewards, player, players) for player in players])
             if len(players) > 1
             else None,
             partner=_mean([gap_terms(rewards, player, strangers) for player in players]) if strangers else None,
@@ -99,6 +96,32 @@ def gaps_of(rewards: Matrix, arms: Sequence[str]) -> dict[str, Gaps]:
         if gaps.cross_seed or gaps.partner:
             found[arm] = gaps
     return found
+
+
+def cross_seed_terms(rewards: Matrix, player: int, players: Sequence[int]) -> Terms:
+    """Returns a player's contribution to the cross-seed gap of its arm, as weighted terms."""
+    return [(1.0, rewards[player][player]), *minus(pair_terms(rewards, player, players))]
+
+
+def pair_terms(rewards: Matrix, player: int, players: Sequence[int]) -> Terms:
+    """Returns a player's contribution to U, the mean of M_ij over all pairs of the arm's players, as weighted terms.
+
+    The contribution is the jackknife's pseudo-value n U - (n - 1) U', where U' is the mean over the pairs without this
+    player. Its mean over the players is U. A player's own mean over the others, half of which are the others' doing,
+    would spread too little: with three players, a quarter of what further trainings do (Arvesen, "Jackknifing
+    U-Statistics", Annals of Mathematical Statistics 40, 1969). Two players have one pair, and so no spread.
+    """
+    others = [other for other in players if other != player]
+    if len(others) == 1:
+        return stranger_terms(rewards, player, others)
+    whole = _pairs(rewards, players, len(players))
+    return whole + _pairs(rewards, others, -len(others))
+
+
+def _pairs(rewards: Matrix, players: Sequence[int], weight: float) -> Terms:
+    """Returns the mean of M_ij over the pairs of these players times a weight, as weighted terms."""
+    cells = [rewards[one][other] for one in players for other in players if one != other]
+    return [(weight / len(cells), cell) for cell in cells]
 
 
 def gap_terms(rewards: Matrix, player: int, others: Sequence[int]) -> Terms:

@@ -18,11 +18,14 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 MODES = ("sampled", "greedy")
-README, SHOWN, LISTENING, LONGER, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH, DIALOP = (
+(
+    README, SHOWN, LISTENING, LONGER, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH, DIALOP,
+    PARTNERS,
+) = (
     "README.md", "docs/shown.md",
     *(f"docs/results/{name}.md" for name in (
         "listening", "listening-longer", "apart", "fixed", "honest", "turn-credit", "filtered", "online", "shy",
-        "mediation", "growth", "dialop",
+        "mediation", "growth", "dialop", "partners",
     )),
 )  # fmt: skip
 
@@ -69,10 +72,12 @@ def short(one: Interval) -> str:
 
 
 SELF, WARM, MUTED, PLACEBO = "self-play", "warm start", "muted", "placebo"
-heard, learned, apart, fixed, honest, longer, four, mediation = (
+heard, learned, silenced, apart, fixed, honest, longer, four, mediation = (
     Study(f"learn_{name}")
-    for name in ("listening", "listening_longer", "apart", "fixed", "honest", "long", "apart4", "mediation")
-)
+    for name in (
+        "listening", "listening_longer", "listening_muted", "apart", "fixed", "honest", "long", "apart4", "mediation",
+    )
+)  # fmt: skip
 LINES = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game).wordless
 SILENCE, PASS, COUNTER = (LINES[name].value for name in ("silence", "pass", "counter"))
 
@@ -81,6 +86,7 @@ tiny, online = (
     {when: stored(f"online/evaluation_{when}.json") for when in ("before", "after")},
 )
 larger, shy = stored("learn4x4/results.json"), stored("shy/results.json")["over_seeds"]
+partners = stored("partners/results.json")
 SEEDS = list(tiny["seeds"].values())
 TRAINED = [seed["after"]["sampled"]["reward"]["value"] for seed in SEEDS]
 PLAYED_ONLINE = {when: one["modes"]["sampled"]["figures"]["reward"]["value"] for when, one in online.items()}
@@ -231,7 +237,25 @@ FIGURES: list[tuple[Any, ...]] = [
           ("self-play minus placebo", PLACEBO, "below_self_play", "+", "reward"))),
     *((LONGER, f"| {label} | {{}} | {{}} |", learned.follows(player), learned.follows(player, "swapped"))
       for label, player in (("self-play", SELF), ("muted", MUTED), ("placebo", PLACEBO), ("the warm start", WARM))),
+    *((LONGER, f"| {label} | {{:{sign}}} | {{:{sign}}} |", *silenced.both(player, part=part))
+      for label, player, part, sign in (
+          ("muted as trained, minus silence", MUTED, "over_silence", "+"), ("its rise as trained", MUTED, "rise", "+"),
+          ("reward, played with messages", MUTED, "talking", ""),
+          ("worth of words, played with messages", MUTED, "worth", ""),
+          ("worth of words, `data/tiny_silent_model`", WARM, "worth", ""))),
+    (SHOWN, "[{:.3f} with messages]", silenced.of(MUTED, "sampled").value),
     (LONGER, "{:.3f} of 0.092 is lost to planning", learned.lost(SELF)[1].value),
+    *((PARTNERS, f"| {arm} | {{}} | {{:+}} | {{}} | {{:+}} | {{}} |",
+       *(interval(of[name]) for name in ("own", "worth", "with_seeds", "cross_seed", "with_scripts")))
+      for arm, of in partners["arms"].items()),
+    *((PARTNERS, f"| {arm} | {{:.2f}} | {{:+}} | {{:+}} | {{:+}} |",
+       of["training"]["rows"] / partners["arms"][SELF]["training"]["rows"],
+       *(interval(of[f"{name}_minus"]) for name in ("own", "with_seeds", "with_scripts")))
+      for arm, of in partners["arms"].items() if arm != SELF),
+    *((PARTNERS, f"| {arm} | {{:.3f}} | {{:.3f}} | {{:.3f}} | {{:.3f}} | {{:.3f}} |",
+       fmean(row[4] for row in means[:3]), fmean(row[3] for row in means[:3]), fmean(means[4][:3]), fmean(means[3][:3]),
+       fmean(means[seed][seed] for seed in range(3)))
+      for arm, means in partners["means"].items()),
     (SHOWN, "from {:.3f} to {}.", apart.of(WARM, "greedy").value, apart.of(SELF, "greedy")),
     (SHOWN, "the dashed line at {:.3f}", SILENCE),
     (SHOWN, "{:.3f} of the next proposals are the plan that is best given the change, and {:.3f} before",
@@ -320,6 +344,7 @@ FIGURES: list[tuple[Any, ...]] = [
 COMMANDS = [
     (HONEST, "learn_honest"), (APART, "learn_long"), (APART, "learn_apart4"), (CREDIT, "learn_apart"),
     (MEDIATION, "learn_mediation"), (FILTERED, "learn"), (LISTENING, "learn_listening"),
+    (LONGER, "learn_listening_muted"), (PARTNERS, "partners"),
     (SHY, "shy"), ("docs/results/race.md", "race/tiny"),
 ]  # fmt: skip
 """Documents, and folders of results that record their command."""

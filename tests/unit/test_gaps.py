@@ -13,11 +13,11 @@ from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.evaluate.crossplay import _responses, run_crossplay
-from selfplay_pipeline.evaluate.gaps import best_response, gaps_of
+from selfplay_pipeline.evaluate.gaps import best_response, gaps_of, pair_terms
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
-from selfplay_pipeline.metrics.bootstrap import Totals
+from selfplay_pipeline.metrics.bootstrap import Totals, contrast_over_seeds
 
 ARMS = ["self", "self", "self", "muted", ""]
 
@@ -68,6 +68,19 @@ def test_seeds_of_unlike_gaps_widen_the_interval_and_two_the_most():
     unlike = gaps_of(matrix(rewards), ARMS)["self"].cross_seed
     assert unlike.high - unlike.low > 10 * (alike.high - alike.low)
     assert unlike.value == pytest.approx(alike.value + 0.2)
+
+
+@pytest.mark.parametrize("players", [3, 5])
+def test_a_pairs_reward_varies_over_trainings_as_much_as_its_players_do(players):
+    """A pair reaches the mean of its players' skills, so mean reward with others and with oneself are one figure."""
+    skills = np.random.default_rng(4).normal(0.8, 0.05, players)
+    rewards = matrix(np.repeat(((skills + skills[:, None]) / 2)[:, :, None], 20, axis=2))
+    every = range(players)
+    alone = contrast_over_seeds([[(1.0, rewards[one][one])] for one in every], same_states=True)["reward"]
+    together = contrast_over_seeds([pair_terms(rewards, one, every) for one in every], same_states=True)["reward"]
+    assert (together.low, together.value, together.high) == pytest.approx((alone.low, alone.value, alone.high))
+    gap = gaps_of(rewards, ["self"] * players)["self"].cross_seed
+    assert (gap.low, gap.value, gap.high) == pytest.approx((0, 0, 0), abs=1e-9), "unlike skill is no private code"
 
 
 def test_the_matrix_of_a_command_has_the_gaps_of_its_arms(tmp_path):

@@ -15,6 +15,7 @@ from bench.partners import (
     Training,
     Trial,
     figures,
+    mean_rewards,
     tables,
     training_of,
     verdict,
@@ -58,6 +59,11 @@ def test_figures_are_those_of_the_matrix():
         ("partner", 0.02), ("own_minus", 0.0), ("with_seeds_minus", 0.29), ("with_scripts_minus", 0.38),
     ):  # fmt: skip
         assert getattr(found, name).value == pytest.approx(value, abs=0.05), name
+
+
+def test_mean_rewards_are_those_of_the_pairs():
+    means = np.array(mean_rewards(matrix(rewards(*CODE))))
+    assert means == pytest.approx(rewards(*CODE).mean(axis=2), abs=1e-4)
 
 
 def test_the_verdict_follows_the_rule():
