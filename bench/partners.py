@@ -11,8 +11,10 @@ at most 1.5 rows an episode and `population` 1.33. Rows, updates and own tokens 
 - muted and placebo, the controls: self-play in which no message reaches its reader, and self-play on permuted rewards.
 
 For each arm and seed, on the same held-out states and with messages in every arm: the reward of the policy with itself,
-the worth of its words, and in a matrix of all seeds of the arm and of scripted speakers the cross-seed gap and the
-partner gap (`selfplay_pipeline/evaluate/gaps.py`), sampled. All intervals are 95 % over seeds and states.
+also minus that of the script that plays the silence line, the worth of its words, and in a matrix of all seeds of the
+arm and of scripted speakers the cross-seed gap and the partner gap (`selfplay_pipeline/evaluate/gaps.py`), sampled. The
+warm start plays the states too. All intervals are 95 % over seeds and states; those of differences between arms take
+the seeds of the arms as independent.
 `bench/partners.yaml` has the fixed protocol and `bench/partners_free.yaml` the free one.
 
 The rule of the verdict, written before the runs:
@@ -57,7 +59,6 @@ from selfplay_pipeline.evaluate.gaps import (
     Terms,
     cross_seed_terms,
     gap_terms,
-    minus,
     pair_terms,
     stranger_terms,
 )
@@ -70,7 +71,7 @@ from selfplay_pipeline.iterate.folder import RunDirectory, describe
 from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.iterate.population import member_folders, run_population
 from selfplay_pipeline.iterate.results import Trained
-from selfplay_pipeline.metrics.bootstrap import Interval, contrast_over_seeds
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_seeds, difference_over_seeds
 from selfplay_pipeline.metrics.figures import REWARD, measure_reward
 
 SELF_PLAY, PAST, POPULATION, OTHER_PLAY = "self-play", "past", "population", "other-play"
@@ -89,6 +90,8 @@ STRANGERS = ("speaking", "sharing")
 """Scripted speakers with phrasings of their own."""
 SEEDS_BETWEEN = 10_000
 """Difference of the configured seeds; the members of a population have seeds between them."""
+SILENT = "proposing"
+"""The scripted player that plays the silence line."""
 FEWEST_SEEDS = 3
 COSTS_NOTHING = -0.02
 """Largest loss of reward with oneself that counts as none."""
@@ -111,10 +114,11 @@ class Figures(BaseModel):
         training: What a policy was trained on, the mean over seeds.
         own: Reward of the policy with itself.
         worth: Worth of its words.
-        with_seeds: Reward with the other trainings of the arm; None with one seed.
+        with_seeds: Reward with the other trainings of the arm; None with fewer than three seeds.
         with_scripts: Reward with scripted speakers.
-        cross_seed: Cross-seed gap; None with one seed.
+        cross_seed: Cross-seed gap; None with fewer than three seeds.
         partner: Partner gap.
+        over_silence: Reward of the policy with itself minus that of the script that plays the silence line.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -127,9 +131,21 @@ class Figures(BaseModel):
     with_scripts: Interval
     cross_seed: Interval | None = None
     partner: Interval
+    over_silence: Interval
     own_minus: Interval | None = None
+    worth_minus: Interval | None = None
     with_seeds_minus: Interval | None = None
     with_scripts_minus: Interval | None = None
+
+
+class WarmStart(BaseModel):
+    """Figures of the model that all arms begin with, sampled, on the same states."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    own: Interval
+    worth: Interval
+    over_silence: Interval
 
 
 class Results(BaseModel):
@@ -142,6 +158,7 @@ class Results(BaseModel):
     config: dict[str, Any]
     iterations: int
     states: int
+    warm_start: WarmStart | None = None
     arms: dict[str, Figures]
     means: dict[str, list[list[float]]] = {}
     """Mean reward of each pair of players of an arm, its seeds and then `STRANGERS`; rows hold seat 0."""
@@ -193,20 +210,36 @@ class Trial(BaseModel):
     def held_out(self) -> StateSet:
         return held_out_states(make_game(self.config(SELF_PLAY, 1).game), self.states, 0)
 
-    def job(self, arm: str, seed: int, checkpoint: str) -> EvaluationJob:
-        folder = self.work / "evaluations" / arm / f"seed_{seed}"
-        return EvaluationJob(checkpoint, self.held_out(), folder, episodes=1, swaps=("swapped",), greedy=False)
+    def job(self, player: str, *folder: str) -> EvaluationJob:
+        to = self.work.joinpath("evaluations", *folder)
+        return EvaluationJob(player, self.held_out(), to, episodes=1, swaps=("swapped",), greedy=False)
+
+    def silent(self) -> Totals:
+        """Returns the rewards of the script that plays the silence line."""
+        config, job = self.config(SELF_PLAY, 1), EvaluationJob(SILENT, self.held_out(), self.work / "silent")
+        asyncio.run(run_evaluate(config, job))
+        return rewards_of(config, job, "scripted")
+
+    def worth(self, job: EvaluationJob) -> Terms:
+        """Returns the worth of words of a player in an evaluation, which is run first unless it is stored."""
+        config = self.config(SELF_PLAY, 1)  # the muted arm is played with messages too
+        asyncio.run(run_evaluate(config, job))
+        return [(1.0, rewards_of(config, job, "sampled")), (-1.0, rewards_of(config, job, "sampled", "swapped"))]
+
+    def warm_start(self, silent: Totals) -> WarmStart:
+        """Returns the figures of the model that all arms begin with."""
+        worth = self.worth(self.job(str(self.config(SELF_PLAY, 1).model), "warm_start"))
+        own = worth[:1]
+        return WarmStart(
+            own=_over_seeds([own]), worth=_over_seeds([worth]), over_silence=_over_seeds([[*own, (-1.0, silent)]])
+        )
 
     def measure(self, arm: str, seeds: Sequence[int]) -> tuple[list[Terms], Matrix]:
         """Play what is missing; returns the worth of words of each seed, and the matrix of the seeds and strangers."""
-        config, worth = self.config(SELF_PLAY, 1), list[Terms]()  # the muted arm is played with messages too
-        checkpoints = [found for seed in seeds if (found := self.checkpoint(arm, seed))]
-        for seed, checkpoint in zip(seeds, checkpoints, strict=True):
-            job = self.job(arm, seed, checkpoint)
-            asyncio.run(run_evaluate(config, job))
-            worth.append(
-                [(1.0, rewards_of(config, job, "sampled")), (-1.0, rewards_of(config, job, "sampled", "swapped"))]
-            )
+        config = self.config(SELF_PLAY, 1)
+        played = {seed: found for seed in seeds if (found := self.checkpoint(arm, seed))}
+        worth = [self.worth(self.job(found, arm, f"seed_{seed}")) for seed, found in played.items()]
+        checkpoints = [*played.values()]
         folder = self.work / "crossplay" / arm
         names = [*STRANGERS, *checkpoints]  # seeds last, so that the files of a pair keep their name with further ones
         asyncio.run(run_crossplay(config, names, self.held_out(), 1, folder))
@@ -233,37 +266,45 @@ def training_of(trainings: Sequence[Trained | None], policies: int) -> Training:
     )
 
 
-def figures(training: Training, worth: Sequence[Terms], rewards: Matrix, base: Matrix | None) -> Figures:
+def figures(
+    training: Training,
+    worth: Sequence[Terms],
+    rewards: Matrix,
+    silent: Totals,
+    base: tuple[Sequence[Terms], Matrix] | None,
+) -> Figures:
     """Returns the figures of an arm.
 
     Args:
         training: What a policy of the arm was trained on.
         worth: Worth of words of each seed.
         rewards: The matrix of the arm: its seeds, then the strangers.
-        base: The matrix of self-play; None for self-play itself.
+        silent: Rewards of the script that plays the silence line, on the same states.
+        base: Worth of words and matrix of self-play; None for self-play itself.
     """
-    seeds = len(worth)
 
-    def terms(of: Matrix, players: int) -> dict[str, list[Terms]]:
+    def terms(worth: Sequence[Terms], of: Matrix) -> dict[str, Sequence[Terms]]:
+        players = len(worth)
         own, strangers = range(players), range(players, len(of))
-        found = {
+        found: dict[str, Sequence[Terms]] = {
             "own": [[(1.0, of[one][one])] for one in own],
+            "worth": worth,
+            "over_silence": [[(1.0, of[one][one]), (-1.0, silent)] for one in own],
             "with_scripts": [stranger_terms(of, one, strangers) for one in own],
             "partner": [gap_terms(of, one, strangers) for one in own],
         }
-        if players > 1:
+        if players >= FEWEST_SEEDS:
             found["with_seeds"] = [pair_terms(of, one, own) for one in own]
             found["cross_seed"] = [cross_seed_terms(of, one, own) for one in own]
         return found
 
-    mine = terms(rewards, seeds)
+    mine = terms(worth, rewards)
     said = {name: _over_seeds(of) for name, of in mine.items()}
-    if base is not None:
-        theirs = terms(base, len(base) - len(STRANGERS))
-        for name in mine.keys() & theirs.keys() & {"own", "with_seeds", "with_scripts"}:
-            paired = zip(mine[name], theirs[name], strict=False)
-            said[f"{name}_minus"] = _over_seeds([[*one, *minus(other)] for one, other in paired])
-    return Figures(seeds=seeds, training=training, worth=_over_seeds(worth), **said)
+    if base is not None and min(len(worth), len(base[0])) > 1:
+        theirs = terms(*base)
+        for name in mine.keys() & theirs.keys() & {"own", "worth", "with_seeds", "with_scripts"}:
+            said[f"{name}_minus"] = difference_over_seeds(mine[name], theirs[name])[REWARD.name]
+    return Figures(seeds=len(worth), training=training, **said)
 
 
 def mean_rewards(rewards: Matrix) -> list[list[float]]:
@@ -319,18 +360,35 @@ def tables(results: Results) -> str:
             label: ["" if (found := getattr(one, name)) is None else f"{found:{sign}}" for one in results.arms.values()]
             for label, name, sign in (
                 ("reward with itself", "own", ""),
+                ("reward with itself minus silence", "over_silence", "+"),
                 ("worth of words", "worth", "+"),
                 ("reward with other trainings", "with_seeds", ""),
                 ("reward with the scripts", "with_scripts", ""),
                 ("cross-seed gap", "cross_seed", "+"),
                 ("partner gap", "partner", "+"),
                 ("reward with itself minus self-play's", "own_minus", "+"),
+                ("worth of words minus self-play's", "worth_minus", "+"),
                 ("reward with other trainings minus self-play's", "with_seeds_minus", "+"),
                 ("reward with the scripts minus self-play's", "with_scripts_minus", "+"),
             )
         },
     }
-    return markdown_table(results.arms, rows) + "\n" + "\n".join(f"- {sentence}" for sentence in results.verdict) + "\n"
+    return (
+        _of_warm_start(results.warm_start)
+        + markdown_table(results.arms, rows)
+        + "\n"
+        + "\n".join(f"- {sentence}" for sentence in results.verdict)
+        + "\n"
+    )
+
+
+def _of_warm_start(found: WarmStart | None) -> str:
+    if found is None:
+        return ""
+    return (
+        f"Warm start: reward with itself {found.own}, minus silence {found.over_silence:+}, worth of words "
+        f"{found.worth:+}.\n\n"
+    )
 
 
 def main(
@@ -359,9 +417,9 @@ def main(
             trial.train(arm, seed)
     trained = {arm: [seed for seed in range(1, seeds + 1) if trial.checkpoint(arm, seed)] for arm in ARMS}
     measured = {arm: trial.measure(arm, of) for arm, of in trained.items() if of}
-    base = measured[SELF_PLAY][1] if SELF_PLAY in measured else None
+    base, silent = measured.get(SELF_PLAY), trial.silent()
     found = {
-        arm: figures(trial.training(arm, trained[arm]), worth, rewards, None if arm == SELF_PLAY else base)
+        arm: figures(trial.training(arm, trained[arm]), worth, rewards, silent, None if arm == SELF_PLAY else base)
         for arm, (worth, rewards) in measured.items()
     }
     results = Results(
@@ -370,6 +428,7 @@ def main(
         config=trial.config(SELF_PLAY, 1).model_dump(mode="json", exclude={"engine", "seed"}),
         iterations=iterations,
         states=states,
+        warm_start=trial.warm_start(silent),
         arms=found,
         means={arm: mean_rewards(matrix) for arm, (_, matrix) in measured.items()},
         verdict=verdict(found),

@@ -107,9 +107,10 @@ def pair_terms(rewards: Matrix, player: int, players: Sequence[int]) -> Terms:
     """Returns a player's contribution to U, the mean of M_ij over all pairs of the arm's players, as weighted terms.
 
     The contribution is the jackknife's pseudo-value n U - (n - 1) U', where U' is the mean over the pairs without this
-    player. Its mean over the players is U. A player's own mean over the others, half of which are the others' doing,
-    would spread too little: with three players, a quarter of what further trainings do (Arvesen, "Jackknifing
-    U-Statistics", Annals of Mathematical Statistics 40, 1969). Two players have one pair, and so no spread.
+    player. Its mean over the players is U (Arvesen, "Jackknifing U-Statistics", Annals of Mathematical Statistics 40,
+    1969). A player's own mean over the others, half of which are the others' doing, would spread too little: by a
+    factor of four, if there are three players and a pair reaches the mean of its players' skills. For what is peculiar
+    to a pair, the jackknife of few players spreads too much. Two players have one pair, which tells no spread.
     """
     others = [other for other in players if other != player]
     if len(others) == 1:

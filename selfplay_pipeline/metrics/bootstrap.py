@@ -104,7 +104,8 @@ def contrast_over_seeds(
 
     Two levels are resampled: seeds, and the states of each seed, which are its own unless `same_states` is set.
     Resamples of few seeds spread too little, so the deviation between seeds is scaled up until its interval is as wide
-    as the t-interval (Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician 69, 2015).
+    as the t-interval, though of few seeds it is not as symmetric (Hesterberg, "What Teachers Should Know About the
+    Bootstrap", The American Statistician 69, 2015).
     With one seed, the interval covers only the states, as in `contrast`, since the spread between seeds is unknown.
 
     Args:
@@ -121,11 +122,44 @@ def contrast_over_seeds(
     values = np.array([value for value, _ in found])
     mean = values.mean(axis=0)
     states = np.mean([drawn - value for value, drawn in found], axis=0)
-    picked = np.random.default_rng([SEEDS, len(seeds)]).multinomial(
-        len(seeds), np.full(len(seeds), 1 / len(seeds)), size=resamples
-    )
-    spread = _widening(len(seeds)) * (picked @ (values - mean)) / len(seeds)
+    spread = _spread(values, resamples, [SEEDS, len(seeds)], len(seeds) - 1)
     return _collect(names, dict(zip(names, map(_number, mean), strict=True)), mean + spread + states)
+
+
+def difference_over_seeds(
+    one: Sequence[Sequence[tuple[float, Totals]]], other: Sequence[Sequence[tuple[float, Totals]]]
+) -> dict[str, Interval]:
+    """Returns the mean of `contrast` over the seeds of one group minus that of another, all on the same states.
+
+    The seeds of the groups are resampled apart, since seed i of one group has nothing to do with seed i of the other;
+    the states are resampled together. The deviations are scaled up as in `contrast_over_seeds`, to the t-interval with
+    as many degrees of freedom as there are seeds, minus 2 (equal variances).
+
+    Raises:
+        ValueError: A group has only one seed, or the evaluations have different numbers of states.
+    """
+    groups, resamples = (one, other), RESAMPLES
+    freedom = len(one) + len(other) - 2
+    if min(len(group) for group in groups) < 2:
+        raise ValueError("the spread between seeds needs two seeds of each group")
+    every = [totals for group in groups for terms in group for _, totals in terms]
+    names = [name for name in every[0].names if all(name in totals.names for totals in every)]
+    mean, drawn = np.zeros(len(names)), np.zeros((resamples, len(names)))
+    for sign, stream, group in zip((1, -1), (0, 1), groups, strict=True):
+        found = [_resampled(terms, names, resamples, 0) for terms in group]
+        values = np.array([value for value, _ in found])
+        mean += sign * values.mean(axis=0)
+        drawn += sign * np.mean([states - value for value, states in found], axis=0)
+        drawn += sign * _spread(values, resamples, [SEEDS, len(group), stream], freedom)
+    return _collect(names, dict(zip(names, map(_number, mean), strict=True)), mean + drawn)
+
+
+def _spread(values: NDArray[np.float64], resamples: int, stream: Sequence[int], freedom: int) -> NDArray[np.float64]:
+    """Returns resampled deviations of the mean over seeds from values of shape (seeds, figures), scaled up."""
+    seeds = len(values)
+    picked = np.random.default_rng(stream).multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples)
+    deviations: NDArray[np.float64] = picked @ (values - values.mean(axis=0)) / seeds
+    return _widening(seeds, freedom) * deviations
 
 
 def _resampled(
@@ -147,12 +181,12 @@ def _resampled(
     return value(np.ones((1, states)))[0], np.concatenate(drawn)
 
 
-def _widening(seeds: int) -> float:
+def _widening(seeds: int, freedom: int) -> float:
     """Returns the ratio of the t-interval of n values to their bootstrap interval: sqrt(n / (n - 1)) t / z."""
     if seeds == 1:
         return 1.0
     share = PERCENTILES[1] / 100
-    return float(np.sqrt(seeds / (seeds - 1)) * special.stdtrit(seeds - 1, share) / special.ndtri(share))
+    return float(np.sqrt(seeds / (seeds - 1)) * special.stdtrit(freedom, share) / special.ndtri(share))
 
 
 def _draws(states: int, resamples: int, stream: int) -> Iterator[NDArray[np.float64]]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfplay_pipeline.metrics import bootstrap
-from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast, contrast_over_seeds
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast, contrast_over_seeds, difference_over_seeds
 
 UNIT = st.lists(st.floats(0, 1), min_size=2, max_size=30)
 
@@ -123,6 +123,24 @@ def test_the_estimate_over_seeds_is_their_mean_and_differences_are_paired_within
     assert found.value == pytest.approx(0.11)
     t_interval = 4.303 * 0.01 / np.sqrt(3)
     assert found.high - found.value == pytest.approx(t_interval, rel=0.2), "nothing varies but the seeds"
+
+
+def test_the_seeds_of_two_groups_are_not_paired_but_their_states_are():
+    hardness = np.random.default_rng(9).random(50)
+
+    def group(*rises):
+        return [[(1, of(hardness + rise))] for rise in rises]
+
+    found, turned = (
+        difference_over_seeds(group(*rises), group(0.0, 0.02, 0.04))["reward"]
+        for rises in ((0.1, 0.12, 0.14), (0.14, 0.12, 0.1))
+    )
+    t_interval = 2.776 * np.sqrt(2 * 0.02**2 / 3)
+    for one in (found, turned):
+        assert one.value == pytest.approx(0.1)
+        assert one.high - one.value == pytest.approx(t_interval, rel=0.2), "states are alike, and cancel"
+    with pytest.raises(ValueError, match="needs two seeds"):
+        difference_over_seeds(group(0.1), group(0.0, 0.1))
 
 
 @pytest.mark.long

@@ -86,7 +86,7 @@ tiny, online = (
     {when: stored(f"online/evaluation_{when}.json") for when in ("before", "after")},
 )
 larger, shy = stored("learn4x4/results.json"), stored("shy/results.json")["over_seeds"]
-partners = stored("partners/results.json")
+partners, foreign = stored("partners/results.json"), stored("partners/foreign.json")
 SEEDS = list(tiny["seeds"].values())
 TRAINED = [seed["after"]["sampled"]["reward"]["value"] for seed in SEEDS]
 PLAYED_ONLINE = {when: one["modes"]["sampled"]["figures"]["reward"]["value"] for when, one in online.items()}
@@ -242,20 +242,28 @@ FIGURES: list[tuple[Any, ...]] = [
           ("muted as trained, minus silence", MUTED, "over_silence", "+"), ("its rise as trained", MUTED, "rise", "+"),
           ("reward, played with messages", MUTED, "talking", ""),
           ("worth of words, played with messages", MUTED, "worth", ""),
+          ("reward, `data/tiny_silent_model`, with messages", WARM, "talking", ""),
+          ("minus silence, `data/tiny_silent_model`, with messages", WARM, "over_silence", "+"),
           ("worth of words, `data/tiny_silent_model`", WARM, "worth", ""))),
     (SHOWN, "[{:.3f} with messages]", silenced.of(MUTED, "sampled").value),
     (LONGER, "{:.3f} of 0.092 is lost to planning", learned.lost(SELF)[1].value),
-    *((PARTNERS, f"| {arm} | {{}} | {{:+}} | {{}} | {{:+}} | {{}} |",
-       *(interval(of[name]) for name in ("own", "worth", "with_seeds", "cross_seed", "with_scripts")))
+    *((PARTNERS, f"| {arm} | {{}} | {{:+}} | {{:+}} | {{}} | {{:+}} |",
+       *(interval(of[name]) for name in ("own", "over_silence", "worth", "with_seeds", "cross_seed")))
       for arm, of in partners["arms"].items()),
-    *((PARTNERS, f"| {arm} | {{:.2f}} | {{:+}} | {{:+}} | {{:+}} |",
+    (PARTNERS, "| warm start | {} | {:+} | {:+} |",
+     *(interval(partners["warm_start"][name]) for name in ("own", "over_silence", "worth"))),
+    *((PARTNERS, f"| {arm} | {{:.2f}} | {{:+}} | {{:+}} | {{:+}} | {{:+}} |",
        of["training"]["rows"] / partners["arms"][SELF]["training"]["rows"],
-       *(interval(of[f"{name}_minus"]) for name in ("own", "with_seeds", "with_scripts")))
+       *(interval(of[f"{name}_minus"]) for name in ("own", "worth", "with_seeds", "with_scripts")))
       for arm, of in partners["arms"].items() if arm != SELF),
-    *((PARTNERS, f"| {arm} | {{:.3f}} | {{:.3f}} | {{:.3f}} | {{:.3f}} | {{:.3f}} |",
-       fmean(row[4] for row in means[:3]), fmean(row[3] for row in means[:3]), fmean(means[4][:3]), fmean(means[3][:3]),
+    *((PARTNERS, f"| {arm} | {{:.3f}} | {{:.3f}} | {{:.3f}} | {{:.3f}}, {{:.3f}}, {{:.3f}} | {{:.3f}} |",
+       fmean(row[4] for row in means[:3]), fmean(row[3] for row in means[:3]), fmean(means[4][:3]), *means[3][:3],
        fmean(means[seed][seed] for seed in range(3)))
       for arm, means in partners["means"].items()),
+    ("docs/partners.md", "rose by {}, and that with the foreign player went from {:.3f} to {:.3f}, a rise of {}.",
+     interval(foreign["rises"]["own"]),
+     *(foreign["evaluations"][at]["held_out_foreign"]["value"] for at in (0, -1)),
+     interval(foreign["rises"]["foreign"])),
     (SHOWN, "from {:.3f} to {}.", apart.of(WARM, "greedy").value, apart.of(SELF, "greedy")),
     (SHOWN, "the dashed line at {:.3f}", SILENCE),
     (SHOWN, "{:.3f} of the next proposals are the plan that is best given the change, and {:.3f} before",

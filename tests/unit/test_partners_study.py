@@ -44,7 +44,8 @@ TRAINING = Training(rows=60, updates=4, own_tokens=600)
 
 
 def arm(of: float, *means: float, base=None):
-    return figures(TRAINING, worth(of), matrix(rewards(*means)), base and matrix(rewards(*base)))
+    other = base and (worth(0.1), matrix(rewards(*base)))
+    return figures(TRAINING, worth(of), matrix(rewards(*means)), cell(np.full(STATES, 0.8)), other)
 
 
 CODE, PLAIN, BAD = (0.6, 0.5), (0.89, 0.88), (0.4, 0.4, 0.4)
@@ -56,7 +57,8 @@ def test_figures_are_those_of_the_matrix():
     assert found.seeds == 3
     for name, value in (
         ("own", 0.9), ("worth", 0.1), ("with_seeds", 0.89), ("with_scripts", 0.88), ("cross_seed", 0.01),
-        ("partner", 0.02), ("own_minus", 0.0), ("with_seeds_minus", 0.29), ("with_scripts_minus", 0.38),
+        ("partner", 0.02), ("over_silence", 0.1),
+        ("own_minus", 0.0), ("worth_minus", 0.0), ("with_seeds_minus", 0.29), ("with_scripts_minus", 0.38),
     ):  # fmt: skip
         assert getattr(found, name).value == pytest.approx(value, abs=0.05), name
 
