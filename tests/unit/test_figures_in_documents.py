@@ -86,7 +86,9 @@ tiny, online = (
     {when: stored(f"online/evaluation_{when}.json") for when in ("before", "after")},
 )
 larger, shy = stored("learn4x4/results.json"), stored("shy/results.json")["over_seeds"]
-partners, foreign = stored("partners/results.json"), stored("partners/foreign.json")
+partners, free, foreign = (
+    stored(f"{name}.json") for name in ("partners/results", "partners_free/results", "partners/foreign")
+)
 SEEDS = list(tiny["seeds"].values())
 TRAINED = [seed["after"]["sampled"]["reward"]["value"] for seed in SEEDS]
 PLAYED_ONLINE = {when: one["modes"]["sampled"]["figures"]["reward"]["value"] for when, one in online.items()}
@@ -252,6 +254,9 @@ FIGURES: list[tuple[Any, ...]] = [
       for arm, of in partners["arms"].items()),
     (PARTNERS, "| warm start | {} | {:+} | {:+} |",
      *(interval(partners["warm_start"][name]) for name in ("own", "over_silence", "worth"))),
+    *((PARTNERS, f"| {arm}, free | {{}} | {{:+}} | {{:+}} | {{}} | {{:+}} |",
+       *(interval(of[name]) for name in ("own", "over_silence", "worth", "with_seeds", "cross_seed")))
+      for arm, of in free["arms"].items()),
     *((PARTNERS, f"| {arm} | {{:.2f}} | {{:+}} | {{:+}} | {{:+}} | {{:+}} |",
        of["training"]["rows"] / partners["arms"][SELF]["training"]["rows"],
        *(interval(of[f"{name}_minus"]) for name in ("own", "worth", "with_seeds", "with_scripts")))
@@ -352,7 +357,7 @@ FIGURES: list[tuple[Any, ...]] = [
 COMMANDS = [
     (HONEST, "learn_honest"), (APART, "learn_long"), (APART, "learn_apart4"), (CREDIT, "learn_apart"),
     (MEDIATION, "learn_mediation"), (FILTERED, "learn"), (LISTENING, "learn_listening"),
-    (LONGER, "learn_listening_muted"), (PARTNERS, "partners"),
+    (LONGER, "learn_listening_muted"), (PARTNERS, "partners"), (PARTNERS, "partners_free"),
     (SHY, "shy"), ("docs/results/race.md", "race/tiny"),
 ]  # fmt: skip
 """Documents, and folders of results that record their command."""
