@@ -116,8 +116,7 @@ def contrast_over_seeds(
     Raises:
         ValueError: The evaluations of a seed have different numbers of states.
     """
-    every = [totals for terms in seeds for _, totals in terms]
-    names = [name for name in every[0].names if all(name in totals.names for totals in every)]
+    names = _common_names(seeds)
     found = [_resampled(terms, names, resamples, 0 if same_states else stream) for stream, terms in enumerate(seeds)]
     values = np.array([value for value, _ in found])
     mean = values.mean(axis=0)
@@ -142,8 +141,7 @@ def difference_over_seeds(
     freedom = len(one) + len(other) - 2
     if min(len(group) for group in groups) < 2:
         raise ValueError("the spread between seeds needs two seeds of each group")
-    every = [totals for group in groups for terms in group for _, totals in terms]
-    names = [name for name in every[0].names if all(name in totals.names for totals in every)]
+    names = _common_names([*one, *other])
     mean, drawn = np.zeros(len(names)), np.zeros((resamples, len(names)))
     for sign, stream, group in zip((1, -1), (0, 1), groups, strict=True):
         found = [_resampled(terms, names, resamples, 0) for terms in group]
@@ -152,6 +150,12 @@ def difference_over_seeds(
         drawn += sign * np.mean([states - value for value, states in found], axis=0)
         drawn += sign * _spread(values, resamples, [SEEDS, len(group), stream], freedom)
     return _collect(names, dict(zip(names, map(_number, mean), strict=True)), mean + drawn)
+
+
+def _common_names(seeds: Sequence[Sequence[tuple[float, Totals]]]) -> list[str]:
+    """Returns the names of the figures that all evaluations have, in the order of the first one."""
+    every = [totals for terms in seeds for _, totals in terms]
+    return [name for name in every[0].names if all(name in totals.names for totals in every)]
 
 
 def _spread(values: NDArray[np.float64], resamples: int, stream: Sequence[int], freedom: int) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 from test_page import WIDTHS, browser  # noqa: F401 - a fixture
 from test_play import stored
 from test_play_web import Served
@@ -23,6 +23,9 @@ GAMES = {
 }
 """Configuration, partner, players of seats before the person's, and words; of two games the person is the agent."""
 NARROW = 360
+SHOWN = "shown: "
+TELL = f"addEventListener('DOMContentLoaded', () => console.info('{SHOWN}' + document.body.innerText))"
+"""Makes each page tell its text as soon as it is read to its end."""
 
 
 class PersonInBrowser:
@@ -33,24 +36,26 @@ class PersonInBrowser:
         self.page: Page = self.context.new_page()
         self.url, self.width = url, width
         self.complaints: list[str] = []
+        self.shown: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.add_init_script(TELL)
+        self.page.on("console", self._hear)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(url)
 
+    def _hear(self, message: ConsoleMessage) -> None:
+        told = message.text.startswith(SHOWN)
+        (self.shown if told else self.complaints).append(message.text)
+
     def button(self, name: str):
         return self.page.get_by_role("button", name=name, exact=True)
 
-    def wait_for_text(self, words: str) -> None:
-        """Wait for words on a page that waits, which Playwright itself takes for one that is being left."""
-        inspector = self.page.context.new_cdp_session(self.page)
+    def wait_until_shown(self, words: str) -> None:
+        """Wait for words on a page that waits, about which Chromium answers nothing until it leaves it."""
         end = time.monotonic() + 60
-        while True:
-            told = inspector.send("Runtime.evaluate", {"expression": "document.body?.innerText ?? ''"})
-            if words in told["result"].get("value", ""):
-                return
-            assert time.monotonic() < end, told
+        while not any(words in text for text in self.shown):
+            assert time.monotonic() < end, self.shown
             self.page.wait_for_timeout(50)
 
     def check_page(self) -> None:
@@ -143,7 +148,7 @@ def test_a_reload_goes_on_and_the_page_of_a_waiting_person_goes_on_by_itself(tmp
     with Served(tmp_path, partner=PERSON) as served:
         one, other = person_at(served.url), person_at(served.url, NARROW)
         one.button("Begin").click()
-        one.wait_for_text("goes on by itself")
+        one.wait_until_shown("goes on by itself")
         other.button("Begin").click()
         expect(one.page).to_have_title(re.compile("Your turn"))
         one.page.get_by_label("message").fill("<b>hello</b>\nthere")
