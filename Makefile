@@ -75,7 +75,7 @@ test-all: $(READY) browser ## those of benchmarks and slime as well
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(READY) ## the tests that need no server and no training
-	$(BIN)/python -m pytest tests/unit -m "not long" --hypothesis-profile quick -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest tests/unit -m "not long and not bench and not slime" --hypothesis-profile quick -n 2 --dist loadfile $(ARGS)
 
 chaos: $(READY) ## faults of processes and disks against the real commands (options in ARGS)
 	$(BIN)/python -m chaos $(ARGS)

@@ -6,7 +6,10 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -220,7 +223,7 @@ def _find_game(file: YamlFile) -> None:
 
 def configuration_of(model: str) -> str | None:
     """Returns the built-in configuration made for a model, found by the model's name or path; None if there is none."""
-    made_for = {named: name for name in built_in() if (named := _built_in(name).data.get("model"))}
+    made_for = {named: name for name, path in built_in().items() if (named := _packaged(path, name).data.get("model"))}
     path = os.path.normpath(model)
     with suppress(OSError, ValueError):  # the name is not a valid path, which is reported elsewhere
         return made_for.get(path, made_for.get(as_listed(os.path.realpath(path))))
@@ -237,8 +240,14 @@ def _base_for(model: Any, gpus: int) -> tuple[str, str]:
 
 
 def _built_in(name: str) -> YamlFile:
-    """Returns a built-in configuration on top of its base."""
-    file = read_yaml(built_in()[name], name)
+    """Returns a built-in configuration on top of its base, whose values the caller may change."""
+    file = _packaged(built_in()[name], name)
+    return replace(file, data=deepcopy(file.data))
+
+
+@cache  # All of them are read to find the one made for a model, and they stay as they are.
+def _packaged(path: Path, name: str) -> YamlFile:
+    file = read_yaml(path, name)
     base = file.data.pop("base", None)
     if base is not None:
         _put_over(file, _built_in(base))

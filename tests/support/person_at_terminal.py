@@ -40,6 +40,7 @@ class PersonAtTerminal:
         self.before = termios.tcgetattr(slave)
         self.screen = pyte.Screen(*SIZE)
         self.stream = pyte.ByteStream(self.screen)
+        self.shown: str | None = None
         env = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", "CUDA_VISIBLE_DEVICES": ""}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "selfplay_pipeline", *arguments],
@@ -59,8 +60,12 @@ class PersonAtTerminal:
 
     @property
     def text(self) -> str:
-        """What the person sees now."""
-        return "\n".join(line.rstrip() for line in self.screen.display)
+        """What the person sees now: the text of `pyte.Screen.display`, which looks at each empty cell as well."""
+        if self.shown is None:
+            lines = [self.screen.buffer[row] for row in range(SIZE[1])]
+            cells = [[line[column].data for column in range(max(line, default=-1) + 1)] for line in lines]
+            self.shown = "\n".join("".join(line).rstrip() for line in cells)
+        return self.shown
 
     def _read(self, seconds: float) -> bool:
         if not select.select([self.master], [], [], seconds)[0]:
@@ -68,6 +73,7 @@ class PersonAtTerminal:
         data = os.read(self.master, 1 << 16)
         self.raw += data
         self.stream.feed(data)
+        self.shown = None
         return True
 
     def wait_for(self, words: str) -> str:

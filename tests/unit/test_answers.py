@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from quick import examples
 from scripted_server import answer_to, serving
 
 from selfplay_pipeline.engines.answers import ROUNDING, completion_of, read_object
@@ -137,7 +138,9 @@ def test_an_answer_that_trickles_ends_at_the_timeout():
         serving({"/generate": trickle}, act)
 
 
-@pytest.mark.parametrize("info", ["[]", "{}", '{"model_path": null}', '{"model_path": ""}', "<html>"])
+@pytest.mark.parametrize(
+    "info", ["[]", "{}", '{"model_path": null}', '{"model_path": ""}', pytest.param("<html>", marks=pytest.mark.long)]
+)
 def test_a_server_that_does_not_say_what_it_serves_is_no_server(info):
     async def model_info(request: web.Request) -> web.Response:
         return web.Response(text=info, content_type="application/json")
@@ -185,7 +188,7 @@ ANSWERS = ANYTHING | st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(ANSWERS)
 def test_whatever_is_answered_is_a_completion_within_the_rules_or_an_engine_error(answer):
     try:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from command import selfplay
 from factories import BOARD, Habits, make_episode, make_episodes, write_episodes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from quick import examples
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_json
@@ -135,7 +136,7 @@ def test_under_the_null_about_one_data_set_in_twenty_shows_a_trend(design):
 
 
 @given(st.integers(0, 10_000), st.floats(-0.3, 0.3), st.booleans())
-@settings(max_examples=30)
+@examples(30)
 def test_the_interval_leaves_out_no_change_just_where_the_test_rejects(seed, rise, fresh):
     found = trend(*simulate(seed, rise=rise, fresh=fresh), resamples=399)
     assert (found.p < 0.05) == (not found.slope.low <= 0 <= found.slope.high) == (found.verdict != "no evidence")
@@ -214,7 +215,7 @@ def test_a_state_missing_at_a_step_and_a_dialogue_without_messages_are_no_hindra
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=60))
-@settings(max_examples=40)
+@examples(40)
 def test_every_dialogue_is_in_one_bin_of_questions(questions):
     records = [dialogue(0, g, messages=60, questions=n, specific=0, repeated=0) for g, n in enumerate(questions)]
     bins = reward_by_questions(frame_of(records))
@@ -281,6 +282,7 @@ def done(log_dir, tmp_path_factory):
     return selfplay("questions", str(log_dir), "--output", str(out), "--format", "svg"), out
 
 
+@pytest.mark.long
 def test_a_trend_of_questions_is_never_called_evidence_of_learning_to_ask(done, tmp_path):
     words = "This is no evidence that the policy learned when to ask"
     assert words in done[0].stdout and words in (done[1] / "analysis.md").read_text()

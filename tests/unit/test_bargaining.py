@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from factories import play_scripts, take
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
+from quick import examples
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.bargaining.game import BargainingGame
@@ -118,6 +119,7 @@ def test_the_28_counts_and_their_values_are_those_of_the_papers_data():
     assert [len(possible_pairs(each, 10)) for each in ((1, 1, 3), (2, 2, 2), (1, 2, 4))] == [513, 312, 84]
 
 
+@pytest.mark.long
 def test_all_counts_are_as_likely_and_so_is_every_state_given_its_counts():
     states = [GAME.sample_state(state_rng(1, index)) for index in range(20_000)]
     drawn = Counter(state.counts for state in states)
@@ -193,7 +195,7 @@ def test_a_state_against_the_rules_is_refused(change, words):
 # --- splits and rewards -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(seeds, st.sampled_from(["cooperative", "semi", "selfish"]), st.floats(0, 1))
 def test_a_reward_is_the_own_value_and_a_part_of_the_partners_divided_by_the_most_of_it(seed, kind, part):
     state, config = state_of(seed), BargainingConfig(reward=kind, semi_lambda=part)
@@ -405,7 +407,7 @@ def test_any_two_scripted_players_finish_without_an_illegal_action(seed, one, ot
         game.check_outcome(state, OutcomeRecord.of(outcome))
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(seeds)
 def test_sharing_reaches_the_best_sum_and_greedy_takes_all_from_one_who_accepts_but_never_from_greedy(seed):
     state, selfish = state_of(seed), BargainingGame(REWARDS["selfish"])
@@ -414,7 +416,7 @@ def test_sharing_reaches_the_best_sum_and_greedy_takes_all_from_one_who_accepts_
     assert play(selfish, state, ("greedy", "greedy")).status is Status.TURN_LIMIT
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(seeds)
 def test_sharing_proposes_the_most_equal_of_the_best_splits_that_it_knows(seed):
     state = state_of(seed)
@@ -464,7 +466,7 @@ def test_sharing_takes_as_good_an_offer_as_it_can_expect_from_what_it_was_told_a
         assert SCRIPTED["sharing"].act(view, np.random.default_rng(0)) == ("[accept]" if best else "[reject]")
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(seeds)
 def test_the_teacher_of_the_warm_start_tells_truly_and_proposes_and_answers_blindly(seed):
     state, rng = state_of(seed), np.random.default_rng(seed)
@@ -480,6 +482,7 @@ def test_the_teacher_of_the_warm_start_tells_truly_and_proposes_and_answers_blin
         assert take(session, text).error is None
 
 
+@pytest.mark.long
 @ANY_REWARD
 def test_reference_lines_of_a_thousand_states(kind):
     config = BargainingConfig(reward=kind)
@@ -562,7 +565,7 @@ def test_figures_of_an_episode():
     assert unagreed["sum"] == (0, 1) and unagreed["pareto"] == (False, False)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(seeds)
 def test_a_split_is_pareto_optimal_if_no_other_is_as_good_for_both_and_the_solution_has_the_best_sum(seed):
     state = state_of(seed)

@@ -23,6 +23,7 @@ def no_gpu(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.long
 def test_the_drawn_states_are_the_published_ones(monkeypatch):
     for task in all_tasks():
         if task.of != "matching-8x8":  # drawing these takes seconds; each full run of the command checks them
@@ -33,6 +34,7 @@ def test_the_drawn_states_are_the_published_ones(monkeypatch):
         Task("bargaining", "free").states()
 
 
+@pytest.mark.long
 def test_a_scripted_player_gets_the_same_line_twice_and_the_table_orders_the_lines(tmp_path):
     for player, output in (("sharing", "one"), ("sharing", "two"), ("random", "three")):
         done = selfplay("benchmark", player, *FEW, "--output", output, "--games", "planning", "--games", "bargaining")
@@ -57,6 +59,7 @@ def test_a_scripted_player_gets_the_same_line_twice_and_the_table_orders_the_lin
     assert found == [f"sharing {few}", f"sharing {few}", f"random {few}", "*silence*", "*people*"]
 
 
+@pytest.mark.long
 def test_a_chat_model_is_billed_as_counted_and_within_the_budget(tmp_path):
     with ChatEndpoint() as endpoint:
         partner = {"base_url": endpoint.url, "model": "m", "max_concurrency": 1}

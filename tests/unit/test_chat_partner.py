@@ -103,7 +103,7 @@ def hang_up(request):
 MAY_PASS = {
     **{str(status): (fails(status), f"answered {status}") for status in (408, 409, 429, 500, 503)},
     "connection breaks": (hang_up, "no connection"),
-    "trickles": (trickle, "no answer within"),
+    "trickles": pytest.param(trickle, "no answer within", marks=pytest.mark.long),
     "page": (page("<html>502 Bad Gateway</html>"), "not a chat completion"),
     "half": (page('{"choices": [', content_type="application/json"), "not a chat completion"),
     "null": (body(None), "not a chat completion"),
@@ -502,6 +502,7 @@ def test_a_missing_key_is_noticed_before_anything_starts(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_the_openai_package_is_imported_only_when_asked():
     probe = "import sys, selfplay_pipeline.iterate.loop; sys.exit('openai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe]).returncode == 0

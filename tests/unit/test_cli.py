@@ -191,6 +191,7 @@ def test_waiting_shows_that_time_passes(monkeypatch, wait, text, drawn):
     assert text in terminal.console.file.getvalue()
 
 
+@pytest.mark.long
 def test_a_run_without_a_turn_fails_and_stops_a_loop(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text(

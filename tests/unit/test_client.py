@@ -175,6 +175,7 @@ async def test_a_server_that_hangs_is_ended_started_again_and_asked_again():
     assert "hangs: no sign of life" in said[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sign", ["health check", "work of its processes"])
 async def test_a_busy_server_is_left_alone_while_it_shows_a_sign_of_life(sign):
     server = await launched(Fake(healthy=sign == "health check"), works=sign != "health check")

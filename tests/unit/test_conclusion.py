@@ -119,6 +119,7 @@ def evaluation(player: str, folder, config) -> EvaluationJob:
     return job
 
 
+@pytest.mark.long
 def test_rises_are_paired_by_state(tmp_path):
     config = load_config("tiny_honest", {})
     before, after = (evaluation(player, tmp_path / player, config) for player in ("own-view", "sharing"))
@@ -133,6 +134,7 @@ def test_rises_are_paired_by_state(tmp_path):
     assert rises_over(config, after, before.output)["scripted"] == Rise(reward=rise.reward)
 
 
+@pytest.mark.long
 def test_rewards_alone_are_those_among_all_figures(tmp_path):
     config = load_config("tiny_honest", {})
     job = evaluation("own-view", tmp_path, config)

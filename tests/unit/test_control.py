@@ -11,8 +11,9 @@ import pytest
 from chat_endpoint import ChatEndpoint, says
 from chat_templates import SHAPES, shaped_tokenizer
 from factories import BOARD
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from quick import examples
 
 from selfplay_pipeline.config.partner import PartnerConfig
 from selfplay_pipeline.core.errors import UserError
@@ -88,7 +89,7 @@ def control_of(name: str, stream: TrajectoryBuilder) -> list[int]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", SHAPES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(40)
 @given(data=st.data())
 def test_no_typed_text_adds_a_control_token(name, data):
     texts = [data.draw(hostile(name)) for _ in range(3)]
@@ -104,7 +105,7 @@ def test_each_added_token_typed_alone_or_around_another_adds_nothing(name):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(40)
 @given(text=st.lists(ORDINARY, min_size=1, max_size=8).map(" ".join))
 @example(text="5<7>3 [propose] <br/> <b>bold</b>")
 def test_other_text_is_recorded_and_read_as_it_was_typed(name, text):

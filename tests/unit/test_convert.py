@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from factories import POLICY, Habits, episode_records, make_episode, make_episodes, write_episodes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from quick import examples
 from reports import Reports
 from typer.testing import CliRunner
 
@@ -92,7 +93,7 @@ def test_the_order_of_the_lines_does_not_matter(games, tmp_path):
     assert rows_of(tmp_path) == expected
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(episode_records())
 def test_a_row_is_the_trajectory_of_a_seat_that_spoke(record):
     rows = episode_to_rows(record, episodes_per_state=8)

@@ -281,6 +281,7 @@ def test_a_model_that_needs_a_gpu_is_counted_for_one_where_there_is_none(alone):
     assert not any(line.startswith("does not fit: chat template") for line in lines)
 
 
+@pytest.mark.long
 def test_this_machine_is_looked_at_with_the_shipped_model(tmp_path):
     said = "\n".join(doctor(f"--config tiny --device cpu --output {tmp_path / 'none' / 'yet'}"))
     assert "ok  chat template: a turn ends with <|im_end|>" in said

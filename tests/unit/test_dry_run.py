@@ -1,6 +1,7 @@
 """With --dry-run every command that writes says what it would do, and writes nothing."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,21 +86,29 @@ def commands(group: Any = None, above: str = "") -> Iterator[str]:
             yield above + name
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
-    """A working directory with something to read for each command."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def readable(tmp_path_factory) -> Path:
+    """A folder with something to read for each command."""
+    folder = tmp_path_factory.mktemp("readable")
     board = load_config("tiny", {}).game
     assert isinstance(board, MatchingConfig)
-    games = write_episodes(tmp_path / "games.jsonl", list(make_episodes(4, 4)))
-    write_episodes(tmp_path / "board.jsonl", make_episodes(1, 2, config=board))
-    run_convert(games, tmp_path / "rows")
-    write_games(tmp_path / "states", board, num_train=24, num_test=2, seed=0, test_seed=0)
-    RunDirectory(tmp_path / "run").open(load_config("tiny", {}))
-    (tmp_path / "run" / "iter_1").mkdir()
-    (tmp_path / "run" / "iter_1" / "selfplay_games.jsonl").write_bytes(games.read_bytes())
-    write_json(tmp_path / "run" / "iter_1" / "selfplay_games.summary.json", {})
+    games = write_episodes(folder / "games.jsonl", list(make_episodes(4, 4)))
+    write_episodes(folder / "board.jsonl", make_episodes(1, 2, config=board))
+    run_convert(games, folder / "rows")
+    write_games(folder / "states", board, num_train=24, num_test=2, seed=0, test_seed=0)
+    RunDirectory(folder / "run").open(load_config("tiny", {}))
+    (folder / "run" / "iter_1").mkdir()
+    (folder / "run" / "iter_1" / "selfplay_games.jsonl").write_bytes(games.read_bytes())
+    write_json(folder / "run" / "iter_1" / "selfplay_games.summary.json", {})
+    return folder
+
+
+@pytest.fixture
+def folder(readable, tmp_path, monkeypatch) -> Path:
+    """A working directory with a copy of what each command reads."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    shutil.copytree(readable, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

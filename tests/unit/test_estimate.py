@@ -171,6 +171,7 @@ def test_doctor_says_what_iterate_uses_and_how_long_it_takes() -> None:
     assert found["assumed"]["name"] == "H100 (assumed)"
 
 
+@pytest.mark.long
 def test_doctor_measures_the_cpu_that_it_is_on() -> None:
     done = selfplay("doctor", "--config", "tiny", "--device", "cpu")
     (assumed,) = [line for line in done.stdout.splitlines() if line.startswith("assumed: this CPU, ")]

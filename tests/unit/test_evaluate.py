@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from factories import board_state, make_episode, write_episodes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from quick import examples
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
@@ -130,7 +131,7 @@ def test_the_human_states_and_what_humans_reached_on_them():
     assert (lines["random"], lines["own_view"]) == pytest.approx((0.61, 0.77), abs=0.01)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.lists(st.none() | st.floats(0, 1), min_size=4, max_size=4))
 def test_the_human_line_is_the_mean_of_those_that_are_known(rewards):
     found, known = (
@@ -203,7 +204,7 @@ def test_figures_of_an_episode_are_those_counted_by_hand():
     assert figures_of(twice, 0)["told"][0] == 1, "told twice differently, a number counts once"
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.integers(0, 5), st.integers(0, 40))
 def test_figures_of_any_episode_fit_together(group, number):
     record = make_episode(group, number)

@@ -1,6 +1,7 @@
 """Every figure has one definition, and is one number wherever a file of episodes is looked at."""
 
 import ast
+from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -29,9 +30,16 @@ SOURCES = sorted(Path(selfplay_pipeline.__file__).parent.rglob("*.py"))
 STATES, EPISODES = 6, 4
 
 
+@cache
+def parsed(path: Path) -> list[ast.AST]:
+    """All nodes of a file; each file is parsed once for all tests."""
+    return [*ast.walk(ast.parse(path.read_text()))]
+
+
+@cache
 def texts_in(path: Path) -> list[str]:
     """All string literals of a file."""
-    return [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+    return [node.value for node in parsed(path) if isinstance(node, ast.Constant)]
 
 
 @pytest.mark.parametrize("game", all_games(), ids=lambda game: game.name)
@@ -57,7 +65,7 @@ def test_only_metrics_and_games_define_figures():
     defining = {
         path.relative_to(package).parts[0]
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in parsed(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Figure"
     }
     assert defining == {"metrics", "games"}

@@ -90,6 +90,7 @@ def test_a_file_that_is_missing_or_damaged_is_named(read, path, tmp_path):
         read(tmp_path / "bad.file")
 
 
+@pytest.mark.long
 def test_hooks_of_slime_import_no_pandas_since_every_process_of_a_training_loads_them():
     code = "import sys, selfplay_pipeline.slime.hooks; sys.exit('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import selfplay
+from quick import long_but
 
 from selfplay_pipeline.doctor.game_check import check_game
 from selfplay_pipeline.doctor.new_game import new_game
@@ -92,7 +93,10 @@ def nothing_named_yet(monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    [*registry.NAMES, *(f"examples/{name}.py" for name in ("sums", "haggle", "relay", "lookup"))],
+    [
+        *long_but({"bargaining"}, registry.NAMES),
+        *(f"examples/{name}.py" for name in ("sums", "haggle", "relay", "lookup")),
+    ],
 )
 def test_the_games_of_the_package_and_the_examples_pass(name):
     findings = check_game(registry.find(name), num_states=3)

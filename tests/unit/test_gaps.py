@@ -44,6 +44,7 @@ def test_the_gaps_are_what_their_formulas_say():
     assert gaps_of(matrix(rewards), [""] * 5) == {}
 
 
+@pytest.mark.long
 def test_a_private_code_of_each_seed_has_a_gap_whose_interval_excludes_0_and_one_language_has_none():
     """States are of unlike difficulty, which all pairs share, so only pairing by state can find a gap."""
     rng = np.random.default_rng(1)
@@ -83,6 +84,7 @@ def test_a_pairs_reward_varies_over_trainings_as_much_as_its_players_do(players)
     assert (gap.low, gap.value, gap.high) == pytest.approx((0, 0, 0), abs=1e-9), "unlike skill is no private code"
 
 
+@pytest.mark.long
 def test_the_matrix_of_a_command_has_the_gaps_of_its_arms(tmp_path):
     config, names = load_config("tiny", {}), ["sharing", "speaking", "random"]
     states = held_out_states(make_game(config.game), 20)

@@ -211,6 +211,7 @@ def test_a_file_that_another_program_changes_meanwhile_is_no_success(tmp_path, c
     assert ids_in(path) == ALL
 
 
+@pytest.mark.long
 def test_more_lost_episodes_than_allowed_stop_the_run_and_the_same_command_plays_them(tmp_path):
     path = tmp_path / "games.jsonl"
     with pytest.raises(BaseExceptionGroup) as caught:
@@ -224,6 +225,7 @@ def test_more_lost_episodes_than_allowed_stop_the_run_and_the_same_command_plays
     assert ids_in(path) == ALL
 
 
+@pytest.mark.long
 def test_episodes_lost_for_a_while_are_played_at_the_end_of_the_same_run(tmp_path):
     summary = run(job(tmp_path / "games.jsonl", max_concurrency=1), lambda number, _: number <= 4)
     assert ids_in(tmp_path / "games.jsonl") == ALL

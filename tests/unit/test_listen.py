@@ -52,6 +52,7 @@ def test_a_scripted_listener_always_follows_and_a_deaf_one_never(tmp_path, playe
     assert Listening.model_validate_json((tmp_path / "listening.json").read_text()) == found
 
 
+@pytest.mark.long
 def test_who_hears_nothing_follows_nothing_and_who_says_nothing_cannot_be_tested(tmp_path):
     muted = listen(
         "sharing", tmp_path / "deaf", load_config("tiny_honest", {"game.protocol": "free", "game.mute": True})

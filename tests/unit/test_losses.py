@@ -72,6 +72,7 @@ def test_each_fault_loses_to_its_own_part_alone(player, only):
     assert set(found.values()) == {0.0}
 
 
+@pytest.mark.long
 def test_the_parts_of_any_two_players_add_up_and_only_planning_may_gain():
     """A plan that looked worse to its proposer may be better."""
     players = [*SCRIPTED.values(), Planless(), Stubborn(), Teacher()]

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from factories import take
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from quick import examples
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import state_rng
@@ -267,7 +268,7 @@ def test_hidden_cells_do_not_change_what_a_player_reads(index):
     assert SMALL.start(state).opening(0) == SMALL.start(changed).opening(0)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.fixed_dictionaries(
         {

@@ -9,11 +9,13 @@ from functools import cache
 import numpy as np
 import pytest
 from factories import play_scripts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from quick import examples, long_but
 
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.altered import CHANGED
 from selfplay_pipeline.games.base import CUT, HELD_OUT, INVALID, ParseError, Said, Status, read_state, state_rng
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.mediation import humans
@@ -84,7 +86,7 @@ def play(game: MediationGame, state: MediationState, *names: str, seed: int = 0)
 
 @ANY_GAME
 @given(seed=seeds)
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_a_sampled_state_keeps_to_the_rules_is_the_same_for_a_seed_and_is_read_back(game, seed):
     state = state_of(seed, game)
     game.check_fits(state)
@@ -542,7 +544,7 @@ def test_silence_lies_between_random_and_the_optimum_and_is_the_value_of_the_bes
         assert planned - 0.05 < line < values.max() + 0.05
 
 
-@pytest.mark.parametrize("kind", TINY.alterations)
+@pytest.mark.parametrize("kind", long_but({CHANGED}, TINY.alterations))
 @pytest.mark.parametrize("users", ["sharing", "speaking"])
 def test_an_altered_message_names_the_same_flights_and_makes_another_pair_the_best(users, kind):
     tested = 0

@@ -63,6 +63,7 @@ class Wider(Config):
     generate: Hurried = Hurried()
 
 
+@pytest.mark.long
 def test_a_new_field_is_an_option_a_help_and_a_comment(monkeypatch, tmp_path):
     for module in (load, schema):
         monkeypatch.setattr(module, "Config", Wider)

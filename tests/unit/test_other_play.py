@@ -105,6 +105,7 @@ def test_what_is_no_renaming_is_refused(names):
 # --- played ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_code_of_names_gains_nothing_and_plain_talk_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.setitem(SCRIPTED, "permuted", Permuted())
     code, plain = (

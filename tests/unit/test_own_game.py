@@ -70,6 +70,7 @@ def test_no_module_outside_of_a_games_folder_imports_a_game():
     assert games_imported_by(EVERYTHING) == set()
 
 
+@pytest.mark.long
 def test_a_configuration_imports_its_own_game_alone():
     code = "from selfplay_pipeline.config.load import load_config; load_config('tiny_bargaining', {})"
     assert games_imported_by(code) == {"bargaining"}

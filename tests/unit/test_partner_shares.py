@@ -249,6 +249,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in names}
 
 
+@pytest.mark.long
 def test_a_share_of_1_of_self_gives_the_files_of_self_play_to_the_byte(tmp_path):
     found = []
     for name, partners in (("none", []), ("self", [{"player": "self", "share": 1.0}])):
@@ -295,6 +296,7 @@ def test_a_mixture_is_played_partner_by_partner_and_each_row_is_of_the_policy(tm
         train(loop, number)
 
 
+@pytest.mark.long
 def test_a_mixture_that_was_killed_plays_what_is_missing_and_loads_no_partner_in_vain(tmp_path):
     loop = loop_in(tmp_path / "run", mixture())
     for number in (1, 2):
@@ -318,6 +320,7 @@ def test_a_mixture_that_was_killed_plays_what_is_missing_and_loads_no_partner_in
         loop_in(tmp_path / "run", mixture([{"player": "self", "share": 0.5}, {"player": "past", "share": 0.5}]))
 
 
+@pytest.mark.long
 def test_an_episode_that_is_lost_twice_is_counted_whatever_partner_comes_after_it(tmp_path, monkeypatch):
     begun = Answering.generate
 

@@ -68,6 +68,7 @@ def test_mean_rewards_are_those_of_the_pairs():
     assert means == pytest.approx(rewards(*CODE).mean(axis=2), abs=1e-4)
 
 
+@pytest.mark.long
 def test_the_verdict_follows_the_rule():
     arms = {SELF_PLAY: arm(0.1, *CODE), PAST: arm(0.1, *PLAIN, base=CODE), OTHER_PLAY: arm(-0.1, *PLAIN, base=CODE)}
     first, *others = said = verdict(arms)
@@ -83,6 +84,7 @@ def test_the_verdict_follows_the_rule():
     assert verdict({SELF_PLAY: arm(0.1, 0.9, 0.9)})[0].startswith("self-play is not shown to have a positive cross")
 
 
+@pytest.mark.long
 def test_an_arm_that_is_bad_with_everyone_does_worse_though_its_gaps_are_smaller():
     arms = {SELF_PLAY: arm(0.1, *CODE), PAST: arm(0.1, *BAD, base=CODE)}
     assert arms[PAST].partner.high < arms[SELF_PLAY].partner.low
@@ -102,6 +104,7 @@ def test_the_training_of_an_arm_is_the_mean_over_its_policies():
     assert training_of(trainings, 2) == Training(rows=30, updates=1.5, own_tokens=250)
 
 
+@pytest.mark.long
 def test_further_seeds_play_only_the_new_pairs(tmp_path, monkeypatch):
     """Scripted players stand for the checkpoints of seeds, so that no server is needed."""
 
@@ -129,6 +132,7 @@ def test_there_is_no_verdict_with_few_seeds_or_without_self_play():
     assert verdict({PAST: arm(0.1, *PLAIN)})[0].startswith("No verdict")
 
 
+@pytest.mark.long
 def test_the_table_has_a_column_for_each_arm():
     arms = {SELF_PLAY: arm(0.1, *CODE), PAST: arm(0.1, *PLAIN, base=CODE)}
     results = Results(

@@ -9,9 +9,10 @@ from functools import cache, partial
 import numpy as np
 import pytest
 from factories import POLICY, byte_chat, play_scripts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from quick import examples
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
@@ -108,7 +109,7 @@ def play(game: PlanningGame, state: PlanningState, *names: str, seed: int = 0):
 
 @ANY_GAME
 @given(seed=seeds)
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_a_sampled_state_keeps_to_the_rules_is_the_same_for_a_seed_and_is_read_back(game, seed):
     state = state_of(seed, game)
     game.check_fits(state)
@@ -338,7 +339,7 @@ def test_a_bad_query_is_an_illegal_turn_with_one_line(query):
 
 
 @given(st.text(alphabet="Search(fields=[name], .'\"\\x\0é01<>=_)", max_size=60))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_any_text_is_a_query_or_a_mistake(text):
     session = GAME.start(STATE)
     session.step(USER, "[message] hi")
@@ -510,7 +511,7 @@ def untold(wish):
 
 
 @given(seed=seeds, words=st.sampled_from(["{}", "Hi! I want this: {}.", "{}; thanks"]))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_told_preferences_are_read_back_in_english_and_in_the_short_form(seed, words):
     wishes = state_of(seed % 300).preferences
     for texts in ([wish.text for wish in wishes], [*map(brief, wishes)]):
@@ -547,7 +548,7 @@ def test_points_and_proposals_are_read_back():
 # --- players, figures, lines ----------------------------------------------------------------------------------
 
 
-@ANY_GAME
+@pytest.mark.parametrize("game", [pytest.param(GAME, marks=pytest.mark.long), TINY], ids=["default", "tiny"])
 def test_players_are_ordered_random_silent_sharing_and_speaking_tells_as_much(game):
     def mean(name: str, states: int = 24) -> float:
         outcomes = [play(game, state_of(seed, game), name, seed=seed).session.outcome() for seed in range(states)]

@@ -67,9 +67,9 @@ def stored(output: Path, config: str = "tiny_honest") -> list[EpisodeRecord]:
     ("config", "partner", "words"),
     [
         ("tiny_honest", "sharing", "what do you see?"),
-        ("tiny_bargaining", "sharing", "what do you see?"),
-        ("tiny_planning", "sharing", "kids + yes - no"),
-        ("examples/sums.yaml", "adding", "7"),
+        pytest.param("tiny_bargaining", "sharing", "what do you see?", marks=pytest.mark.long),
+        pytest.param("tiny_planning", "sharing", "kids + yes - no", marks=pytest.mark.long),
+        pytest.param("examples/sums.yaml", "adding", "7", marks=pytest.mark.long),
     ],
 )
 def test_a_person_plays_a_whole_episode_of_each_game_and_other_commands_take_it(tmp_path, config, partner, words):
@@ -89,6 +89,7 @@ def test_a_person_plays_a_whole_episode_of_each_game_and_other_commands_take_it(
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_a_turn_is_checked_and_edited_before_it_is_sent(tmp_path, free):
     output = tmp_path / "games.jsonl"
     with play(output, "--num-episodes", "1", config=free, partner="random") as person:
@@ -114,6 +115,7 @@ def test_a_turn_is_checked_and_edited_before_it_is_sent(tmp_path, free):
     assert record.turns[0].text == "[message] hello\nyou" and record.outcome.num_illegal == 0
 
 
+@pytest.mark.long
 def test_hostile_input_is_shown_as_text_or_refused(tmp_path):
     output = tmp_path / "games.jsonl"
     with play(output, "--num-episodes", "1") as person:
@@ -133,6 +135,7 @@ def test_hostile_input_is_shown_as_text_or_refused(tmp_path):
     assert not steering(said) and "␛[2J" in said and "<|im_end|>" in said
 
 
+@pytest.mark.long
 def test_who_leaves_or_is_stopped_loses_no_turn_and_the_next_call_goes_on(tmp_path, free):
     output = tmp_path / "games.jsonl"
     ways = {CTRL_D: 0, "half a word" + CTRL_C: 130, signal.SIGTERM: 130, signal.SIGKILL: -signal.SIGKILL}
@@ -167,6 +170,7 @@ def test_who_leaves_or_is_stopped_loses_no_turn_and_the_next_call_goes_on(tmp_pa
     assert done.returncode == 2 and "was begun with" in done.stderr
 
 
+@pytest.mark.long
 def test_two_people_share_a_terminal_and_neither_sees_the_others_view(tmp_path, free):
     output = tmp_path / "games.jsonl"
     with play(output, "--num-episodes", "1", partner=PERSON, config=free) as person:
@@ -290,6 +294,7 @@ class Forms:
         return text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", GAMES)
 def test_no_private_cell_of_a_partner_reaches_a_person_in_500_episodes(name):
     game, turns = GAMES[name](), 0

@@ -114,6 +114,7 @@ def lines_in(path: Path) -> list[str]:
     return sorted(path.read_text().splitlines())
 
 
+@pytest.mark.long
 def test_the_last_episodes_of_a_job_do_not_keep_the_next_job_waiting_and_one_limit_holds_for_all(tmp_path):
     engine, reports = Counting(together=4), Reports()
     play(*(task(tmp_path, name, engine, max_concurrency=4) for name in (SAMPLED, GREEDY)), reports=reports)
@@ -140,6 +141,7 @@ def test_each_file_holds_what_it_would_hold_alone(tmp_path):
         assert arguments["policy.temperature"] == (0.0 if name == GREEDY else 1.0)
 
 
+@pytest.mark.long
 def test_a_pool_that_was_killed_goes_on_with_the_missing_episodes_of_each_job(tmp_path):
     play(*(task(tmp_path, name, Counting()) for name in (SAMPLED, GREEDY)))
     kept = {}
@@ -158,6 +160,7 @@ def test_a_pool_that_was_killed_goes_on_with_the_missing_episodes_of_each_job(tm
         assert sorted(numbers) == [0, 1, 2] and (tmp_path / name).with_suffix(".summary.json").exists()
 
 
+@pytest.mark.long
 def test_a_lost_episode_is_counted_for_its_own_job_alone(tmp_path):
     def greedy_of_state_1(params: SamplingParams, session: str) -> bool:
         return params.temperature == 0 and session.startswith("s0-g000001")
@@ -182,6 +185,7 @@ def test_a_file_of_other_episodes_is_refused_before_any_job_is_played(tmp_path):
     assert len(engine.asked) == before and not (tmp_path / SAMPLED).exists()
 
 
+@pytest.mark.long
 def test_an_evaluation_is_that_of_its_modes_one_after_the_other(tmp_path):
     job = EvaluationJob(MODEL, held_out_states(make_game(config().game), 3), tmp_path / "both", episodes=1)
     evaluation = asyncio.run(run_evaluate(config(), job))

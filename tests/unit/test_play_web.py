@@ -24,6 +24,7 @@ from aiohttp.test_utils import make_mocked_request
 from command import selfplay
 from factories import BOARD
 from person_over_web import PersonOverWeb
+from quick import long_but
 from test_play import GAMES, hidden_from, marked, numbers_in, stored
 from test_terminal import steering
 
@@ -184,7 +185,7 @@ async def served_here(
 
 
 @pytest.mark.parametrize("episodes", [20, pytest.param(500, marks=pytest.mark.bench)])
-@pytest.mark.parametrize("name", GAMES)
+@pytest.mark.parametrize("name", long_but({"bargaining"}, GAMES))
 def test_no_private_cell_of_the_partner_is_in_the_traffic_before_the_end(tmp_path, name, episodes, monkeypatch):
     """People hold all seats, whose views have numbers that occur nowhere else."""
     game, plain, states, marks, hidden = GAMES[name](), GAMES[name](), dict[str, Any](), list[list[set[str]]](), [0]
@@ -256,7 +257,7 @@ async def serving(serve: Callable[[Place, Callable[[str], None]], Coroutine[Any,
             await server
 
 
-@pytest.mark.parametrize("name", ["tiny_bargaining", "tiny_planning", "tiny_mediation"])
+@pytest.mark.parametrize("name", long_but({"tiny_bargaining"}, ["tiny_bargaining", "tiny_planning", "tiny_mediation"]))
 def test_a_person_plays_with_a_tiny_policy_that_reads_its_own_prompts(tmp_path, name):
     """Matching is in `test_person_and_policy.py`, with a policy that has learned to play."""
     model, output = untrained(name, tmp_path / "model"), tmp_path / "games.jsonl"
@@ -399,6 +400,7 @@ def test_who_leaves_or_stays_silent_ends_the_episode_for_both(tmp_path):
     asyncio.run(play())
 
 
+@pytest.mark.long
 def test_a_log_with_other_turns_is_refused_and_times_are_kept(tmp_path):
     with Served(tmp_path) as served:
         asyncio.run(speak_once(served.url))

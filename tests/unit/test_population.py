@@ -62,6 +62,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {f"{one.name}/{name}": found for one in runs for name, found in content(one).items()}
 
 
+@pytest.mark.long
 def test_one_member_alone_has_the_files_of_iterate_to_the_byte(tmp_path):
     place = tmp_path / "member_1"  # of both, because records of later iterations name the checkpoint
     asyncio.run(run_iterate(config(), place, Stages))
@@ -73,6 +74,7 @@ def test_one_member_alone_has_the_files_of_iterate_to_the_byte(tmp_path):
     assert settings[0] == settings[1]
 
 
+@pytest.mark.long
 def test_each_member_plays_with_itself_and_with_the_others_of_the_round_before(tmp_path):
     runs = asyncio.run(run_population(config(), tmp_path, 3, Stages))
     assert [at_once(one) for one in member_configs(config(), 3)] == [2, 2, 2]
@@ -98,6 +100,7 @@ def test_each_member_plays_with_itself_and_with_the_others_of_the_round_before(t
     assert len(states) == 18, "seeds and so states differ"
 
 
+@pytest.mark.long
 def test_killed_between_any_two_stages_it_continues_with_the_same_partners(tmp_path):
     place, killed = tmp_path / "all", 0
     whole = {run.path.name: files(run.path) for run in asyncio.run(run_population(config(), place, 2, Stages))}
@@ -187,6 +190,7 @@ def test_the_plan_counts_the_seats_that_the_policy_holds(tmp_path):
     assert ": 12 rows at most" in plan_iterate(alone, tmp_path)[0]
 
 
+@pytest.mark.long
 def test_another_number_of_members_and_the_folder_of_a_run_are_refused(tmp_path):
     asyncio.run(run_population(config(**{"iterate.num_iterations": 1}), tmp_path / "all", 2, Stages))
     with pytest.raises(UserError, match=r"member_1 was begun with iterate\.partners = "):

@@ -80,6 +80,7 @@ def errors_of_evaluations(correlation: float, runs: int) -> np.ndarray:
     return errors.T
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("correlation", "alarms"), [(0.0, 0.04), (0.8, 0.08)])
 def test_false_alarms_of_runs_that_learn_are_as_frequent_as_the_page_says(correlation, alarms):
     """The reward with the foreign player stays the same. The seed is fixed, so this cannot fail by chance."""
@@ -181,6 +182,7 @@ def evaluations(names: list[str], folder: Path) -> list[Iteration]:
     return history
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("later", "alarms"), [("permuted", True), ("sharing", False)])
 def test_a_script_that_permutes_names_sets_it_off_and_one_that_learns_to_share_does_not(
     later, alarms, tmp_path, monkeypatch

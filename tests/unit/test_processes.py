@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from quick import long_but
 
 from selfplay_pipeline.core.processes import Child, own_temporary_files, remove_abandoned, scratch_folder, spawn
 
@@ -43,7 +44,7 @@ def started(tmp_path: Path, seconds: float) -> tuple[Child, str]:
     return child, mark
 
 
-@pytest.mark.parametrize("ends", ["by itself", "stopped", "supervisor stopped by a signal"])
+@pytest.mark.parametrize("ends", long_but({"stopped"}, ["by itself", "stopped", "supervisor stopped by a signal"]))
 def test_a_daemon_of_the_child_ends_with_it(tmp_path, ends):
     child, mark = started(tmp_path, 0.5 if ends == "by itself" else 300)
     if ends == "by itself":

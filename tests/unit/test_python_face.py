@@ -35,6 +35,7 @@ assert asyncio.run(run_evaluate(config, job)).modes["scripted"].episodes == 3
 """
 
 
+@pytest.mark.long
 def test_stages_write_not_a_byte_to_the_terminal(tmp_path):
     write_episodes(tmp_path / "games.jsonl", make_episodes(3, 2))
     done = subprocess.run([sys.executable, "-c", CALLS, tmp_path], capture_output=True, text=True)
@@ -95,6 +96,7 @@ def test_a_call_waits_for_its_result_with_and_without_a_running_loop(tmp_path, l
     assert (asyncio.run(within()) if looped else calls()) == (2, 3)
 
 
+@pytest.mark.long
 def test_the_notebook_runs_from_top_to_bottom_and_holds_no_output(tmp_path):
     cells = json.loads(Path("examples/first_look.ipynb").read_text())["cells"]
     codes = [cell for cell in cells if cell["cell_type"] == "code"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from command import SUPPORT
 from factories import take
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from proposal_corpus import (
     BEFORES,
@@ -33,6 +33,7 @@ from proposal_corpus import (
     full_proposals,
     short,
 )
+from quick import examples
 
 from selfplay_pipeline.games.base import ParseError, state_rng
 from selfplay_pipeline.games.matching.actions import ErrorKind
@@ -133,7 +134,7 @@ parts = st.builds(
 boards = st.sampled_from(list(BOARDS.values()))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(parts, boards, st.integers(0, 1000))
 def test_shuffled_decorations_are_read_right_or_refused(style: Style, board: Board, seed: int) -> None:
     one = case("mixed", style, board, np.random.default_rng(seed))
@@ -152,7 +153,7 @@ def test_nine_of_ten_proposals_of_shuffled_decorations_are_accepted() -> None:
     assert accepted >= 0.9 * tried, accepted
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(parts, st.sampled_from(["3", "8"]), st.integers(0, 1000), st.sampled_from(["unknown", "missing", "twice"]))
 def test_a_proposal_with_one_bad_pair_is_refused(style: Style, size: str, seed: int, damage: str) -> None:
     board, rng = BOARDS[size], np.random.default_rng(seed)

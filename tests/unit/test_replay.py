@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from chat_templates import shaped_tokenizer
 from factories import BOARD, byte_chat, episode_records, make_episode
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
+from quick import examples
 
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.games.bargaining.game import BargainingGame
@@ -34,7 +35,7 @@ def scripted(game, player: str, seed: int = 0) -> EpisodeRecord:
     return seated.record(SCRIPTED)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(80)
 @given(record=episode_records())
 def test_the_text_of_a_policys_own_episode_gives_the_tokens_that_it_sampled(record):
     for played, again in zip(record.trajectories, replay(record, GAME, byte_chat()), strict=True):

@@ -122,6 +122,7 @@ async def test_a_busy_server_is_asked_again_elsewhere():
     assert idle.episodes() == set(range(EPISODES))
 
 
+@pytest.mark.long
 async def test_a_server_that_is_back_loads_what_is_to_be_served_and_is_used_again(checkpoint):
     first, second, said = Copies(), Copies(), []
     async with await attached(first, second, said=said) as engine:
@@ -158,6 +159,7 @@ async def test_where_all_are_gone_the_first_that_is_back_is_asked():
     assert all("waiting up to 30 s" in line for line in said[:2])
 
 
+@pytest.mark.long
 async def test_where_all_were_waited_for_in_vain_it_is_an_error():
     servers = Copies(), Copies()
     async with await attached(*servers, patience=0.2) as engine:

@@ -235,6 +235,7 @@ def enumerated(config: MatchingConfig) -> tuple[Tables, float]:
     return passing, counter
 
 
+@pytest.mark.long
 def test_pass_and_counter_equal_sums_over_all_states() -> None:
     config = CELLS["honest"]
     passing, counter = enumerated(config)
@@ -273,7 +274,11 @@ def free(name: str, **changes: Any) -> Game:
 
 @pytest.mark.parametrize(
     ("name", "episodes"),
-    [("tiny_bargaining", 1000), ("tiny_honest", 150), pytest.param("tiny", 60, marks=pytest.mark.long)],
+    [
+        ("tiny_bargaining", 1000),
+        pytest.param("tiny_honest", 150, marks=pytest.mark.long),
+        pytest.param("tiny", 60, marks=pytest.mark.long),
+    ],
 )
 @pytest.mark.parametrize(("player", "line"), [("proposing", "silence"), ("passing", "pass"), ("countering", "counter")])
 def test_scripted_players_reach_the_lines_in_muted_play(name: str, episodes: int, player: str, line: str) -> None:
@@ -317,7 +322,7 @@ def test_in_the_fixed_protocol_silence_is_the_one_line_and_a_bound(name: str) ->
     assert fixed.silence_is_bound and not game.silence_is_bound
 
 
-@pytest.mark.parametrize("name", ["tiny_honest", "tiny_bargaining"])
+@pytest.mark.parametrize("name", [pytest.param("tiny_honest", marks=pytest.mark.long), "tiny_bargaining"])
 def test_stored_lines_are_what_the_command_computes(name: str) -> None:
     game = free(name)
     found = compute_lines(game, 200, seed=3)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from command import selfplay
 from factories import BOARD, set_at
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from quick import examples
 from slime_contract import RealSample, sample_of
 
 from selfplay_pipeline.config.load import load_config
@@ -24,7 +25,7 @@ def rows(path: Path) -> list[dict]:
 
 
 @given(st.integers(2, 6), st.integers(0, 10_000))
-@settings(max_examples=30)
+@examples(30)
 def test_a_row_says_what_seat_0_sees_and_holds_the_whole_game(size, number):
     game = MatchingGame(MatchingConfig(size=size, hard_factor=0, max_length=7))
     state = game.sample_state(state_rng(0, number))

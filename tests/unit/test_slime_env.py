@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from factories import BOARD, Habits, make_episode
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from quick import examples
 from slime_contract import NewSample, arguments, sample_of
 from test_rooms import Helpful, RoomsGame, RoomsState
 
@@ -52,7 +53,8 @@ def words(number: int, share: float) -> list[str]:
     ]
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.long
+@examples(40)
 @given(st.sampled_from(sorted(SCRIPTED)), st.integers(0, 30), st.floats(0, 1))
 def test_rewards_turns_and_ends_are_those_of_the_game(partner, number, share):
     env = env_of(partner, LONG, number)
@@ -82,7 +84,7 @@ def twin(state: MatchingState, seed: int) -> MatchingState:
     return replace(state, table=table, masks=masks, scales=(state.scales[0], 5.0), best=int(best_matching(table)[1]))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.integers(0, 30), st.integers(0, 2**16), st.floats(0, 1))
 def test_the_policy_never_reads_what_only_its_partner_sees(number, seed, share):
     """With a partner that knows nothing, games that look the same at first stay the same to the last word."""

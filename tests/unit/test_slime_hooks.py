@@ -11,6 +11,7 @@ import pytest
 from factories import BOARD, board_state
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import examples
 from slime_contract import NewSample, RealSample, arguments, sample_of
 
 from selfplay_pipeline.core.errors import UserError
@@ -74,7 +75,7 @@ def test_raw_rewards_are_those_played_and_keep_each_groups_mean_and_may_stay_as_
 
 @pytest.mark.skipif(RealSample is None, reason="slime is not installed")
 @pytest.mark.parametrize("estimator", ["grpo", "gspo", "cispo", "reinforce_plus_plus_baseline", "ppo"])
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(table=st.lists(st.lists(sixteenths, min_size=4, max_size=4), min_size=2, max_size=4), std=st.booleans())
 def test_without_lost_samples_it_is_slimes_own_normalisation(estimator, table, std):
     """`slime.ray.rollout` needs a GPU's packages to be imported, so its method is taken out of the source."""

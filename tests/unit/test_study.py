@@ -213,6 +213,7 @@ def test_each_person_plays_the_list_and_nothing_names_a_partner(played):
     assert len(records) == 16 == len({record.episode_id for record in records})
 
 
+@pytest.mark.long
 def test_models_are_partners_and_as_hidden_as_scripts(tmp_path, monkeypatch):
     """The policy, another checkpoint and a chat model, with altered messages and a new server after each person."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)

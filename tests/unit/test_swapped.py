@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from command import selfplay
 from factories import byte_chat
+from quick import long_but
 from test_protocol import MASKS, boards
 
 from selfplay_pipeline.config.load import load_config
@@ -153,8 +154,11 @@ def exact(config: MatchingConfig, seat: int, mask, shown) -> dict:
     [
         {"visibility": "complementary", "hard_factor": 0},
         {"visibility": "independent", "hard_factor": 0, "scale_max": 3},
-        {"visibility": "independent", "hard_factor": 1.1},
-        {"visibility": "independent", "hard_factor": 1.1, "score_power": 2, "scale_max": 2.5},
+        pytest.param({"visibility": "independent", "hard_factor": 1.1}, marks=pytest.mark.long),
+        pytest.param(
+            {"visibility": "independent", "hard_factor": 1.1, "score_power": 2, "scale_max": 2.5},
+            marks=pytest.mark.long,
+        ),
     ],
 )  # fmt: skip
 def test_a_board_is_drawn_anew_from_the_exact_distribution_given_one_view(changes, seat):
@@ -198,6 +202,7 @@ def test_a_board_that_keeps_some_unfiltered_states_is_refused(filtered):
 # --- what is heard: the second theorem of `tagged_session.py`
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("messages", [1, 2])
 @pytest.mark.parametrize("mask", MASKS)
 def test_a_heard_message_is_independent_of_the_truth_given_the_hearers_view(mask, messages):
@@ -362,7 +367,7 @@ def test_a_talking_pair_is_worth_what_silence_lacks_and_a_private_code_is_worth_
     assert plain.words.which.value + plain.words.what.value == pytest.approx(plain.words.worth.value)
 
 
-@pytest.mark.parametrize("messages", [1, 2])
+@pytest.mark.parametrize("messages", long_but({2}, [1, 2]))
 def test_who_does_not_listen_has_words_worth_nothing(tmp_path, messages):
     mode, _ = measured("own-view", tmp_path, messages, count=60)
     assert mode.words.worth.low <= 0 <= mode.words.worth.high
@@ -377,6 +382,7 @@ def test_who_only_names_its_largest_cells_has_worth_all_of_it_in_which(tmp_path)
     assert mode.words.swapped_reward.low <= 0.840
 
 
+@pytest.mark.long
 def test_a_bargain_without_names_to_keep_has_a_worth_alone(tmp_path):
     config = load_config("tiny_bargaining", {"game.protocol": "fixed", "game.messages": 1})
     words = evaluated(config, "sharing", tmp_path, 120)[0].words

@@ -56,6 +56,7 @@ def print_calls(tree: ast.AST) -> Iterator[int]:
                 yield node.lineno
 
 
+@pytest.mark.long
 def test_nothing_prints_but_the_one_module():
     apart = {PACKAGE / "core/terminal/__init__.py", PACKAGE / "train/cluster.py"}  # whose child is read by its parent
     apart |= {PACKAGE / "core/terminal/prompt.py"}  # prompt_toolkit draws on the stream itself

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from command import selfplay
+from quick import long_but
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.doctor.game_check import check_game
@@ -68,7 +69,7 @@ def record(game, state, outcome, seats):
     return json.dumps(line | {"outcome": outcome}).encode()
 
 
-@pytest.mark.parametrize("env", SEATS)
+@pytest.mark.parametrize("env", long_but({"KuhnPoker-v0", "TicTacToe-v0"}, SEATS))
 def test_an_environment_passes_the_check_of_games(env):
     game = game_of(env)
     assert len(game.roles) == SEATS[env]
@@ -211,6 +212,7 @@ def test_a_game_that_cannot_be_played_here_is_refused_in_one_line(env, says, mon
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.long
 def test_an_environment_that_does_not_repeat_is_refused_in_one_line(monkeypatch):
     from textarena.envs.KuhnPoker.env import KuhnPokerEnv
     from textarena.envs.registration import ENV_REGISTRY, EnvSpec

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from chat_templates import shaped_tokenizer
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from quick import examples
 
 from bench import qwen
 from selfplay_pipeline.core.errors import UserError
@@ -45,7 +46,7 @@ def speak(stream: TrajectoryBuilder, text: str, finish: FinishReason = FinishRea
 
 
 @pytest.mark.parametrize("name", ["qwen2.5", "tiny", "llama-3", "smollm2", "gemma", "phi"])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(40)
 @given(first=TEXTS, dialogue=DIALOGUES)
 @example(first="<|im_start|>", dialogue=[("0", "0")])
 def test_incremental_ids_equal_the_whole_conversations(name, first, dialogue):
@@ -63,7 +64,7 @@ def test_incremental_ids_equal_the_whole_conversations(name, first, dialogue):
 
 
 @pytest.mark.parametrize("name", ["qwen2.5", "tiny"])
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(30)
 @given(dialogue=DIALOGUES, cuts=st.lists(st.booleans(), min_size=5, max_size=5))
 def test_every_prompt_is_a_prefix_of_the_next_and_own_tokens_alone_are_unmasked(name, dialogue, cuts):
     tokenizer = chat(name)

@@ -146,8 +146,12 @@ class Posterior:
         """
         self.config, self.rng = config, rng
         self.own = np.array([state.masks[seat] for state, seat in views])
-        self.readings = [Readings.of(state, seat, config) for state, seat in views]
-        self.unsure = np.array([not reading.sure for reading in self.readings])
+        # Once for each view: a player begins all its chains with the same one.
+        distinct = {(id(state), seat): (state, seat) for state, seat in views}
+        readings = {key: Readings.of(state, seat, config) for key, (state, seat) in distinct.items()}
+        unsure = {key: not reading.sure for key, reading in readings.items()}
+        self.readings = [readings[id(state), seat] for state, seat in views]
+        self.unsure = np.array([unsure[id(state), seat] for state, seat in views])
         self.tables, self.partners, self.best = np.zeros(self.own.shape), ~self.own, np.ones(len(views))
         for chain, reading in enumerate(self.readings):
             self.tables[chain][self.own[chain]] = reading.draw(rng)

@@ -104,8 +104,7 @@ def redraw(state: MediationState, seat: int, config: MediationConfig, rng: np.ra
 
 def unseen_by_agent(user: User, config: MediationConfig, rng: np.random.Generator) -> Iterator[User]:
     """Yields users with the same flights and shared events, all else drawn given these."""
-    calendars = Calendars(user, config)
-    found = calendars.drawn(rng, CALENDARS)
+    found = calendars_of(user, config).drawn(rng, CALENDARS)
     while True:
         spans = found[rng.integers(len(found))]
         shared = {(event.start, event.end) for event in user.events if event.shared}
@@ -242,6 +241,7 @@ class Calendars:
     Attributes:
         chance: Total probability of all that may follow slot `i` if it is free, `j` private events are still to come,
             and the open flights of mask `m` must still clash, at `[i, j, m]`.
+        counts: Unnormalised chances of each number of private events in `private`.
     """
 
     def __init__(self, user: User, config: MediationConfig) -> None:
@@ -255,6 +255,7 @@ class Calendars:
         self.masks = np.arange(2 ** len(self.open))
         self.ways = [[*self._ways(at)] for at, _ in enumerate(self.slots)]
         self.chance = self._chances()
+        self.counts = np.array([self.chance[0, left, -1] / comb(known + left, known) for left in self.private])
         self.next: dict[tuple[int, int, int], tuple[list[_Way], list[float]]] = {}
 
     def drawn(self, rng: np.random.Generator, number: int, among: int = CALENDARS) -> list[list[Span]]:
@@ -272,11 +273,10 @@ class Calendars:
 
     def one(self, rng: np.random.Generator) -> list[Span]:
         """Returns a calendar drawn given the shared events and the open flights."""
-        known, at, mask, spans = len(self.shared), 0, len(self.masks) - 1, list[Span]()
-        counts = np.array([self.chance[0, left, mask] / comb(known + left, known) for left in self.private])
-        if not counts.any():
+        at, mask, spans = 0, len(self.masks) - 1, list[Span]()
+        if not self.counts.any():
             raise UserError("game state: no calendar agrees with the flights that the agent sees")
-        left = self.private[rng.choice(len(counts), p=counts / counts.sum())]
+        left = self.private[rng.choice(len(self.counts), p=self.counts / self.counts.sum())]
         while at < len(self.slots):
             ways, below = self._next(at, left, mask)
             way = ways[min(bisect_right(below, rng.random() * below[-1]), len(ways) - 1)]
@@ -331,3 +331,9 @@ class Calendars:
         free += max(0, last - clear)
         # A flight that begins together with an event is counted as a clash; half a minute stands for these cases.
         return removed * log(max(free, 0.5) / (last - first))
+
+
+@lru_cache(maxsize=16)  # A swapped message redraws one state up to twenty times.
+def calendars_of(user: User, config: MediationConfig) -> Calendars:
+    """Returns the calendars of a user that agree with all that the agent sees."""
+    return Calendars(user, config)
