@@ -29,6 +29,13 @@ settings.register_profile("quick", REPEATED, max_examples=25)  # for `make test-
 settings.load_profile("repeated")
 # typer makes all commands anew for each call, which takes longer than most of what tests let them do.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
+# After half a minute Ray's node ends if its agent has not begun, and wandb gives up its service; so long they may take
+# on a machine that does much else.
+os.environ |= {
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_worker_register_timeout_seconds": "300",
+    "WANDB__SERVICE_WAIT": "300",
+}
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 

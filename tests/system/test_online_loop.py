@@ -152,6 +152,8 @@ class RecordedClient:
 def verl_queue():
     """Ray and verl's TransferQueue in this process."""
     import ray
+    from patient_ray import patient
+    from ray._private import services
 
     scratch = tempfile.mkdtemp(prefix="selfplay-test-", dir="/tmp")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -160,13 +162,9 @@ def verl_queue():
         address="local", num_cpus=8, include_dashboard=False, _temp_dir=scratch, object_store_memory=200_000_000,
         runtime_env={"env_vars": {"TRANSFER_QUEUE_ENABLE": "1"}},
     )  # fmt: skip
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(services, "get_node", patient(services.get_node))
         ray.init(**options)
-    except Exception as error:
-        if "timed out during startup" not in str(error):
-            raise
-        ray.shutdown()
-        ray.init(**options)  # Ray gives itself 30 seconds, too few on a machine that does much else
     import transfer_queue as tq
 
     config = verl_config()

@@ -92,11 +92,11 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
         first = run.begin()
 
         def moment() -> bool:
-            if not (saved.exists() and saved.read_text() >= "1"):
-                return False
-            run.running.extend(first.left())
-            run.traces.update(traces(folder))
-            return True
+            # Looked for before the first step ends, since the look may take as long as the steps that are left.
+            if not run.running and (folder / "metrics.jsonl").exists():
+                run.running.extend(first.left())
+                run.traces.update(traces(folder))
+            return bool(run.running) and saved.exists() and saved.read_text() >= "1"
 
         first.send_when(signal.SIGKILL, moment)
         first.assert_nothing_is_left()

@@ -27,7 +27,9 @@ HOSTILE_ID = "hostile-<b>id</b>" + "B" * 3_000
 MORE = 250
 """Games that the list does not show at first."""
 WIDTHS = {"desktop": 1400, "phone": 390}
-expect.set_options(timeout=30_000)  # milliseconds; 5,000 else
+PATIENCE = 300_000.0
+"""Milliseconds that a page may take, or what is expected of it; Playwright gives up after 5,000 to 30,000."""
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def browser() -> Iterator[Browser]:
         pytest.skip("no Chromium here; bin/install_browser.sh installs it")
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=flags)
+        browser = playwright.chromium.launch(executable_path=found, args=flags, timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -107,6 +109,7 @@ def open_page(request) -> Iterator:
 
     def opener(width: int = WIDTHS["desktop"], theme: str = "light", path: Path | None = None) -> Open:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+        context.set_default_timeout(PATIENCE)
         contexts.append(context)
         opened = Open(context.new_page())
         opened.page.on("console", lambda message: opened.complaints.append(message.text))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
-from test_page import WIDTHS, browser  # noqa: F401 - a fixture
+from test_page import PATIENCE, WIDTHS, browser  # noqa: F401 - a fixture
 from test_play import stored
 from test_play_web import Served
 
@@ -33,6 +33,7 @@ class PersonInBrowser:
 
     def __init__(self, browser: Browser, url: str, width: int, theme: str) -> None:  # noqa: F811
         self.context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=theme)
+        self.context.set_default_timeout(PATIENCE)
         self.page: Page = self.context.new_page()
         self.url, self.width = url, width
         self.complaints: list[str] = []
@@ -53,10 +54,14 @@ class PersonInBrowser:
 
     def wait_until_shown(self, words: str) -> None:
         """Wait for words on a page that waits, about which Chromium answers nothing until it leaves it."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE / 1000
         while not any(words in text for text in self.shown):
             assert time.monotonic() < end, self.shown
             self.page.wait_for_timeout(50)
+
+    def sending(self):
+        """Wait at the end of the block until the answer has taken the place of the page, which else is read again."""
+        return self.page.expect_navigation(wait_until="commit")
 
     def check_page(self) -> None:
         """Nothing is wider than the window, and axe finds nothing serious."""
@@ -82,27 +87,28 @@ class PersonInBrowser:
         while True:
             heading = self.page.get_by_role("heading", level=1)
             expect(heading).to_have_text(re.compile("Your turn|You agreed|The end"))
+            self.page.wait_for_load_state()
             if check:
                 self.check_page()
             if heading.inner_text() != "Your turn":
                 return
-            if self.button("accept").count():
-                self.button("accept").click()
-            elif self.button("search").count() and not searched:
-                searched = True
-                if (near := self.page.get_by_label("the nearest first to")).count():  # else there are few places
-                    near.select_option(index=1)
-                self.button("search").click()
-            elif self.button("propose").count() and (spoken or not self.button("Send message").count()):
-                self.propose()
-            else:
-                spoken = True
-                if (rooms := self.page.get_by_role("radio", name="user 1", exact=True)).count():
-                    rooms.check(force=True)
-                self.page.get_by_role("textbox", name="message").fill(words)
-                self.page.keyboard.press("Tab")
-                self.page.keyboard.press("Enter")
-            self.page.wait_for_load_state()
+            with self.sending():
+                if self.button("accept").count():
+                    self.button("accept").click()
+                elif self.button("search").count() and not searched:
+                    searched = True
+                    if (near := self.page.get_by_label("the nearest first to")).count():  # else there are few places
+                        near.select_option(index=1)
+                    self.button("search").click()
+                elif self.button("propose").count() and (spoken or not self.button("Send message").count()):
+                    self.propose()
+                else:
+                    spoken = True
+                    if (rooms := self.page.get_by_role("radio", name="user 1", exact=True)).count():
+                        rooms.check(force=True)
+                    self.page.get_by_role("textbox", name="message").fill(words)
+                    self.page.keyboard.press("Tab")
+                    self.page.keyboard.press("Enter")
 
 
 @pytest.fixture
@@ -160,7 +166,8 @@ def test_a_reload_goes_on_and_the_page_of_a_waiting_person_goes_on_by_itself(tmp
         other.page.goto(served.url)
         other.propose()
         expect(one.button("accept")).to_be_visible()
-        one.button("reject").click()
+        with one.sending():
+            one.button("reject").click()
         one.page.get_by_text("Leave this episode").click()
         one.button("Leave").click()
         expect(other.page.get_by_role("heading", level=1)).to_have_text("The end")

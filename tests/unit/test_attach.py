@@ -253,7 +253,7 @@ def test_a_server_of_another_command_is_waited_for_and_refused_in_one_line(their
         assert who in str(caught.value) and "(engine.startup_timeout)" in str(caught.value)
         assert len(said) == 1 and who in said[0] and "waiting" in said[0]
         other.stdin.close()
-        other.wait(30)
+        other.wait(300)
     asyncio.run(holds.take(alone=ours))
     holds.release()
     assert not list(server_lock.lock_folder().iterdir()), "the last one removes the file"
@@ -283,7 +283,7 @@ async def test_two_commands_that_wait_for_two_servers_do_not_wait_for_each_other
     urls = [URL, URL.replace("29999", "29998")]
 
     async def use(order: list[str]) -> None:
-        holds = ServerLocks(order, 30, lambda text: None)
+        holds = ServerLocks(order, 300, lambda text: None)
         for _ in range(20):
             await holds.take(alone=False)
             await asyncio.sleep(0)

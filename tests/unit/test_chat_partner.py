@@ -176,7 +176,13 @@ def test_pauses_grow_and_are_as_long_as_the_server_asks(endpoint):
 
 
 def test_no_more_requests_are_under_way_than_allowed(endpoint):
-    endpoint.delay = 0.1
+    together = asyncio.Barrier(3)
+
+    async def once_there_are_three(request):
+        await together.wait()
+        return FINE(request)
+
+    endpoint.delay, endpoint.script = 0.1, [once_there_are_three] * 12
     answers, _ = ask(endpoint, 12, max_concurrency=3)
     assert endpoint.most == 3
     assert len(answers) == len(endpoint.requests) == 12

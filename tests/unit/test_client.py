@@ -250,11 +250,11 @@ async def test_a_launched_server_that_is_killed_is_started_again_as_often_as_all
         await server.come_back("a hiccup")
         assert not said, "it answered"
         os.kill(server.child.pid, signal.SIGKILL)
-        server.child.wait(20)
+        server.child.wait(300)
         await server.come_back("dead")
         assert server.running
         os.kill(server.child.pid, signal.SIGKILL)
-        server.child.wait(20)
+        server.child.wait(300)
         with pytest.raises(EngineError, match=r"has ended with code -9.*started again 1 times"):
             await server.come_back("dead")
     assert "has ended with code -9" in said[0] and "(1 of 1)" in said[0]

@@ -273,7 +273,7 @@ def test_ctrl_c_is_heard_while_a_state_is_sampled(tmp_path):
 
     def states(number):
         threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
-        never.wait(20)
+        never.wait(300)
 
     with pytest.raises(KeyboardInterrupt):
         play(task, SILENT, states)

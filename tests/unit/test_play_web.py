@@ -62,8 +62,8 @@ class Served:
         """
         (folder / "free.yaml").write_text(FREE)
         self.config = str(folder / config) if config == "free.yaml" else config
-        with hold_port() as holder:
-            self.port = port_of(holder)
+        self._holder = hold_port()  # also while the command is not there, so that nobody else gets its port
+        self.port = port_of(self._holder)
         self.output, self.url = folder / "games.jsonl", f"http://127.0.0.1:{self.port}"
         self.command = [sys.executable, "-m", "selfplay_pipeline", "play", "--web", "--config", self.config]
         for player in (*others, PERSON) if others else (PERSON, partner):
@@ -91,6 +91,7 @@ class Served:
     def __exit__(self, *error: object) -> None:
         if self.process.poll() is None:
             self.stop(signal.SIGKILL)
+        self._holder.close()
 
 
 def check_whole(served: Served, people: list[PersonOverWeb]) -> list[EpisodeRecord]:
@@ -242,19 +243,19 @@ async def serving(serve: Callable[[Place, Callable[[str], None]], Coroutine[Any,
     """Run a server in this process meanwhile; yields the address."""
     with hold_port() as holder:
         place = Place(port=port_of(holder))
-    ready = asyncio.Event()
-    server = asyncio.create_task(serve(place, lambda url: ready.set()))
-    begun = asyncio.create_task(ready.wait())
-    await asyncio.wait({server, begun}, return_when=asyncio.FIRST_COMPLETED)
-    begun.cancel()
-    try:
-        if server.done():
-            server.result()
-        yield place.url
-    finally:
-        server.cancel()
-        with suppress(asyncio.CancelledError):
-            await server
+        ready = asyncio.Event()
+        server = asyncio.create_task(serve(place, lambda url: ready.set()))
+        begun = asyncio.create_task(ready.wait())
+        await asyncio.wait({server, begun}, return_when=asyncio.FIRST_COMPLETED)
+        begun.cancel()
+        try:
+            if server.done():
+                server.result()
+            yield place.url
+        finally:
+            server.cancel()
+            with suppress(asyncio.CancelledError):
+                await server
 
 
 @pytest.mark.parametrize("name", long_but({"tiny_bargaining"}, ["tiny_bargaining", "tiny_planning", "tiny_mediation"]))

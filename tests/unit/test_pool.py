@@ -129,7 +129,7 @@ def test_more_checkpoints_at_the_same_time_than_there_are_engines_are_refused():
 
 async def begun(servers: Sequence[SGLang], at_once: int) -> EnginePool:
     urls = [await server.start() for server in servers]
-    return EnginePool(Config(engine=EngineConfig(server_url=urls, startup_timeout=20)), Path("logs"), at_once=at_once)
+    return EnginePool(Config(engine=EngineConfig(server_url=urls, startup_timeout=300)), Path("logs"), at_once=at_once)
 
 
 async def ask(engine: Engine) -> None:
@@ -168,7 +168,7 @@ async def test_two_commands_that_divide_the_same_servers_play_one_after_the_othe
 
     async def command(urls: list[str], checkpoints: Sequence[str]) -> None:
         async with EnginePool(
-            Config(engine=EngineConfig(server_url=urls, startup_timeout=20)), Path("logs"), at_once=2
+            Config(engine=EngineConfig(server_url=urls, startup_timeout=300)), Path("logs"), at_once=2
         ) as pool:
             engines = [await pool.serving(checkpoint, keep=checkpoints) for checkpoint in checkpoints]
             await asyncio.sleep(0.05)
