@@ -22,20 +22,21 @@ from selfplay_pipeline.games import registry
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
-# Each run has the same examples, and no slow machine fails a test; `--hypothesis-profile default` draws other examples.
+# Each run has the same examples, and no slow machine fails a test; `--hypothesis-profile fresh` draws other examples.
 REPEATED = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeated", REPEATED)
+settings.register_profile("fresh", REPEATED, derandomize=False)
 settings.register_profile("quick", REPEATED, max_examples=25)  # for `make test-fast`
 settings.load_profile("repeated")
 # typer makes all commands anew for each call, which takes longer than most of what tests let them do.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
-# After half a minute Ray's node ends if its agent has not begun, and wandb gives up its service; so long they may take
-# on a machine that does much else.
-os.environ |= {
-    "RAY_agent_register_timeout_ms": "300000",
-    "RAY_worker_register_timeout_seconds": "300",
-    "WANDB__SERVICE_WAIT": "300",
-}
+# Ray and wandb give up after 30 to 60 seconds, in which a loaded machine may not have started their processes.
+for _name, _limit in (
+    ("RAY_agent_register_timeout_ms", "300000"),
+    ("RAY_worker_register_timeout_seconds", "300"),
+    ("WANDB__SERVICE_WAIT", "300"),
+):
+    os.environ.setdefault(_name, _limit)
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 

@@ -223,7 +223,7 @@ def _find_game(file: YamlFile) -> None:
 
 def configuration_of(model: str) -> str | None:
     """Returns the built-in configuration made for a model, found by the model's name or path; None if there is none."""
-    made_for = {named: name for name, path in built_in().items() if (named := _packaged(path, name).data.get("model"))}
+    made_for = {named: name for name in built_in() if (named := _packaged(name).data.get("model"))}
     path = os.path.normpath(model)
     with suppress(OSError, ValueError):  # the name is not a valid path, which is reported elsewhere
         return made_for.get(path, made_for.get(as_listed(os.path.realpath(path))))
@@ -240,14 +240,14 @@ def _base_for(model: Any, gpus: int) -> tuple[str, str]:
 
 
 def _built_in(name: str) -> YamlFile:
-    """Returns a built-in configuration on top of its base, whose values the caller may change."""
-    file = _packaged(built_in()[name], name)
+    """Returns a copy of a built-in configuration on top of its base."""
+    file = _packaged(name)
     return replace(file, data=deepcopy(file.data))
 
 
-@cache  # All of them are read to find the one made for a model, and they stay as they are.
-def _packaged(path: Path, name: str) -> YamlFile:
-    file = read_yaml(path, name)
+@cache  # All of them are read to find the one made for a model, and the files do not change.
+def _packaged(name: str) -> YamlFile:
+    file = read_yaml(built_in()[name], name)
     base = file.data.pop("base", None)
     if base is not None:
         _put_over(file, _built_in(base))

@@ -66,7 +66,7 @@ def test_weights_that_were_replaced_in_the_served_folder_are_the_ones_that_play(
     folder = tmp_path / "model"
     for name, model in zip(("first", "second"), MODELS, strict=True):
         shutil.copytree(model, folder, dirs_exist_ok=True)
-        assert commands.generate(name, str(folder)).wait(1200) == 0, commands.said(name)
+        assert commands.generate(name, str(folder)).wait(600) == 0, commands.said(name)
         found = checked(tmp_path / name)
         assert (found["episodes"], found["wrong episodes"]) == (64, 0)
 
@@ -89,7 +89,7 @@ def test_nothing_is_recorded_of_weights_that_another_program_loads_meanwhile(com
     running = commands.generate("first", MODELS[0])
     commands.wait_until(lambda: commands.played("first") >= 8, running, "first")
     asyncio.run(load(commands.server.url, paused=paused))
-    assert running.wait(1200) == 1
+    assert running.wait(600) == 1
     found = checked(tmp_path / "first")
     assert 8 <= found["episodes"] < 64
     assert found["wrong episodes"] == 0
@@ -105,7 +105,7 @@ def test_two_commands_with_other_weights_play_one_after_the_other(commands, tmp_
     second = commands.begin("second", "evaluate", MODELS[1], "--num-states", "16", "--output", str(tmp_path / "second"))
     commands.wait_until(lambda: "is in use by `selfplay generate`" in commands.said("second"), second, "second")
     first.send_signal(signal.SIGCONT)
-    assert (first.wait(1200), second.wait(1200)) == (0, 0), commands.said("first") + commands.said("second")
+    assert (first.wait(600), second.wait(600)) == (0, 0), commands.said("first") + commands.said("second")
     for name, episodes in (("first", 64), ("second", 48)):
         found = checked(tmp_path / name)
         assert (found["episodes"], found["wrong episodes"]) == (episodes, 0)

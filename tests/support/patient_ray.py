@@ -1,4 +1,4 @@
-"""Ray gives a node 30 seconds to start, too few on a machine that does much else. Here it is given more."""
+"""Ray gives a node 30 seconds to start, which are too few on a loaded machine. Here it gets more."""
 
 import sys
 import time
@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ray._private import services
-from ray.scripts.scripts import main
 
 PATIENCE = 300.0
 """Seconds."""
 
 
 def patient(get_node: Callable[..., Any]) -> Callable[..., Any]:
-    """Ray's function that looks for a node that has just begun, made to wait for it."""
+    """Returns `get_node` that tries again until the node is there, for PATIENCE seconds."""
 
     def wait_for_node(*where: Any) -> Any:
         end = time.monotonic() + PATIENCE
@@ -29,5 +28,7 @@ def patient(get_node: Callable[..., Any]) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
+    from ray.scripts.scripts import main
+
     services.get_node = patient(services.get_node)
     sys.exit(main())

@@ -72,11 +72,11 @@ class Killed(Run):
     """A training that was killed once, and continued by the same command."""
 
     running: list[str]
-    """Command lines of what ran when it was killed."""
+    """Command lines of the processes that ran during its first step."""
     traces: set[str]
-    """Processes and folders in /tmp, then and in the training that continued."""
+    """Processes and folders in /tmp, during that step and in the training that continued."""
     lines_before: int = 0
-    """Lines of metrics.jsonl then."""
+    """Lines of metrics.jsonl when it had been killed."""
 
 
 @pytest.fixture(scope="module")

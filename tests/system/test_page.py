@@ -27,7 +27,7 @@ HOSTILE_ID = "hostile-<b>id</b>" + "B" * 3_000
 MORE = 250
 """Games that the list does not show at first."""
 WIDTHS = {"desktop": 1400, "phone": 390}
-PATIENCE = 300_000.0
+PATIENCE = 120_000.0
 """Milliseconds that a page may take, or what is expected of it; Playwright gives up after 5,000 to 30,000."""
 expect.set_options(timeout=PATIENCE)
 

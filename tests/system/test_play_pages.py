@@ -55,12 +55,12 @@ class PersonInBrowser:
     def wait_until_shown(self, words: str) -> None:
         """Wait for words on a page that waits, about which Chromium answers nothing until it leaves it."""
         end = time.monotonic() + PATIENCE / 1000
-        while not any(words in text for text in self.shown):
+        while not any(words in text for text in self.shown[-1:]):
             assert time.monotonic() < end, self.shown
             self.page.wait_for_timeout(50)
 
     def sending(self):
-        """Wait at the end of the block until the answer has taken the place of the page, which else is read again."""
+        """Wait at the end of the block until the next page has begun, so that the old one is not taken for it."""
         return self.page.expect_navigation(wait_until="commit")
 
     def check_page(self) -> None:
@@ -134,10 +134,12 @@ def test_a_person_plays_whole_episodes_of_each_game_at_a_desk_and_on_a_phone(tmp
         people = [person_at(served.url), person_at(served.url, NARROW, "dark")]
         for person in people:
             person.check_page()
-            person.button("Begin").click()
+            with person.sending():
+                person.button("Begin").click()
             person.play(words, check=True)
             if not others:
-                person.button("Next episode").click()
+                with person.sending():
+                    person.button("Next episode").click()
                 person.play(words)
             assert person.complaints == [] and all(url.startswith((served.url, "data:")) for url in person.requests)
     records = stored(served.output, served.config)

@@ -90,6 +90,14 @@ def commands(group: Any = None, above: str = "") -> Iterator[str]:
 def readable(tmp_path_factory) -> Path:
     """A folder with something to read for each command."""
     folder = tmp_path_factory.mktemp("readable")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        patch.chdir(folder)
+        write_readable(folder)
+    return folder
+
+
+def write_readable(folder: Path) -> None:
     board = load_config("tiny", {}).game
     assert isinstance(board, MatchingConfig)
     games = write_episodes(folder / "games.jsonl", list(make_episodes(4, 4)))
@@ -100,7 +108,6 @@ def readable(tmp_path_factory) -> Path:
     (folder / "run" / "iter_1").mkdir()
     (folder / "run" / "iter_1" / "selfplay_games.jsonl").write_bytes(games.read_bytes())
     write_json(folder / "run" / "iter_1" / "selfplay_games.summary.json", {})
-    return folder
 
 
 @pytest.fixture

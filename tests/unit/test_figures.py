@@ -31,15 +31,12 @@ STATES, EPISODES = 6, 4
 
 
 @cache
-def parsed(path: Path) -> list[ast.AST]:
-    """All nodes of a file; each file is parsed once for all tests."""
-    return [*ast.walk(ast.parse(path.read_text()))]
-
-
-@cache
-def texts_in(path: Path) -> list[str]:
-    """All string literals of a file."""
-    return [node.value for node in parsed(path) if isinstance(node, ast.Constant)]
+def words_in(path: Path) -> tuple[list[str], set[str]]:
+    """Returns all string literals of a file, and the names of the functions that it calls."""
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    return texts, {function.id for function in called if isinstance(function, ast.Name)}
 
 
 @pytest.mark.parametrize("game", all_games(), ids=lambda game: game.name)
@@ -47,7 +44,7 @@ def test_a_label_is_written_once(game):
     """Two games may have a label in common."""
     others = {other.name for other in all_games()} - {game.name}
     paths = [path for path in SOURCES if path.parent.name not in others]
-    written = [text for path in paths for text in texts_in(path)]
+    written = [text for path in paths for text in words_in(path)[0]]
     labels = {figure.label for figure in (*FIGURES, *game.figures)}
     assert {label: written.count(label) for label in labels} == dict.fromkeys(labels, 1)
 
@@ -62,12 +59,7 @@ def test_a_name_is_given_once(game):
 
 def test_only_metrics_and_games_define_figures():
     package = Path(selfplay_pipeline.__file__).parent
-    defining = {
-        path.relative_to(package).parts[0]
-        for path in SOURCES
-        for node in parsed(path)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Figure"
-    }
+    defining = {path.relative_to(package).parts[0] for path in SOURCES if "Figure" in words_in(path)[1]}
     assert defining == {"metrics", "games"}
 
 

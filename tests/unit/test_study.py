@@ -218,7 +218,7 @@ def test_each_person_plays_the_list_and_nothing_names_a_partner(played):
 def test_models_are_partners_and_as_hidden_as_scripts(tmp_path, monkeypatch):
     """The policy, another checkpoint and a chat model, with altered messages and a new server after each person."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setattr(secrets, "token_urlsafe", secrets.token_hex)  # no key of a page has a name by accident
+    monkeypatch.setattr(secrets, "token_urlsafe", secrets.token_hex)  # a hexadecimal key cannot hold a player's name
     checkpoint, names = tmp_path / "zebra-three", (POLICY, "zebra-three", CHAT, KEY, "sharing")
     shutil.copytree(MODEL, checkpoint)
     partners = [POLICY, str(checkpoint), CHAT, "sharing"]

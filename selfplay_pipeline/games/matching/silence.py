@@ -146,7 +146,7 @@ class Posterior:
         """
         self.config, self.rng = config, rng
         self.own = np.array([state.masks[seat] for state, seat in views])
-        # Once for each view: a player begins all its chains with the same one.
+        # Views repeat, since a player begins all its chains with the same one; each one's readings are computed once.
         distinct = {(id(state), seat): (state, seat) for state, seat in views}
         readings = {key: Readings.of(state, seat, config) for key, (state, seat) in distinct.items()}
         unsure = {key: not reading.sure for key, reading in readings.items()}

@@ -333,7 +333,7 @@ class Calendars:
         return removed * log(max(free, 0.5) / (last - first))
 
 
-@lru_cache(maxsize=16)  # A swapped message redraws one state up to twenty times.
+@lru_cache(maxsize=4)  # A swapped message redraws one state up to twenty times, and a state has two users.
 def calendars_of(user: User, config: MediationConfig) -> Calendars:
     """Returns the calendars of a user that agree with all that the agent sees."""
     return Calendars(user, config)
