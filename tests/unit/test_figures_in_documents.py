@@ -19,13 +19,13 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 MODES = ("sampled", "greedy")
 (
-    README, SHOWN, LISTENING, LONGER, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH, DIALOP,
-    PARTNERS,
+    README, SHOWN, LISTENING, LONGER, SQUARE, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH,
+    DIALOP, PARTNERS,
 ) = (
     "README.md", "docs/shown.md",
     *(f"docs/results/{name}.md" for name in (
-        "listening", "listening-longer", "apart", "fixed", "honest", "turn-credit", "filtered", "online", "shy",
-        "mediation", "growth", "dialop", "partners",
+        "listening", "listening-longer", "listening-4x4", "apart", "fixed", "honest", "turn-credit", "filtered",
+        "online", "shy", "mediation", "growth", "dialop", "partners",
     )),
 )  # fmt: skip
 
@@ -72,10 +72,11 @@ def short(one: Interval) -> str:
 
 
 SELF, WARM, MUTED, PLACEBO = "self-play", "warm start", "muted", "placebo"
-heard, learned, silenced, apart, fixed, honest, longer, four, mediation = (
+heard, learned, squares, silenced, apart, fixed, honest, longer, four, mediation = (
     Study(f"learn_{name}")
     for name in (
-        "listening", "listening_longer", "listening_muted", "apart", "fixed", "honest", "long", "apart4", "mediation",
+        "listening", "listening_longer", "listening4x4", "listening_muted", "apart", "fixed", "honest", "long",
+        "apart4", "mediation",
     )
 )  # fmt: skip
 LINES = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game).wordless
@@ -134,6 +135,25 @@ def expected(name: str) -> float:
 
 
 ROW = "| {:.3f} | {:.3f} | {:+.3f} | {} |"
+AGAINST_SILENCE = ((LONGER, learned), (SQUARE, squares))
+"""Studies in which the script of silence played the same states."""
+ROWS = [
+    ("warm start, reward", WARM, "talking", "", "reward"),
+    ("**self-play, reward**", SELF, "talking", "", "reward"),
+    ("its rise", SELF, "rise", "+", "reward"),
+    ("warm start minus silence", WARM, "over_silence", "+", "reward"),
+    ("**self-play minus silence**", SELF, "over_silence", "+", "reward"),
+    ("talk score of self-play", SELF, "talking", "", "talk_score"),
+    ("self-play, messages swapped, minus silence", SELF, "swapped_over_silence", "+", "reward"),
+    ("worth of words, warm start", WARM, "worth", "", "reward"),
+    ("**worth of words, self-play**", SELF, "worth", "", "reward"),
+    ("muted as trained, minus silence", MUTED, "over_silence", "+", "reward"),
+    ("self-play minus muted", MUTED, "below_self_play", "+", "reward"),
+    ("worth of words, muted, played with messages", MUTED, "worth", "", "reward"),
+    ("placebo, its rise", PLACEBO, "rise", "+", "reward"),
+    ("self-play minus placebo", PLACEBO, "below_self_play", "+", "reward"),
+]
+"""Their rows: label, player, part, sign and figure."""
 FIGURES: list[tuple[Any, ...]] = [
     (README, "from {:.3f} to {:.3f} sampled", apart.of(WARM, "sampled").value, apart.of(SELF, "sampled").value),
     (README, "from {:.3f} to {:.3f} greedy", apart.of(WARM, "greedy").value, apart.of(SELF, "greedy").value),
@@ -220,25 +240,16 @@ FIGURES: list[tuple[Any, ...]] = [
     *((LISTENING, f"| {label} | {{}} | {{}} |", heard.follows(player), heard.follows(player, "swapped"))
       for label, player in (("self-play", SELF), ("muted", MUTED), ("placebo", PLACEBO), ("the warm start", WARM))),
     (LISTENING, "below silence when muted** ({} sampled)", heard.of(WARM, "sampled", part="muted")),
-    (LONGER, "itself is {}", interval(learned.results["references"]["silence"])),
-    (LONGER, "*{}*", learned.results["verdict"]),
-    *((LONGER, f"| {label} | {{:{sign}}} | {{:{sign}}} |", *learned.both(player, name, part))
-      for label, player, part, sign, name in (
-          ("warm start, reward", WARM, "talking", "", "reward"),
-          ("**self-play, reward**", SELF, "talking", "", "reward"), ("its rise", SELF, "rise", "+", "reward"),
-          ("warm start minus silence", WARM, "over_silence", "+", "reward"),
-          ("**self-play minus silence**", SELF, "over_silence", "+", "reward"),
-          ("talk score of self-play", SELF, "talking", "", "talk_score"),
-          ("self-play, messages swapped, minus silence", SELF, "swapped_over_silence", "+", "reward"),
-          ("worth of words, warm start", WARM, "worth", "", "reward"),
-          ("**worth of words, self-play**", SELF, "worth", "", "reward"),
-          ("muted as trained, minus silence", MUTED, "over_silence", "+", "reward"),
-          ("self-play minus muted", MUTED, "below_self_play", "+", "reward"),
-          ("worth of words, muted, played with messages", MUTED, "worth", "", "reward"),
-          ("placebo, its rise", PLACEBO, "rise", "+", "reward"),
-          ("self-play minus placebo", PLACEBO, "below_self_play", "+", "reward"))),
-    *((LONGER, f"| {label} | {{}} | {{}} |", learned.follows(player), learned.follows(player, "swapped"))
-      for label, player in (("self-play", SELF), ("muted", MUTED), ("placebo", PLACEBO), ("the warm start", WARM))),
+    *((document, "itself is {}", interval(study.results["references"]["silence"]))
+      for document, study in AGAINST_SILENCE),
+    *((document, "*{}*", study.results["verdict"]) for document, study in AGAINST_SILENCE),
+    *((document, f"| {label} | {{:{sign}}} | {{:{sign}}} |", *study.both(player, name, part))
+      for document, study in AGAINST_SILENCE
+      for label, player, part, sign, name in ROWS if player in study.results["players"]),
+    *((document, f"| {label} | {{}} | {{}} |", study.follows(player), study.follows(player, "swapped"))
+      for document, study in AGAINST_SILENCE
+      for label, player in (("self-play", SELF), ("muted", MUTED), ("placebo", PLACEBO), ("the warm start", WARM))
+      if player in study.results["players"]),
     *((LONGER, f"| {label} | {{:{sign}}} | {{:{sign}}} |", *silenced.both(player, part=part))
       for label, player, part, sign in (
           ("muted as trained, minus silence", MUTED, "over_silence", "+"), ("its rise as trained", MUTED, "rise", "+"),
@@ -357,7 +368,7 @@ FIGURES: list[tuple[Any, ...]] = [
 COMMANDS = [
     (HONEST, "learn_honest"), (APART, "learn_long"), (APART, "learn_apart4"), (CREDIT, "learn_apart"),
     (MEDIATION, "learn_mediation"), (FILTERED, "learn"), (LISTENING, "learn_listening"),
-    (LONGER, "learn_listening_longer"),
+    (LONGER, "learn_listening_longer"), (SQUARE, "learn_listening4x4"),
     (LONGER, "learn_listening_muted"), (PARTNERS, "partners"), (PARTNERS, "partners_free"),
     (SHY, "shy"), ("docs/results/race.md", "race/tiny"),
 ]  # fmt: skip
