@@ -138,9 +138,8 @@ def test_an_answer_that_trickles_ends_at_the_timeout():
         serving({"/generate": trickle}, act)
 
 
-@pytest.mark.parametrize(
-    "info", ["[]", "{}", '{"model_path": null}', '{"model_path": ""}', pytest.param("<html>", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("info", ["[]", "{}", '{"model_path": null}', '{"model_path": ""}', "<html>"])
+@pytest.mark.long
 def test_a_server_that_does_not_say_what_it_serves_is_no_server(info):
     async def model_info(request: web.Request) -> web.Response:
         return web.Response(text=info, content_type="application/json")

@@ -291,6 +291,7 @@ def test_a_trend_of_questions_is_never_called_evidence_of_learning_to_ask(done, 
     assert not any(words in sentence for sentence in flat.verdicts)
 
 
+@pytest.mark.long
 def test_humans_stand_beside_dialogues_on_their_own_board_only(tmp_path, log_dir):
     human = human_reference(MatchingGame())
     for board in (True, False, None):

@@ -93,6 +93,7 @@ def test_evaluations_of_other_states_are_not_paired():
         contrast([(1, of([1, 2])), (-1, of([1, 2, 3]))])
 
 
+@pytest.mark.long
 def test_the_interval_covers_the_truth_about_19_times_in_20():
     rng = np.random.default_rng(5)
     covered = 0

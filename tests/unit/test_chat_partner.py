@@ -175,6 +175,7 @@ def test_pauses_grow_and_are_as_long_as_the_server_asks(endpoint):
     assert all(pause >= least - 0.02 for pause, least in zip(pauses, (0.1, 0.2, 0.4, 1), strict=True))
 
 
+@pytest.mark.long
 def test_no_more_requests_are_under_way_than_allowed(endpoint):
     together = asyncio.Barrier(3)
 

@@ -167,6 +167,7 @@ async def test_without_lives_all_of_them_fail_with_the_reason():
             await asking
 
 
+@pytest.mark.long
 async def test_a_server_that_hangs_is_ended_started_again_and_asked_again():
     server, said = await launched(Fake(healthy=False), Fake()), []
     async with SGLangEngine([server], hang_timeout=1, tell=said.append) as engine:
@@ -187,6 +188,7 @@ async def test_a_busy_server_is_left_alone_while_it_shows_a_sign_of_life(sign):
     assert server.ended == 0
 
 
+@pytest.mark.long
 async def test_an_attached_server_that_comes_back_in_time_is_asked_again():
     first, second, said = Fake(), Fake(), []
     second.gate.set()
@@ -215,6 +217,7 @@ async def test_an_attached_server_that_comes_back_with_another_model_is_not_aske
             await asking
 
 
+@pytest.mark.long
 async def test_an_attached_server_is_waited_for_once_and_then_only_looked_for():
     gone, said = Fake(), []
     server = AttachedServer(await gone.start(), patience=0.1, tell=said.append)

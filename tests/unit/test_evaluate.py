@@ -237,6 +237,7 @@ def test_the_seats_of_the_evaluated_player_follow_from_the_number_of_the_episode
     assert Seating.ONE.seats(3, 3, 2) == (2,)
 
 
+@pytest.mark.long
 def test_figures_and_rewards_are_of_the_seat_that_is_asked_for(tmp_path):
     bargaining = load_config("tiny_bargaining", {"game.reward": "selfish"})
     states = held_out_states(make_game(bargaining.game), 20)
@@ -297,6 +298,7 @@ def test_both_seatings_are_played_and_only_the_evaluated_players_words_count(tmp
     assert value(evaluation, "reward_seat_0") is not None
 
 
+@pytest.mark.long
 def test_muted_messages_say_nothing(tmp_path):
     loud, job = evaluate("sharing", tmp_path / "loud", count=50, episodes=1)
     muted = load_config("tiny", {"game.mute": True})
@@ -306,6 +308,7 @@ def test_muted_messages_say_nothing(tmp_path):
     assert value(quiet, "told") > 0, "it still speaks; nobody hears it"
 
 
+@pytest.mark.long
 def test_a_stopped_evaluation_continues_and_a_changed_one_is_refused(tmp_path):
     first, job = evaluate("random", tmp_path / "e", count=30)
     lines = job.file("scripted").read_text().splitlines(keepends=True)

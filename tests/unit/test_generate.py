@@ -233,6 +233,7 @@ def test_episodes_lost_for_a_while_are_played_at_the_end_of_the_same_run(tmp_pat
     assert "engine_failure" not in (tmp_path / "games.summary.json").read_text()
 
 
+@pytest.mark.long
 def test_what_is_lost_twice_is_counted_and_played_by_the_same_command(tmp_path):
     path = tmp_path / "games.jsonl"
     summary = run(job(path, max_failures=1), lambda _, session: session.startswith(ALL[3]))

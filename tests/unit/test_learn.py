@@ -99,6 +99,7 @@ TALKS = {
 SILENT = {"muted": 0.75, "muted_muted": 0.84, "placebo": 0.7, "placebo_muted": 0.68}
 
 
+@pytest.mark.long
 def test_the_muted_training_is_compared_as_it_was_trained_and_all_others_with_messages():
     players = compare(outcomes(3, **TALKS, **SILENT), {}, 200)
     rises = {name: player.rise["greedy"]["reward"].value for name, player in players.items()}
@@ -111,6 +112,7 @@ def test_the_muted_training_is_compared_as_it_was_trained_and_all_others_with_me
     assert failing(found) == []
 
 
+@pytest.mark.long
 def test_what_was_not_trained_yet_is_missing_and_arms_are_compared_over_the_seeds_that_they_share():
     found = evidence(compare(outcomes(1, **TALKS), {}, 200), about(0.84, 0.001), "fixed")
     assert (found.seeds, found.over_muted, found.placebo_rise) == (1, {}, {})
@@ -120,6 +122,7 @@ def test_what_was_not_trained_yet_is_missing_and_arms_are_compared_over_the_seed
     assert players[MUTED].below_self_play["sampled"]["reward"].value == pytest.approx(0.08, abs=0.01)
 
 
+@pytest.mark.long
 def test_rewards_are_compared_with_the_silent_script_on_the_same_states_where_it_played_them():
     rng, played, silent = np.random.default_rng(1), outcomes(3, **TALKS, **SILENT), {}
     for seed in (1, 2, 3):

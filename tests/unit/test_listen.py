@@ -64,6 +64,7 @@ def test_who_hears_nothing_follows_nothing_and_who_says_nothing_cannot_be_tested
         assert GAME.alter(STATES.states[0], [Said(0, text)], CHANGED, np.random.default_rng(0)) is None
 
 
+@pytest.mark.long
 def test_a_stopped_test_goes_on_to_the_same_result(tmp_path):
     whole = listen("sharing", tmp_path)
     episodes = tmp_path / "heard.jsonl"

@@ -533,6 +533,7 @@ def test_figures_tell_where_the_reward_was_lost():
     assert found["meeting_points"] == sum(each.meetings for each in costs)
 
 
+@pytest.mark.long
 def test_silence_lies_between_random_and_the_optimum_and_is_the_value_of_the_best_pair_given_the_agents_view():
     for state in [state_of(seed, TINY) for seed in range(3)]:
         (line,) = wordless_rewards([state], TINY.config, np.random.default_rng(0))["silence"]

@@ -39,6 +39,7 @@ def changed(converted: Path, folder: Path, change: Any) -> Path:
     return folder / "changed.parquet"
 
 
+@pytest.mark.long
 def test_a_whole_file_is_counted_and_the_report_lies_beside_it(converted):
     report = check_parquet(converted, TINY)
     text = converted.with_suffix(".check.txt").read_text()

@@ -263,6 +263,7 @@ def test_a_share_of_1_of_self_gives_the_files_of_self_play_to_the_byte(tmp_path)
     assert len(found[0][0]["selfplay_games.jsonl"].splitlines()) == 20
 
 
+@pytest.mark.long
 def test_a_mixture_is_played_partner_by_partner_and_each_row_is_of_the_policy(tmp_path):
     loop, policy = loop_in(tmp_path / "run", config := mixture()), shipped(MODEL)
     for number in (1, 2, 3):

@@ -52,6 +52,7 @@ CODE, PLAIN, BAD = (0.6, 0.5), (0.89, 0.88), (0.4, 0.4, 0.4)
 """Rewards with others, with scripts and with oneself; BAD is bad with everyone, so it has no gaps."""
 
 
+@pytest.mark.long
 def test_figures_are_those_of_the_matrix():
     found = arm(0.1, *PLAIN, base=CODE)
     assert found.seeds == 3
@@ -126,6 +127,7 @@ def test_further_seeds_play_only_the_new_pairs(tmp_path, monkeypatch):
     assert second[1, 1].mean() > second[0, 0].mean(), "silent seeds do better than random ones"
 
 
+@pytest.mark.long
 def test_there_is_no_verdict_with_few_seeds_or_without_self_play():
     few = arm(0.1, *CODE).model_copy(update={"seeds": 2})
     assert verdict({SELF_PLAY: few})[0].startswith("No verdict: it needs 3 seeds")

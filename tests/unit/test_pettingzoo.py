@@ -93,6 +93,7 @@ def test_a_game_gives_the_same_episode_as_an_environment():
     assert session.status is not None
 
 
+@pytest.mark.long
 def test_an_environment_passes_the_check_of_games_and_rewards_are_scaled(place):
     game = game_of(f"{place}:env", lowest=0.0, highest=2.0)
     findings = check_game(game, num_states=3)

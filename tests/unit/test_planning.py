@@ -240,6 +240,7 @@ def test_people_play_by_our_rules_and_each_action_is_kept_or_counted(people):
     assert kept + left_out.total() == 1516 and left_out[humans.NOT_ALL] == 0
 
 
+@pytest.mark.long
 def test_our_states_look_like_those_that_people_played(people):
     """Means over 113 states, and over 150 of ours (fixed seeds): within four standard errors of the difference."""
     ours, theirs = [state_of(seed) for seed in range(150)], [episode.state for _, episode in people]
@@ -474,6 +475,7 @@ def streams(game: PlanningGame, state: PlanningState, turns: list[tuple[int, str
 
 
 @pytest.mark.parametrize(("game", "states"), [(GAME, 15), (TINY, 30)], ids=["default", "tiny"])
+@pytest.mark.long
 def test_no_seat_reads_what_only_the_other_one_knows(game, states):
     """All that a seat does not see is drawn anew: it reads the same, but for a user's points and the proposed places,
     which the rules tell."""
@@ -651,6 +653,7 @@ def test_figures_tell_where_the_reward_was_lost():
     assert parts == [sum(each) for each in points]
 
 
+@pytest.mark.long
 def test_silence_lies_between_random_and_the_optimum_and_is_the_value_of_the_best_day_given_the_agents_view():
     for state in [state_of(seed, TINY) for seed in range(3)]:
         (line,) = wordless_rewards([state], TINY.config, np.random.default_rng(0))["silence"]

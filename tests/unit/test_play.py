@@ -67,11 +67,12 @@ def stored(output: Path, config: str = "tiny_honest") -> list[EpisodeRecord]:
     ("config", "partner", "words"),
     [
         ("tiny_honest", "sharing", "what do you see?"),
-        pytest.param("tiny_bargaining", "sharing", "what do you see?", marks=pytest.mark.long),
-        pytest.param("tiny_planning", "sharing", "kids + yes - no", marks=pytest.mark.long),
-        pytest.param("examples/sums.yaml", "adding", "7", marks=pytest.mark.long),
+        ("tiny_bargaining", "sharing", "what do you see?"),
+        ("tiny_planning", "sharing", "kids + yes - no"),
+        ("examples/sums.yaml", "adding", "7"),
     ],
 )
+@pytest.mark.long
 def test_a_person_plays_a_whole_episode_of_each_game_and_other_commands_take_it(tmp_path, config, partner, words):
     output = tmp_path / "games.jsonl"
     with play(output, "--num-episodes", "1", partner=partner, config=config) as person:

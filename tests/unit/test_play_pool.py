@@ -126,6 +126,7 @@ def test_the_last_episodes_of_a_job_do_not_keep_the_next_job_waiting_and_one_lim
     assert "reward: sampled 0." in reports.seen[-1].figures and ", greedy 0." in reports.seen[-1].figures
 
 
+@pytest.mark.long
 def test_each_file_holds_what_it_would_hold_alone(tmp_path):
     (tmp_path / "alone").mkdir()
     (tmp_path / "pool").mkdir()

@@ -124,6 +124,7 @@ def test_killed_between_any_two_stages_it_continues_with_the_same_partners(tmp_p
     assert {run.path.name: files(run.path) for run in runs} == whole
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_member_that_changed_is_refused(tmp_path):
     first, _ = asyncio.run(run_population(config(**{"iterate.num_iterations": 1}), tmp_path, 2, Stages))
     with (Path(first.checkpoint(1)) / "model.safetensors").open("r+b") as file:

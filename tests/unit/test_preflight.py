@@ -129,6 +129,7 @@ def alone(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", TRAINING)
+@pytest.mark.long
 def test_every_command_that_trains_looks_for_the_login_first(alone, command):
     done = selfplay(*TRAINING[command], "--output", "out", "--logger", "wandb")
     assert_refused(done, "selfplay: --logger wandb: no API key is there; run `wandb login`, or set WANDB_API_KEY")

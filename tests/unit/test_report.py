@@ -402,6 +402,7 @@ def test_an_online_training_has_a_report(tmp_path):
 
 
 @pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.long
 def test_an_evaluation_against_a_partner_is_reported_with_its_own_figures(tmp_path, finished):
     config = load_config("tiny", {})
     states = held_out_states(MatchingGame(config.game), 20)

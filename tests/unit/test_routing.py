@@ -144,6 +144,7 @@ async def test_a_server_that_is_back_loads_what_is_to_be_served_and_is_used_agai
     assert (len(second.episodes()), len(said)) == (EPISODES // 3, 2)
 
 
+@pytest.mark.long
 async def test_where_all_are_gone_the_first_that_is_back_is_asked():
     first, second, said = Copies(), Copies(), []
     async with await attached(first, second, said=said) as engine:
@@ -169,6 +170,7 @@ async def test_where_all_were_waited_for_in_vain_it_is_an_error():
             await play(engine)
 
 
+@pytest.mark.long
 async def test_weights_are_loaded_by_all_that_are_there_and_by_the_other_one_once_it_is_back(checkpoint):
     first, second, said = Copies(), Copies(), []
     async with await attached(first, second, said=said) as engine:

@@ -29,6 +29,7 @@ def test_each_replacement_has_its_reasons_and_was_written_for_the_installed_vers
     check_records(FOUND)
 
 
+@pytest.mark.long
 def test_the_replaced_code_is_what_it_was():
     users: dict[str, set[str]] = {}
     for patch in FOUND:

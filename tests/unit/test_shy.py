@@ -97,6 +97,7 @@ def test_a_plan_that_was_rejected_is_followed_by_another() -> None:
     assert SCRIPTED["quiet"].act(view_of(0, *history, seat=0), RNG) != first
 
 
+@pytest.mark.long
 def test_who_asks_does_clearly_better_and_nothing_leaks() -> None:
     rewards: dict[str, list[float]] = {"asker": [], "quiet": []}
     for index, agent in product(range(100), rewards):

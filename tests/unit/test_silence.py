@@ -276,11 +276,12 @@ def free(name: str, **changes: Any) -> Game:
     ("name", "episodes"),
     [
         ("tiny_bargaining", 1000),
-        pytest.param("tiny_honest", 150, marks=pytest.mark.long),
-        pytest.param("tiny", 60, marks=pytest.mark.long),
+        ("tiny_honest", 150),
+        ("tiny", 60),
     ],
 )
 @pytest.mark.parametrize(("player", "line"), [("proposing", "silence"), ("passing", "pass"), ("countering", "counter")])
+@pytest.mark.long
 def test_scripted_players_reach_the_lines_in_muted_play(name: str, episodes: int, player: str, line: str) -> None:
     game = free(name, mute=True)
     rewards = []

@@ -43,6 +43,7 @@ def rewards(name: str) -> list[float]:
     return [session.outcome().rewards[0] for session in sessions]
 
 
+@pytest.mark.long
 def test_two_who_speak_and_listen_find_the_best_split_and_teachers_do_not() -> None:
     assert rewards("speaking") == pytest.approx([1.0] * len(STATES))
     assert np.mean(rewards("speaking-teacher")) < 0.8

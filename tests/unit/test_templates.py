@@ -41,6 +41,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("source", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.long
 def test_it_is_refused_in_one_line_that_names_file_and_line(tmp_path, source):
     with pytest.raises(UserError) as refused:
         print(render(tmp_path, "first line\n" + source)[:100])

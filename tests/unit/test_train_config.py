@@ -199,6 +199,7 @@ def test_further_hydra_overrides_come_last_and_untouched():
     assert verl_overrides(config(overrides=own), DATA, 13, "cpu")[-2:] == own
 
 
+@pytest.mark.long
 def test_verl_takes_each_of_its_keys_that_the_documents_name_after_ours() -> None:
     docs = Path(__file__).parents[2] / "docs"
     pages = "".join((docs / f"{name}.md").read_text() for name in ("configuration", "gpus"))

@@ -221,6 +221,7 @@ def test_training_on_stored_episodes_acts_on_the_keys_that_it_uses(command, name
         ({"train.max_tokens_per_pass": 10}, [1024, 1024]),
     ],
 )
+@pytest.mark.long
 def test_a_pass_while_playing_has_as_many_tokens_as_one_of_training_or_as_the_device_usually_has(given, tokens):
     _, *told = begun_online(load_config("tiny", given))
     for overrides, number in zip(told, tokens, strict=True):
