@@ -14,6 +14,7 @@ MOST_BYTES = 1_000_000
 LARGE = {
     "selfplay_pipeline/games/*/data/tiny_*model/model.safetensors": "the tiny models, which tests and newcomers play",
     "bench/smollm2_adapter/adapter_model.safetensors": "an adapter that took hours of training",
+    "bench/planners/*/model.safetensors": "warm starts that took minutes on a GPU, and take hours on a CPU",
 }
 """Patterns of files that may be larger, with a description."""
 

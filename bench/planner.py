@@ -1,0 +1,368 @@
+"""Makes a tiny model that tells what it sees, plans as well as the silence line, and ignores what it hears.
+
+It is a warm start for honest states of matching in the fixed protocol. As many rows would take `selfplay imitate`
+hours; here they are drawn on the device that trains, and each is used once. Tests compare them with the rows of
+`selfplay imitate`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from bench import command
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import filling
+from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.games.matching.silence import ENUMERATED
+from selfplay_pipeline.games.matching.teacher import LESSONS
+from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
+from selfplay_pipeline.warm_start.tiny_weights import new_model
+
+DRAWS = 256
+"""Number of draws of the scores that a player does not see, for the values of its plans."""
+SOFTEST = 0.04
+"""Difference in expected reward that makes a plan e times as likely at the beginning."""
+TALKERS = 0.25
+"""Share of the rows in which seat 0 tells its cells; in the others seat 1 proposes."""
+WARM_UP = 200
+"""Number of steps over which the learning rate rises."""
+EXAMS = 12
+"""Number of comparisons with the silence line in a training."""
+IGNORED = -100
+"""Label of a token that is not learned."""
+
+
+def main(
+    output: Annotated[Path, typer.Argument(help="Folder of the new model.")],
+    config: Annotated[str, typer.Option(help="Built-in name or YAML file of an honest board.")] = "tiny_honest4x4",
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 3_000,
+    minutes: Annotated[
+        float, typer.Option(help="The schedule ends after these minutes if the steps take longer.")
+    ] = 6_000,
+    rows: Annotated[int, typer.Option(min=4, help="Rows of a step.")] = 1024,
+    whole: Annotated[float, typer.Option(help="Share of the proposals made with more cells than honest.")] = 0.3,
+    softness: Annotated[
+        float, typer.Option(help="Difference in expected reward that makes a plan e times as likely at the end.")
+    ] = 0.005,
+    learning_rate: Annotated[float, typer.Option(help="Peak of AdamW's learning rate.")] = 2e-3,
+    states: Annotated[int, typer.Option(min=1, help="Held-out states for the comparisons with silence.")] = 2_000,
+    seed: Annotated[int, typer.Option(help="Seeds weights and rows.")] = 0,
+) -> None:
+    """Train the model, on a GPU if there is one, and say how its greedy plans compare with the silence line."""
+    check_folder(output, "model")
+    torch.manual_seed(seed)
+    torch.set_float32_matmul_precision("high")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    tokenizer = build_tokenizer(LESSONS["deaf"].words)
+    board = Board.of(load_config(config, {}).game, tokenizer, device)
+    model = new_model(tokenizer).to(device)
+    plan = Schedule(steps, minutes, rows, whole, softness, learning_rate)
+    made: dict[str, Any] = {"config": config, "rows": rows, "whole": whole, "softness": softness, "seed": seed}
+    made |= train(model, board, plan, Exam.of(board, states)) | {"device": device.type}
+    with filling(output) as new:
+        tokenizer.save_pretrained(new)
+        model.to("cpu").save_pretrained(new)
+        (new / "warm_start.json").write_text(json.dumps(made, indent=2) + "\n", "utf-8")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Options of the training, as the command has them."""
+
+    steps: int
+    minutes: float
+    rows: int
+    whole: float
+    softness: float
+    rate: float
+
+    def softness_at(self, done: float) -> float:
+        """Returns the softness of the plans after a share of the training; the last fifth has the sharpest ones."""
+        return float(SOFTEST * (self.softness / SOFTEST) ** min(1.0, 1.25 * done))
+
+    def rate_at(self, step: int, done: float) -> float:
+        """Returns the learning rate of a step: it rises linearly, and falls along a cosine."""
+        return self.rate * min(1.0, (step + 1) / WARM_UP) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
+@dataclass(frozen=True)
+class Board:
+    """The rules and the dialect of a board, as tensors.
+
+    Attributes:
+        scores: Chance of each score.
+        plans: The paper of each reviewer in each plan, shape (plans, size).
+        cells: Tokens of a told cell, shape (size², scores, 3).
+        reviewers: Token of each reviewer in a proposal.
+        pieces: Tokens of the fixed parts of rows, by name; `proposal` is that of the first reviewer for all papers.
+        padding: Token after the end of a row.
+    """
+
+    size: int
+    scores: torch.Tensor
+    plans: torch.Tensor
+    cells: torch.Tensor
+    reviewers: torch.Tensor
+    pieces: dict[str, torch.Tensor]
+    padding: int
+
+    @classmethod
+    def of(cls, config: Any, tokenizer: Any, device: torch.device) -> Board:
+        """Returns the board of a configuration.
+
+        Raises:
+            UserError: The game is not matching with honest states, the fixed protocol and compact prompts, or the board
+                is too large to list its plans.
+        """
+        if not isinstance(config, MatchingConfig) or (
+            config.visibility != "complementary"
+            or config.hard_factor
+            or config.scale_max != 1
+            or config.protocol != "fixed"
+            or config.prompts != "compact"
+            or config.size > ENUMERATED
+        ):
+            raise UserError("the model learns honest matching in the fixed protocol only; give --config tiny_honest")
+
+        def ids(text: str) -> torch.Tensor:
+            return torch.tensor(tokenizer.encode(text, add_special_tokens=False), device=device)
+
+        papers = [title.split(":")[0] for title in PAPERS[: config.size]]
+        names = [name.split()[0] for name in REVIEWERS[: config.size]]
+        top = config.max_score + 1
+        edges = (torch.arange(top + 1, device=device) / top) ** (1 / config.score_power)
+        cells = [[ids(f" {name} {paper} {score}") for score in range(top)] for name in names for paper in papers]
+        proposal = "\n".join(f"{paper}: {names[0]}" for paper in papers)
+        return cls(
+            size=config.size,
+            scores=edges.diff(),
+            plans=torch.tensor([*permutations(range(config.size))], device=device),
+            cells=torch.stack([torch.stack(row) for row in cells]),
+            reviewers=torch.cat([ids(f" {name}") for name in names]),
+            pieces={
+                "opening": ids("<|im_start|>system\nmatch<|im_end|>\n<|im_start|>user\nsee"),
+                "heard": ids("\n[message]"),
+                "reply": ids("<|im_end|>\n<|im_start|>assistant\n"),
+                "message": ids("[message]"),
+                "proposal": ids(f"[propose] Proposal: {proposal}<|im_end|>"),
+                "end": ids("<|im_end|>"),
+            },
+            padding=tokenizer.pad_token_id,
+        )
+
+    def draw(self, count: int) -> torch.Tensor:
+        """Returns true scores, shape (count, size²)."""
+        drawn = torch.multinomial(self.scores, count * self.size**2, replacement=True)
+        return drawn.view(count, self.size**2)
+
+    def totals(self, tables: torch.Tensor) -> torch.Tensor:
+        """Returns the sum of the cells of each plan, shape (…, plans)."""
+        places = torch.arange(self.size, device=tables.device) * self.size + self.plans
+        return tables[..., places].sum(-1)
+
+    def shares(self, tables: torch.Tensor) -> torch.Tensor:
+        """Returns the reward of each plan on each state, shape (states, plans)."""
+        totals = self.totals(tables.float())
+        return totals / totals.amax(1, keepdim=True)
+
+    def values(self, tables: torch.Tensor, seen: torch.Tensor, draws: int = DRAWS) -> torch.Tensor:
+        """Returns the expected reward of each plan for players who see some cells, shape (rows, plans).
+
+        It is the posterior mean of table / best, as in `games/matching/silence.py`.
+        """
+        hidden = self.draw(len(tables) * draws).view(len(tables), draws, -1)
+        likely = torch.where(seen[:, None], tables[:, None], hidden).float()
+        best = self.totals(likely).amax(-1, keepdim=True).clamp(min=1)
+        return self.totals((likely / best).mean(1))
+
+
+def draw_states(board: Board, count: int, share: torch.Tensor | float = 0.5) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns true scores and the cells that seat 1 sees, both of shape (count, size²); seat 0 sees all others.
+
+    Each seat sees a cell, and a score is above 0: the few other states are changed in one or two cells.
+
+    Args:
+        board: The board.
+        count: Number of states.
+        share: Chance that seat 1 sees a cell, shape (count, 1) or one number; honest states have 0.5.
+    """
+    tables = board.draw(count)
+    seen = torch.rand(tables.shape, device=tables.device) < share
+    rows = torch.arange(count, device=tables.device)
+    one = torch.randint(board.size**2, (count,), device=tables.device)
+    other = (one + 1) % board.size**2
+    tables[rows, one] = torch.where(tables.any(1), tables[rows, one], 1)
+    seen[rows, one] |= ~seen.any(1)
+    seen[rows, other] &= ~seen.all(1)
+    return tables, seen
+
+
+def tokens_of(
+    board: Board,
+    tables: torch.Tensor,
+    seen: torch.Tensor,
+    *,
+    plans: torch.Tensor,
+    muted: torch.Tensor,
+    tells: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the tokens and the labels of rows, both of shape (rows, longest).
+
+    Args:
+        board: The board.
+        tables: True scores, shape (rows, size²).
+        seen: Cells that seat 1 sees, of the same shape.
+        plans: Numbers of the plans that seat 1 proposes.
+        muted: Rows in which seat 1 reads no word of the message.
+        tells: Rows of seat 0, which tells its cells; in the others seat 1 proposes.
+    """
+    count, proposes = len(tables), ~tells
+    told = board.cells[torch.arange(board.size**2, device=tables.device), tables].view(count, -1)
+    own = torch.where(tells[:, None], ~seen, seen)
+    proposal = board.pieces["proposal"].expand(count, -1).clone()
+    proposal[:, torch.isin(board.pieces["proposal"], board.reviewers)] = board.reviewers[board.plans[plans].argsort(1)]
+
+    def of_cells(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return told, mask.repeat_interleave(3, 1)
+
+    def of(piece: str, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = board.pieces[piece].expand(count, -1)
+        return tokens, rows[:, None].expand_as(tokens)
+
+    prompt = [
+        of("opening", torch.ones_like(tells)),
+        of_cells(own),
+        of("heard", proposes),
+        of_cells(~seen & (proposes & ~muted)[:, None]),
+        of("reply", torch.ones_like(tells)),
+    ]
+    reply = [
+        of("message", tells),
+        of_cells(~seen & tells[:, None]),
+        of("end", tells),
+        (proposal, proposes[:, None].expand_as(proposal)),
+    ]
+    tokens, there = (torch.cat(parts, 1) for parts in zip(*prompt, *reply, strict=True))
+    learned = there.clone()
+    learned[:, : sum(part.shape[1] for part, _ in prompt)] = False
+    order = (~there).int().argsort(dim=1, stable=True)[:, : int(there.sum(1).max())]
+    labels = torch.where(learned, tokens, IGNORED)
+    return torch.where(there, tokens, board.padding).gather(1, order), labels.gather(1, order)
+
+
+def lesson(board: Board, rows: int, whole: float, softness: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns tokens and labels of rows to learn.
+
+    Half of the proposals are muted. Seat 1 plans with what it sees alone, whatever it hears: its plan is drawn in
+    proportion to exp(expected reward / softness).
+
+    Args:
+        board: The board.
+        rows: Number of rows.
+        whole: Share of the proposals in which seat 1 sees more cells than on honest states, up to all but one.
+        softness: Difference in expected reward that makes a plan e times as likely.
+    """
+    device = board.plans.device
+    tells = torch.rand(rows, device=device) < TALKERS
+    more = 0.5 + 0.5 * torch.rand(rows, 1, device=device)
+    share = torch.where((torch.rand(rows, 1, device=device) < whole) & ~tells[:, None], more, 0.5)
+    tables, seen = draw_states(board, rows, share)
+    odds = torch.softmax(board.values(tables, seen) / softness, -1)
+    plans = torch.multinomial(odds, 1)[:, 0]
+    return tokens_of(board, tables, seen, plans=plans, muted=torch.rand(rows, device=device) < 0.5, tells=tells)
+
+
+def train(model: Any, board: Board, plan: Schedule, exam: Exam) -> dict[str, Any]:
+    """Train the model, and return the number of steps and the last comparison with silence."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=plan.rate, betas=(0.9, 0.98), weight_decay=0.01)
+    began, step, done, told = time.monotonic(), 0, 0.0, dict[str, float]()
+    while done < 1:
+        before, done = done, max((step + 1) / plan.steps, (time.monotonic() - began) / 60 / plan.minutes)
+        for group in optimizer.param_groups:
+            group["lr"] = plan.rate_at(step, done)
+        tokens, labels = lesson(board, plan.rows, plan.whole, plan.softness_at(done))
+        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.is_cuda):
+            loss = model(input_ids=tokens, labels=labels, use_cache=False).loss
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        step += 1
+        if int(before * EXAMS) < int(min(done, 1.0) * EXAMS):
+            told = exam.take(model, board)
+            say(f"step {step} after {time.monotonic() - began:.0f} s, loss {loss.item():.4f}: {json.dumps(told)}")
+    return {"steps": step} | told
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Honest states on which greedy plans are compared with those of the silence line.
+
+    Attributes:
+        shares: Reward of each plan on each state, shape (states, plans).
+        silence: Mean reward of the silent plans.
+    """
+
+    tables: torch.Tensor
+    seen: torch.Tensor
+    shares: torch.Tensor
+    silence: float
+
+    @classmethod
+    def of(cls, board: Board, count: int) -> Exam:
+        """Returns an exam on new states."""
+        tables, seen = draw_states(board, count)
+        parts = zip(tables.split(50), seen.split(50), strict=True)
+        silent = torch.cat([board.values(*part).argmax(1) for part in parts])
+        shares = board.shares(tables)
+        return cls(tables, seen, shares, shares.gather(1, silent[:, None]).mean().item())
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def take(self, model: Any, board: Board) -> dict[str, float]:
+        """Returns silence, and what greedy plans reach minus silence, with messages and muted; on tables that seat 1
+        sees whole, minus the optimum.
+
+        Of a proposal the model chooses the reviewers alone; a plan that names one twice has reward 0.
+        """
+        told = {"silence": self.silence}
+        no, every = torch.zeros_like(self.seen[:, 0]), torch.ones_like(self.seen)
+        for name, seen, muted, line in (
+            ("heard", self.seen, no, self.silence),
+            ("muted", self.seen, ~no, self.silence),
+            ("whole_tables", every, ~no, 1.0),
+        ):
+            parts = zip(self.tables.split(500), seen.split(500), muted.split(500), self.shares.split(500), strict=True)
+            told[name] = torch.cat([_rewards(model, board, *part) for part in parts]).mean().item() - line
+        return {name: round(value, 4) for name, value in told.items()}
+
+
+def _rewards(
+    model: Any, board: Board, tables: torch.Tensor, seen: torch.Tensor, muted: torch.Tensor, shares: torch.Tensor
+) -> torch.Tensor:
+    """Returns the reward of the model's greedy plan on each state."""
+    no, rows = torch.zeros_like(muted), torch.arange(len(tables), device=tables.device)
+    tokens, labels = tokens_of(board, tables, seen, plans=no.long(), muted=muted, tells=no)
+    places = (torch.isin(tokens, board.reviewers) & (labels != IGNORED)).nonzero()[:, 1].view(-1, board.size)
+    for place in places.T:
+        logits = model(input_ids=tokens, use_cache=False).logits[rows, place - 1]
+        tokens[rows, place] = board.reviewers[logits[:, board.reviewers].argmax(-1)]
+    chosen = (tokens.gather(1, places)[:, :, None] == board.reviewers).long().argmax(-1)
+    named = (board.plans.argsort(1) == chosen[:, None]).all(-1)  # of all plans, at most one
+    return (shares * named).sum(1)
+
+
+if __name__ == "__main__":
+    command.run(main)
