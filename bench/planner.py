@@ -181,8 +181,8 @@ class Board:
     def values(self, tables: torch.Tensor, seen: torch.Tensor, draws: int = DRAWS) -> torch.Tensor:
         """Returns the expected reward of each plan for players who see some cells, shape (rows, plans).
 
-        It is the posterior mean of table / best, as in `games/matching/silence.py`. A draw whose scores are all 0 counts as 0,
-        which changes no order of plans.
+        It is the posterior mean of table / best, as in `games/matching/silence.py`. A draw whose scores are all 0
+        counts as 0, which changes no order of plans.
         """
         hidden = self.draw(len(tables) * draws).view(len(tables), draws, -1)
         likely = torch.where(seen[:, None], tables[:, None], hidden).float()

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.quick import long_but
 from transformers import AutoModelForCausalLM
 
 from bench.planner import IGNORED, Board, Exam, draw_states, lesson, main, tokens_of
@@ -18,7 +19,6 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import parse_episode, read_lines
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from tests.support.quick import long_but
 
 BOARDS = ("tiny_honest", "tiny_honest4x4")
 
