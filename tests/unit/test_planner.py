@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,17 +13,18 @@ from bench.planner import IGNORED, Board, Exam, draw_states, lesson, main, token
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.games.matching.silence import Posterior, best_plans, values_of
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import parse_episode, read_lines
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
-BOARDS = ("tiny_honest", "tiny_honest4x4")
+BOARDS = {"tiny_honest": "data/tiny_planner3x3_model", "tiny_honest4x4": "data/tiny_planner4x4_model"}
 
 
 def model_of(board):
-    return Path("bench/planners") / board
+    return shipped(BOARDS[board])
 
 
 @pytest.fixture(scope="module", params=long_but(["tiny_honest"], BOARDS))
@@ -34,7 +34,7 @@ def name(request):
 
 @pytest.fixture(scope="module")
 def chat(name):
-    return ChatTokenizer.load(str(model_of(name)))
+    return ChatTokenizer.load(model_of(name))
 
 
 @pytest.fixture(scope="module")
