@@ -1,7 +1,7 @@
-"""Makes a tiny model that tells what it sees, plans as well as the silence line, and ignores what it hears.
+"""Makes a tiny model that tells what it sees, plans about as well as silence, and was taught to ignore what it hears.
 
-It is a warm start for honest states of matching in the fixed protocol. As many rows would take `selfplay imitate`
-hours; here they are drawn on the device that trains, and each is used once. Tests compare them with the rows of
+It is a warm start for honest states of matching in the fixed protocol. `selfplay imitate` would need hours for this
+many rows; here they are drawn on the device that trains, and each is used once. Tests compare them with the rows of
 `selfplay imitate`.
 """
 
@@ -10,19 +10,22 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from itertools import permutations
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
+from transformers import AutoModelForCausalLM
 
 from bench import command
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import filling
 from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig
@@ -37,8 +40,10 @@ SOFTEST = 0.04
 """Difference in expected reward that makes a plan e times as likely at the beginning."""
 TALKERS = 0.25
 """Share of the rows in which seat 0 tells its cells; in the others seat 1 proposes."""
-WARM_UP = 200
-"""Number of steps over which the learning rate rises."""
+WARM_UP = 0.06
+"""Share of the training over which the learning rate rises."""
+CODE = [name.split()[-1] for name in REVIEWERS]
+"""Words for the scores 0, 1, … in messages with `--code`: last names, which no prompt has."""
 EXAMS = 12
 """Number of comparisons with the silence line in a training."""
 IGNORED = -100
@@ -50,14 +55,25 @@ def main(
     config: Annotated[str, typer.Option(help="Built-in name or YAML file of an honest board.")] = "tiny_honest4x4",
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 3_000,
     minutes: Annotated[
-        float, typer.Option(help="The schedule ends after these minutes if the steps take longer.")
+        float, typer.Option(min=0.01, help="The schedule ends after these minutes if the steps take longer.")
     ] = 6_000,
     rows: Annotated[int, typer.Option(min=4, help="Rows of a step.")] = 1024,
-    whole: Annotated[float, typer.Option(help="Share of the proposals made with more cells than honest.")] = 0.3,
+    whole: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of the proposals in which seat 1 sees more than half of the cells."),
+    ] = 0,
     softness: Annotated[
-        float, typer.Option(help="Difference in expected reward that makes a plan e times as likely at the end.")
-    ] = 0.005,
-    learning_rate: Annotated[float, typer.Option(help="Peak of AdamW's learning rate.")] = 2e-3,
+        float,
+        typer.Option(min=1e-4, help="Difference in expected reward that makes a plan e times as likely at the end."),
+    ] = 0.01,
+    model: Annotated[
+        str | None, typer.Option(help="Model of this command to begin with, in place of an untrained one.")
+    ] = None,
+    code: Annotated[
+        bool,
+        typer.Option("--code", help="Messages tell scores by words that no view has, so that they must be learned."),
+    ] = False,
+    learning_rate: Annotated[float, typer.Option(min=0, help="Peak of AdamW's learning rate.")] = 2e-3,
     states: Annotated[int, typer.Option(min=1, help="Held-out states for the comparisons with silence.")] = 2_000,
     seed: Annotated[int, typer.Option(help="Seeds weights and rows.")] = 0,
 ) -> None:
@@ -67,14 +83,14 @@ def main(
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = build_tokenizer(LESSONS["deaf"].words)
-    board = Board.of(load_config(config, {}).game, tokenizer, device)
-    model = new_model(tokenizer).to(device)
+    board = Board.of(load_config(config, {}).game, tokenizer, device, code=code)
+    policy = (AutoModelForCausalLM.from_pretrained(shipped(model)) if model else new_model(tokenizer)).to(device)
     plan = Schedule(steps, minutes, rows, whole, softness, learning_rate)
-    made: dict[str, Any] = {"config": config, "rows": rows, "whole": whole, "softness": softness, "seed": seed}
-    made |= train(model, board, plan, Exam.of(board, states)) | {"device": device.type}
+    made: dict[str, Any] = {"config": config, "model": model, "code": code, "seed": seed} | asdict(plan)
+    made |= train(policy, board, plan, Exam.of(board, states)) | {"device": device.type}
     with filling(output) as new:
         tokenizer.save_pretrained(new)
-        model.to("cpu").save_pretrained(new)
+        policy.to("cpu").save_pretrained(new)
         (new / "warm_start.json").write_text(json.dumps(made, indent=2) + "\n", "utf-8")
 
 
@@ -93,9 +109,9 @@ class Schedule:
         """Returns the softness of the plans after a share of the training; the last fifth has the sharpest ones."""
         return float(SOFTEST * (self.softness / SOFTEST) ** min(1.0, 1.25 * done))
 
-    def rate_at(self, step: int, done: float) -> float:
-        """Returns the learning rate of a step: it rises linearly, and falls along a cosine."""
-        return self.rate * min(1.0, (step + 1) / WARM_UP) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+    def rate_at(self, done: float) -> float:
+        """Returns the learning rate after a share of the training: it rises linearly, and falls along a cosine."""
+        return self.rate * min(1.0, done / WARM_UP) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
 @dataclass(frozen=True)
@@ -105,7 +121,8 @@ class Board:
     Attributes:
         scores: Chance of each score.
         plans: The paper of each reviewer in each plan, shape (plans, size).
-        cells: Tokens of a told cell, shape (size², scores, 3).
+        cells: Tokens of a cell in a view, shape (size², scores, 3).
+        told: Tokens of a cell in a message, in the same shape.
         reviewers: Token of each reviewer in a proposal.
         pieces: Tokens of the fixed parts of rows, by name; `proposal` is that of the first reviewer for all papers.
         padding: Token after the end of a row.
@@ -115,13 +132,14 @@ class Board:
     scores: torch.Tensor
     plans: torch.Tensor
     cells: torch.Tensor
+    told: torch.Tensor
     reviewers: torch.Tensor
     pieces: dict[str, torch.Tensor]
     padding: int
 
     @classmethod
-    def of(cls, config: Any, tokenizer: Any, device: torch.device) -> Board:
-        """Returns the board of a configuration.
+    def of(cls, config: Any, tokenizer: Any, device: torch.device, *, code: bool = False) -> Board:
+        """Returns the board of a configuration; with `code`, messages tell scores by `CODE`.
 
         Raises:
             UserError: The game is not matching with honest states, the fixed protocol and compact prompts, or the board
@@ -133,6 +151,8 @@ class Board:
             or config.scale_max != 1
             or config.protocol != "fixed"
             or config.prompts != "compact"
+            or config.messages != 1
+            or config.max_score >= len(CODE)
             or config.size > ENUMERATED
         ):
             raise UserError("the model learns honest matching in the fixed protocol only; give --config tiny_honest")
@@ -144,19 +164,26 @@ class Board:
         names = [name.split()[0] for name in REVIEWERS[: config.size]]
         top = config.max_score + 1
         edges = (torch.arange(top + 1, device=device) / top) ** (1 / config.score_power)
-        cells = [[ids(f" {name} {paper} {score}") for score in range(top)] for name in names for paper in papers]
+
+        def cells(words: Sequence[str]) -> torch.Tensor:
+            told = [[ids(f" {name} {paper} {word}") for word in words] for name in names for paper in papers]
+            return torch.stack([torch.stack(row) for row in told])
+
+        digits = [str(score) for score in range(top)]
         proposal = "\n".join(f"{paper}: {names[0]}" for paper in papers)
         return cls(
             size=config.size,
             scores=edges.diff(),
             plans=torch.tensor([*permutations(range(config.size))], device=device),
-            cells=torch.stack([torch.stack(row) for row in cells]),
+            cells=cells(digits),
+            told=cells(CODE[:top] if code else digits),
             reviewers=torch.cat([ids(f" {name}") for name in names]),
             pieces={
                 "opening": ids("<|im_start|>system\nmatch<|im_end|>\n<|im_start|>user\nsee"),
                 "heard": ids("\n[message]"),
                 "reply": ids("<|im_end|>\n<|im_start|>assistant\n"),
                 "message": ids("[message]"),
+                "none": ids(" none"),
                 "proposal": ids(f"[propose] Proposal: {proposal}<|im_end|>"),
                 "end": ids("<|im_end|>"),
             },
@@ -193,7 +220,7 @@ class Board:
 def draw_states(board: Board, count: int, share: torch.Tensor | float = 0.5) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns true scores and the cells that seat 1 sees, both of shape (count, size²); seat 0 sees all others.
 
-    Each seat sees a cell, and a score is above 0: the few other states are changed in one or two cells.
+    A score is above 0: the few other tables get a 1.
 
     Args:
         board: The board.
@@ -203,11 +230,8 @@ def draw_states(board: Board, count: int, share: torch.Tensor | float = 0.5) -> 
     tables = board.draw(count)
     seen = torch.rand(tables.shape, device=tables.device) < share
     rows = torch.arange(count, device=tables.device)
-    one = torch.randint(board.size**2, (count,), device=tables.device)
-    other = (one + 1) % board.size**2
-    tables[rows, one] = torch.where(tables.any(1), tables[rows, one], 1)
-    seen[rows, one] |= ~seen.any(1)
-    seen[rows, other] &= ~seen.all(1)
+    cell = torch.randint(board.size**2, (count,), device=tables.device)
+    tables[rows, cell] = torch.where(tables.any(1), tables[rows, cell], 1)
     return tables, seen
 
 
@@ -231,13 +255,15 @@ def tokens_of(
         tells: Rows of seat 0, which tells its cells; in the others seat 1 proposes.
     """
     count, proposes = len(tables), ~tells
-    told = board.cells[torch.arange(board.size**2, device=tables.device), tables].view(count, -1)
+    every = torch.arange(board.size**2, device=tables.device)
+    shown, told = (words[every, tables].view(count, -1) for words in (board.cells, board.told))
+    nothing, reads = seen.all(1), proposes & ~muted
     own = torch.where(tells[:, None], ~seen, seen)
     proposal = board.pieces["proposal"].expand(count, -1).clone()
     proposal[:, torch.isin(board.pieces["proposal"], board.reviewers)] = board.reviewers[board.plans[plans].argsort(1)]
 
-    def of_cells(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return told, mask.repeat_interleave(3, 1)
+    def of_cells(words: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return words, mask.repeat_interleave(3, 1)
 
     def of(piece: str, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         tokens = board.pieces[piece].expand(count, -1)
@@ -245,14 +271,16 @@ def tokens_of(
 
     prompt = [
         of("opening", torch.ones_like(tells)),
-        of_cells(own),
+        of_cells(shown, own),
         of("heard", proposes),
-        of_cells(~seen & (proposes & ~muted)[:, None]),
+        of_cells(told, ~seen & reads[:, None]),
+        of("none", reads & nothing),
         of("reply", torch.ones_like(tells)),
     ]
     reply = [
         of("message", tells),
-        of_cells(~seen & tells[:, None]),
+        of_cells(told, ~seen & tells[:, None]),
+        of("none", tells & nothing),
         of("end", tells),
         (proposal, proposes[:, None].expand_as(proposal)),
     ]
@@ -273,7 +301,7 @@ def lesson(board: Board, rows: int, whole: float, softness: float) -> tuple[torc
     Args:
         board: The board.
         rows: Number of rows.
-        whole: Share of the proposals in which seat 1 sees more cells than on honest states, up to all but one.
+        whole: Share of the proposals in which seat 1 sees each cell with a chance between 0.5 and 1, not of 0.5.
         softness: Difference in expected reward that makes a plan e times as likely.
     """
     device = board.plans.device
@@ -293,7 +321,7 @@ def train(model: Any, board: Board, plan: Schedule, exam: Exam) -> dict[str, Any
     while done < 1:
         before, done = done, max((step + 1) / plan.steps, (time.monotonic() - began) / 60 / plan.minutes)
         for group in optimizer.param_groups:
-            group["lr"] = plan.rate_at(step, done)
+            group["lr"] = plan.rate_at(done)
         tokens, labels = lesson(board, plan.rows, plan.whole, plan.softness_at(done))
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.is_cuda):
             loss = model(input_ids=tokens, labels=labels, use_cache=False).loss
