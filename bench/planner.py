@@ -243,6 +243,7 @@ def tokens_of(
     plans: torch.Tensor,
     muted: torch.Tensor,
     tells: torch.Tensor,
+    marked: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the tokens and the labels of rows, both of shape (rows, longest).
 
@@ -253,6 +254,8 @@ def tokens_of(
         plans: Numbers of the plans that seat 1 proposes.
         muted: Rows in which seat 1 reads no word of the message.
         tells: Rows of seat 0, which tells its cells; in the others seat 1 proposes.
+        marked: Whether a heard message is marked as one; else the told cells follow those of the view. No episode of
+            the game has such a prompt.
     """
     count, proposes = len(tables), ~tells
     every = torch.arange(board.size**2, device=tables.device)
@@ -272,7 +275,7 @@ def tokens_of(
     prompt = [
         of("opening", torch.ones_like(tells)),
         of_cells(shown, own),
-        of("heard", proposes),
+        of("heard", proposes & marked),
         of_cells(told, ~seen & reads[:, None]),
         of("none", reads & nothing),
         of("reply", torch.ones_like(tells)),
@@ -361,29 +364,39 @@ class Exam:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def take(self, model: Any, board: Board) -> dict[str, float]:
-        """Returns silence, and what greedy plans reach minus silence, with messages and muted; on tables that seat 1
-        sees whole, minus the optimum.
+        """Returns the mean reward of silence and of the model's greedy plans, by what seat 1 reads.
 
-        Of a proposal the model chooses the reviewers alone; a plan that names one twice has reward 0.
+        It reads the message (`heard`), no word of it (`muted`), the told cells after those of its view, without the
+        mark of a message (`unmarked`), or the whole table as its view (`whole_tables`). Of a proposal the model
+        chooses the reviewers alone; a plan that names one twice has reward 0.
         """
-        told = {"silence": self.silence}
-        no, every = torch.zeros_like(self.seen[:, 0]), torch.ones_like(self.seen)
-        for name, seen, muted, line in (
-            ("heard", self.seen, no, self.silence),
-            ("muted", self.seen, ~no, self.silence),
-            ("whole_tables", every, ~no, 1.0),
+        every, rewards = torch.ones_like(self.seen), {"silence": self.silence}
+        for name, seen, muted, marked in (
+            ("heard", self.seen, False, True),
+            ("muted", self.seen, True, True),
+            ("unmarked", self.seen, False, False),
+            ("whole_tables", every, True, True),
         ):
-            parts = zip(self.tables.split(500), seen.split(500), muted.split(500), self.shares.split(500), strict=True)
-            told[name] = torch.cat([_rewards(model, board, *part) for part in parts]).mean().item() - line
-        return {name: round(value, 4) for name, value in told.items()}
+            parts = zip(self.tables.split(500), seen.split(500), self.shares.split(500), strict=True)
+            reached = [_rewards(model, board, *part, muted=muted, marked=marked) for part in parts]
+            rewards[name] = torch.cat(reached).mean().item()
+        return {name: round(value, 4) for name, value in rewards.items()}
 
 
 def _rewards(
-    model: Any, board: Board, tables: torch.Tensor, seen: torch.Tensor, muted: torch.Tensor, shares: torch.Tensor
+    model: Any,
+    board: Board,
+    tables: torch.Tensor,
+    seen: torch.Tensor,
+    shares: torch.Tensor,
+    *,
+    muted: bool,
+    marked: bool,
 ) -> torch.Tensor:
     """Returns the reward of the model's greedy plan on each state."""
-    no, rows = torch.zeros_like(muted), torch.arange(len(tables), device=tables.device)
-    tokens, labels = tokens_of(board, tables, seen, plans=no.long(), muted=muted, tells=no)
+    rows = torch.arange(len(tables), device=tables.device)
+    no = torch.zeros_like(rows, dtype=torch.bool)
+    tokens, labels = tokens_of(board, tables, seen, plans=no.long(), muted=no | muted, tells=no, marked=marked)
     places = (torch.isin(tokens, board.reviewers) & (labels != IGNORED)).nonzero()[:, 1].view(-1, board.size)
     for place in places.T:
         logits = model(input_ids=tokens, use_cache=False).logits[rows, place - 1]
