@@ -30,7 +30,7 @@ def main(
 ) -> None:
     """Print the mean rewards of each model and of silence on the same states."""
     for name in models:
-        check_checkpoint(name)
+        check_checkpoint(shipped(name))
     torch.manual_seed(seed)
     tokenizer = ChatTokenizer.load(shipped(models[0])).tokenizer  # all models of `bench.planner` have the same one
     board = Board.of(load_config(config, {}).game, tokenizer, torch.device("cpu"), code=code)
