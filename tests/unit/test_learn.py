@@ -122,6 +122,12 @@ def test_what_was_not_trained_yet_is_missing_and_arms_are_compared_over_the_seed
     assert players[MUTED].below_self_play["sampled"]["reward"].value == pytest.approx(0.08, abs=0.01)
 
 
+def test_messages_that_cannot_be_altered_have_no_figures_of_listening():
+    tested, untested = (Totals.of({"follows": (np.ones(states), np.ones(states))}) for states in (20, 0))
+    hearing = {SELF_PLAY: {seed: {"changed": tested, "swapped": untested} for seed in (1, 2)}}
+    assert [*compare(outcomes(2, **TALKS), hearing, 50)[SELF_PLAY].listening] == ["changed"]
+
+
 @pytest.mark.long
 def test_rewards_are_compared_with_the_silent_script_on_the_same_states_where_it_played_them():
     rng, played, silent = np.random.default_rng(1), outcomes(3, **TALKS, **SILENT), {}
