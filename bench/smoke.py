@@ -49,7 +49,8 @@ QWEN_RUN: dict[str, Any] = {
     "iterate": {"num_iterations": 1, "evaluate_every": 0},
 }  # fmt: skip
 GAPS = {"cpu": 1e-4, "cuda": 0.02}
-"""Largest mean difference of a sampled token's log-prob between server and trainer, in float32 and bfloat16; nats."""
+"""Largest mean difference between server and trainer of a sampled token's log-prob in nats (offline) and of its
+probability (online), in float32 and in bfloat16."""
 WEIGHTS = {"cpu": 1e-3, "cuda": 0.05}
 """Largest distance of the mean importance weight (trainer over server, per token) from 1."""
 

@@ -87,7 +87,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "data.max_prompt_length": config.context_length // 2,
         "data.max_response_length": config.context_length - config.context_length // 2,
         "actor_rollout_ref.model.path": everywhere(config.model),
-        # verl multiplies by the episodes of a state; all rows of a step together are one update.
+        # verl multiplies by the episodes of a state. All rows of a step are one update: a step has at most so many.
         "actor_rollout_ref.actor.ppo_mini_batch_size": games.rows_per_episode * online.states_per_step,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": tokens_per_pass(config, device, config.context_length),
         "actor_rollout_ref.actor.data_loader_seed": config.seed,

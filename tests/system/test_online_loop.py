@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pytest
 from factories import BOARD, POLICY, Habits, make_episode
+from library_code import source_of
 from test_advantages import verls_advantages
 from training_rows import write_training_rows
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
@@ -197,17 +198,20 @@ def verl_config(*overrides: str) -> Any:
         )
 
 
-def online_verl_config(folder: Path, device: Any, rows_per_episode: int = 2, gpus: int = 1) -> Any:
+def online_verl_config(
+    folder: Path, device: Any, rows_per_episode: int = 2, gpus: int = 1, overrides: Sequence[str] = ()
+) -> Any:
     """verl's configuration as `train-online` makes it."""
     from hydra import compose, initialize_config_dir
 
     config = OnlineConfig(
         model="data/tiny_model", output=folder, games=folder, context_length=1024, game=BOARD, gpus_per_node=gpus,
         generate=GenerateConfig(episodes_per_state=EPISODES, temperature=0.8, max_new_tokens=64, thinking=True),
+        overrides=overrides,
     )  # fmt: skip
-    overrides = online_overrides(config, StatesFile(160, rows_per_episode), device)
+    told = online_overrides(config, StatesFile(160, rows_per_episode), device)
     with initialize_config_dir(str(config_folder()), version_base=None):
-        return compose(CONFIG_NAME, [line for line in overrides if not line.startswith("hydra")])
+        return compose(CONFIG_NAME, [line for line in told if not line.startswith("hydra")])
 
 
 class Played:
@@ -433,9 +437,32 @@ def alike(group: int) -> list[EpisodeRecord]:
     return [make_episode(group, number, chat=chat(), habits=Habits(spoil=1.0, cut=0.0)) for number in range(EPISODES)]
 
 
-def test_groups_without_signal_are_left_out_of_the_mean_over_tokens_as_offline(cleared, tmp_path):
-    from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+def balanced(played: Played, states: int, *, processes: int = 1, update: int | None = None, **actor: Any) -> int:
+    """Fills up the batch of a step of `states` states as the trainer does before an update; returns verl's mini-batch.
 
+    Args:
+        update: `ppo_mini_batch_size`; all rows of the states by default.
+    """
+    from selfplay_pipeline.train.verl.online_trainer import OnlineTrainer
+
+    class Balances(OnlineTrainer):
+        def __init__(self) -> None:
+            self.config, self.use_critic, self.global_steps = played.config, False, 1
+            self.config.trainer.n_gpus_per_node = processes
+            self.config.actor_rollout_ref.actor.update({"ppo_mini_batch_size": update or 2 * states} | actor)
+            self.tokenizer = SimpleNamespace(eos_token_id=0)
+            self.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": list(range(processes))})
+            self.replay_buffer = self._build_replay_buffer()
+
+    trainer = Balances()
+    played.batch = trainer._balance_batch(played.batch, {})
+    size: int = played.config.actor_rollout_ref.actor.ppo_mini_batch_size * played.config.actor_rollout_ref.rollout.n
+    assert len(played.batch.keys) == size * -(-len(played.batch.keys) // size), "verl wants a multiple"
+    assert trainer._get_required_batch_multiple(processes) == size
+    return size
+
+
+def test_groups_without_signal_are_left_out_of_the_mean_over_tokens_as_offline(cleared, tmp_path):
     from selfplay_pipeline.train.groups import read_data
 
     records = recorded(2) + alike(2)
@@ -446,8 +473,9 @@ def test_groups_without_signal_are_left_out_of_the_mean_over_tokens_as_offline(c
     assert len(online.batch.keys) == len(offline) == online.metrics["selfplay/rows"] < len(rows)
     assert (online.metrics["selfplay/groups"], online.metrics["selfplay/groups_without_signal"]) == (3, 1)
     assert online.metrics["selfplay/episodes"] == 3 * EPISODES, "figures are of all episodes"
-    online.batch = upsample_batch_to_divisible_size(online.batch, 3 * 2 * EPISODES, 0)
-    assert len(online.batch.keys) == 3 * 2 * EPISODES, "one update, whatever was left out"
+    with_signal = set(online.batch.keys)
+    assert balanced(online, states=3) == len(online.batch.keys) == 2 * 2 * EPISODES, "one update"
+    assert set(online.batch.keys) == with_signal, "without padding"
     tokens = sum(sum(mask) for mask in online.column("loss_mask").values())
     assert tokens == sum(sum(row["response_mask"]) for row in offline)
 
@@ -582,6 +610,30 @@ def test_rows_that_verl_adds_for_lost_episodes_are_in_no_figure(cleared):
     assert all(sum(online.column("loss_mask")[key]) == 0 for key in added), "nor in the loss"
 
 
+@pytest.mark.parametrize(
+    ("lost", "how", "filled", "update"),
+    [
+        (0, {}, 16, 16),
+        (0, {"processes": 3}, 24, 24),
+        (1, {}, 16, 16),
+        (2, {"processes": 2}, 16, 16),
+        (0, {"update": 1}, 16, 8),
+        (0, {"use_dynamic_bsz": False}, 64, 64),
+    ],
+    ids=["all", "three processes", "one is lost", "two are lost", "two updates are asked for", "passes of rows"],
+)
+def test_an_update_has_as_few_rows_of_padding_as_the_processes_allow(cleared, lost, how, filled, update):
+    """One of four states has a signal; verl would fill up its 16 rows to 64."""
+    records = recorded(1) + [record for group in (1, 2, 3) for record in alike(group)]
+    broken = tuple(f"g0-{episode}" for episode in range(lost))
+    online = play(cleared, RecordedClient(records, broken=broken), records, max_failures=lost)
+    rows = len(online.batch.keys)
+    assert rows == online.metrics["selfplay/rows"] == 2 * (EPISODES - lost)
+    assert balanced(online, states=4, **how) == update
+    assert len(online.batch.keys) == filled
+    assert sum(bool(tag.get("is_padding")) for tag in online.batch.tags) == filled - rows
+
+
 class Computes:
     """In place of verl's trainer."""
 
@@ -669,6 +721,18 @@ class TestSizes:
         validate_config(config, use_critic=need_critic(config), use_reference_policy=need_reference_policy(config))
         assert config.actor_rollout_ref.actor.fsdp_config.optimizer_offload == (gpus == 1)
         assert config.actor_rollout_ref.rollout.dtype == "bfloat16"
+
+    def test_verls_own_server_gets_sglangs_arguments_and_users_can_add_some(self, tmp_path):
+        """SGLang's own list of arguments and values is read in its source, since a CPU's SGLang has other imports."""
+        server = "actor_rollout_ref.rollout.engine_kwargs.sglang"
+        config = online_verl_config(tmp_path, "cuda", overrides=[f"+{server}.attention_backend=triton"])
+        given = config.actor_rollout_ref.rollout.engine_kwargs.sglang
+        assert given == {"grammar_backend": "none", "attention_backend": "triton"}
+        assert '"none"' in (source_of("sglang.srt.server_args:GRAMMAR_BACKEND_CHOICES") or "")
+        for name in given:
+            assert source_of(f"sglang.srt.server_args:ServerArgs.{name}"), name
+        changed = online_verl_config(tmp_path, "cuda", overrides=[f"{server}.grammar_backend=xgrammar"])
+        assert changed.actor_rollout_ref.rollout.engine_kwargs.sglang == {"grammar_backend": "xgrammar"}
 
     def test_verl_accepts_the_doubled_size_only_with_sizes_in_tokens(self):
         from verl.trainer.ppo.utils import need_critic, need_reference_policy

@@ -20,7 +20,7 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
     If episodes are lost, verl continues with the rest of their group. This buffer counts lost episodes, and ends the
     run if they are too many. A group with one episode left is not trained on, since verl would use its reward as its
     advantage. As in offline training, groups with equal rewards are left out too, since they would dilute the mean over
-    tokens. verl fills the batch with padding rows.
+    tokens. The trainer makes one update of the rows that are left (`Online._balance_batch`).
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

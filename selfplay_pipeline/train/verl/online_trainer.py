@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.core.small_files import parse_json
+from selfplay_pipeline.train.groups import split_rows
 from selfplay_pipeline.train.verl.guard import Guarded
 from selfplay_pipeline.train.verl.online_sampler import rows_of
 
@@ -23,15 +25,41 @@ UNFINISHED = "unfinished.json"
 
 
 class Online(Guarded):
-    """Mixin of the trainers here: they stop at the first fault, and store no pickles in the trainer state."""
+    """Mixin of the trainers here: they stop at the first fault, store no pickles in the trainer state, and train on few
+    padding rows.
+    """
 
     _state_of: dict[str, int]
     """Number of the state of each prompt, by its uid."""
+    _largest_update: int
+    """`ppo_mini_batch_size` as configured."""
 
     def _build_replay_buffer(self) -> Any:
+        self._largest_update = self.config.actor_rollout_ref.actor.ppo_mini_batch_size
         # In verl's asynchronous modes a save contains the whole TransferQueue as a pickle, which can run code.
         self.trainer_mode = "sync"
         return super()._build_replay_buffer()
+
+    def _balance_batch(self, batch: Any, metrics: dict[str, Any], **kwargs: Any) -> Any:
+        """Set the size of this step's updates, then fill up and balance the batch as verl does.
+
+        verl fills every update up to `ppo_mini_batch_size`, with rows of 128 tokens that have no loss. Groups without
+        signal are left out, so that nine tenths of the tokens could be padding. Here the configured size is the largest
+        one: the rows are split into as few equal updates as it allows. verl multiplies the size by the episodes of a
+        state, so an update is a multiple of these and of the processes. Passes of a fixed number of rows need verl's
+        size.
+
+        Loss and gradient are the same as with verl's padding, since `RealRowsWorker` counts the real rows. Only
+        `seq-mean-token-sum-norm` without a `loss_scale_factor` depends on the passes in verl too: it divides by the
+        longest response of each.
+        """
+        policy, trainer = self.config.actor_rollout_ref, self.config.trainer
+        if policy.actor.use_dynamic_bsz:
+            episodes, rows = policy.rollout.n, len(batch.keys)
+            multiple = math.lcm(episodes, trainer.n_gpus_per_node * trainer.nnodes)
+            size, _ = split_rows(rows, math.ceil(rows / (self._largest_update * episodes)), multiple, rows)
+            policy.actor.ppo_mini_batch_size = size // episodes
+        return super()._balance_batch(batch, metrics, **kwargs)
 
     def row_name(self, key: str) -> str:
         (row,), output = rows_of([key], [0.0]), key.rsplit("_", 1)[1]
