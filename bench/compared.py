@@ -191,7 +191,7 @@ def _difference(outcomes: Outcomes, terms: Sequence[tuple[int, Played]], resampl
 
 
 def _listening(seeds: Sequence[Mapping[str, Totals]], resamples: int) -> dict[str, dict[str, Interval]]:
-    """Returns the figures of each kind of altered message that could be tested; messages in a code cannot be altered."""
+    """Returns the figures of each kind of altered message that was tested; messages in a code cannot be altered."""
     kinds = [kind for kind in (seeds[0] if seeds else {}) if all(len(seed[kind].numerators) for seed in seeds)]
     return {kind: contrast_over_seeds([[(1.0, seed[kind])] for seed in seeds], resamples) for kind in kinds}
 
