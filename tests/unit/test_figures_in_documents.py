@@ -20,12 +20,12 @@ RESULTS = ROOT / "docs" / "results"
 MODES = ("sampled", "greedy")
 (
     README, SHOWN, LISTENING, LONGER, SQUARE, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH,
-    DIALOP, PARTNERS,
+    DIALOP, PARTNERS, PLANNER, CODED,
 ) = (
     "README.md", "docs/shown.md",
     *(f"docs/results/{name}.md" for name in (
         "listening", "listening-longer", "listening-4x4", "apart", "fixed", "honest", "turn-credit", "filtered",
-        "online", "shy", "mediation", "growth", "dialop", "partners",
+        "online", "shy", "mediation", "growth", "dialop", "partners", "planner", "coded",
     )),
 )  # fmt: skip
 
@@ -72,11 +72,11 @@ def short(one: Interval) -> str:
 
 
 SELF, WARM, MUTED, PLACEBO = "self-play", "warm start", "muted", "placebo"
-heard, learned, squares, silenced, apart, fixed, honest, longer, four, mediation = (
+heard, learned, squares, silenced, apart, fixed, honest, longer, four, mediation, planned3, planned4 = (
     Study(f"learn_{name}")
     for name in (
         "listening", "listening_longer", "listening4x4", "listening_muted", "apart", "fixed", "honest", "long",
-        "apart4", "mediation",
+        "apart4", "mediation", "planner3x3", "planner4x4",
     )
 )  # fmt: skip
 LINES = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game).wordless
@@ -135,7 +135,7 @@ def expected(name: str) -> float:
 
 
 ROW = "| {:.3f} | {:.3f} | {:+.3f} | {} |"
-AGAINST_SILENCE = ((LONGER, learned), (SQUARE, squares))
+AGAINST_SILENCE = ((LONGER, learned), (SQUARE, squares), (PLANNER, planned3), (PLANNER, planned4))
 """Studies in which the script of silence played the same states."""
 ROWS = [
     ("warm start, reward", WARM, "talking", "", "reward"),
@@ -155,15 +155,20 @@ ROWS = [
 ]
 """Their rows: label, player, part, sign and figure."""
 FIGURES: list[tuple[Any, ...]] = [
-    (README, "from {:.3f} to {:.3f} sampled", apart.of(WARM, "sampled").value, apart.of(SELF, "sampled").value),
-    (README, "from {:.3f} to {:.3f} greedy", apart.of(WARM, "greedy").value, apart.of(SELF, "greedy").value),
-    (README, "with messages muted it goes from {:.3f} to {:.3f} and from {:.3f} to {:.3f}",
-     *(apart.of(player, mode, part="muted").value for mode in MODES for player in (WARM, MUTED))),
+    (README, "from {:.3f} to {:.3f} sampled and from {:.3f} to {:.3f} greedy",
+     *(planned4.of(player, mode).value for mode in MODES for player in (WARM, SELF))),
+    (README, "silence is {:.3f}. If one score", planned4.results["references"]["silence"]["value"]),
     (README, "{} of the next proposals are the plan that is best given the change, and before self-play {}",
-     apart.follows(SELF), apart.follows(WARM)),
-    (README, "passing reaches {:.3f} there, and countering a proposal {:.3f}", PASS, COUNTER),
-    (README, "one fixed proposer ({:.3f}) is the bound. Of the rest up to 1 it gains {:.2f}, before self-play {:.2f}",
-     SILENCE, apart.of(SELF, "greedy", "talk_score").value, apart.of(WARM, "greedy", "talk_score").value),
+     planned4.follows(SELF), planned4.follows(WARM)),
+    (PLANNER, "ends {:.2f} below silence, and its warm start {:.2f} below",
+     *(-planned4.of(player, "sampled", part="over_silence").value for player in (MUTED, WARM))),
+    (PLANNER, "with swapped messages the reward is {:.3f} below silence",
+     -planned4.of(SELF, "sampled", part="swapped_over_silence").value),
+    (PLANNER, "{:.3f} of the reward is lost to telling after self-play", planned4.lost(SELF)[0].value),
+    *((PLANNER, f"| {size}, {label} | {{heard:.3f}} | {{muted:.3f}} | {{unmarked:.3f}} |".format(**rewards))
+      for size in ("4×4", "3×3") for label, rewards in zip(
+          ("the warm start", "self-play", "muted", "placebo"),
+          stored(f"learn_planner{size.replace('×', 'x')}/exam.json")["rewards"].values(), strict=False)),
 
     (APART, "*{}*", apart.results["verdict"]),
     (APART, "| warm start, talk score | {} | {} |", *map(short, apart.both(WARM, "talk_score"))),
@@ -290,7 +295,6 @@ FIGURES: list[tuple[Any, ...]] = [
     (SHOWN, "rises from {:.3f} to {} sampled", learned.of(WARM, "sampled").value, learned.of(SELF, "sampled")),
     (SHOWN, "{:+} above silence on the same states", learned.of(SELF, "sampled", part="over_silence")),
     (SHOWN, "ends {:.3f} below silence", -learned.of(MUTED, "sampled", part="over_silence").value),
-    (README, "from {:.3f} to {}, above silence", learned.of(WARM, "sampled").value, learned.of(SELF, "sampled")),
 
     (HONEST, "| warm start, talk score | {} | {} |", *map(short, honest.both(WARM, "talk_score"))),
     (HONEST, "| self-play, talk score | {} | {} |", *map(short, honest.both(SELF, "talk_score"))),
@@ -369,6 +373,7 @@ COMMANDS = [
     (HONEST, "learn_honest"), (APART, "learn_long"), (APART, "learn_apart4"), (CREDIT, "learn_apart"),
     (MEDIATION, "learn_mediation"), (FILTERED, "learn"), (LISTENING, "learn_listening"),
     (LONGER, "learn_listening_longer"), (SQUARE, "learn_listening4x4"),
+    (PLANNER, "learn_planner3x3"), (PLANNER, "learn_planner4x4"),
     (LONGER, "learn_listening_muted"), (PARTNERS, "partners"), (PARTNERS, "partners_free"),
     (SHY, "shy"), ("docs/results/race.md", "race/tiny"),
 ]  # fmt: skip
