@@ -41,8 +41,8 @@ def interval(of: Any) -> Interval:
 class Study:
     """A result of `bench.learn`: figures by player, part, mode and name."""
 
-    def __init__(self, folder: str) -> None:
-        self.results = stored(f"{folder}/results.json")
+    def __init__(self, folder: str, name: str = "results") -> None:
+        self.results = stored(f"{folder}/{name}.json")
 
     def of(self, player: str, mode: str, name: str = "reward", part: str = "talking") -> Interval:
         return interval(self.results["players"][player][part][mode][name])
@@ -72,13 +72,14 @@ def short(one: Interval) -> str:
 
 
 SELF, WARM, MUTED, PLACEBO = "self-play", "warm start", "muted", "placebo"
-heard, learned, squares, silenced, apart, fixed, honest, longer, four, mediation, planned3, planned4 = (
+heard, learned, squares, silenced, apart, fixed, honest, longer, four, mediation, planned3, planned4, coded = (
     Study(f"learn_{name}")
     for name in (
         "listening", "listening_longer", "listening4x4", "listening_muted", "apart", "fixed", "honest", "long",
-        "apart4", "mediation", "planner3x3", "planner4x4",
+        "apart4", "mediation", "planner3x3", "planner4x4", "coded",
     )
 )  # fmt: skip
+coded_seeds = [Study("learn_coded", f"seed_{seed}") for seed in (3, 4)]
 LINES = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game).wordless
 SILENCE, PASS, COUNTER = (LINES[name].value for name in ("silence", "pass", "counter"))
 
@@ -169,6 +170,23 @@ FIGURES: list[tuple[Any, ...]] = [
       for size in ("4×4", "3×3") for label, rewards in zip(
           ("the warm start", "self-play", "muted", "placebo"),
           stored(f"learn_planner{size.replace('×', 'x')}/exam.json")["rewards"].values(), strict=False)),
+
+    (README, "goes from {:.3f} to {} sampled; silence is {:.3f}", coded.of(WARM, "sampled").value,
+     coded.of(SELF, "sampled"), coded.results["references"]["silence"]["value"]),
+    (SHOWN, "the reward is {} sampled and {} greedy (two seeds), {:+} above silence", *coded.both(SELF),
+     coded.of(SELF, "sampled", part="over_silence")),
+    (CODED, "*{}*", coded.results["verdict"]),
+    (CODED, "the line itself is {}", interval(coded.results["references"]["silence"])),
+    *((CODED, f"| {label} | {{:{sign}}} | {{:{sign}}} |", *coded.both(player, name, part))
+      for label, player, part, sign, name in ROWS if player in (WARM, SELF)),
+    *((CODED, f"| {label} | {{:{sign}}} | {{:{sign}}} | {{:{sign}}} | {{:{sign}}} |",
+       *(figure for study in coded_seeds for figure in study.both(player, name, part)))
+      for label, player, part, sign, name in ROWS if player in (WARM, SELF) and part not in ("rise",)
+      and (part != "talking" or name == "talk_score")),
+    *((CODED, f"| {label} | {{heard:.3f}} | {{muted:.3f}} | {{unmarked:.3f}} |".format(**rewards))
+      for label, rewards in zip(
+          ("the warm start", "self-play, seed 3", "self-play, seed 4"),
+          stored("learn_coded/exam.json")["rewards"].values(), strict=True)),
 
     (APART, "*{}*", apart.results["verdict"]),
     (APART, "| warm start, talk score | {} | {} |", *map(short, apart.both(WARM, "talk_score"))),
@@ -375,7 +393,7 @@ COMMANDS = [
     (HONEST, "learn_honest"), (APART, "learn_long"), (APART, "learn_apart4"), (CREDIT, "learn_apart"),
     (MEDIATION, "learn_mediation"), (FILTERED, "learn"), (LISTENING, "learn_listening"),
     (LONGER, "learn_listening_longer"), (SQUARE, "learn_listening4x4"),
-    (PLANNER, "learn_planner3x3"), (PLANNER, "learn_planner4x4"),
+    (PLANNER, "learn_planner3x3"), (PLANNER, "learn_planner4x4"), (CODED, "learn_coded"),
     (LONGER, "learn_listening_muted"), (PARTNERS, "partners"), (PARTNERS, "partners_free"),
     (SHY, "shy"), ("docs/results/race.md", "race/tiny"),
 ]  # fmt: skip
