@@ -43,7 +43,7 @@ TALKERS = 0.25
 WARM_UP = 0.06
 """Share of the training over which the learning rate rises."""
 CODE = [name.split()[-1] for name in REVIEWERS]
-"""Words for the scores 0, 1, … in messages with `--code`: last names, which no prompt has."""
+"""Words for the scores 0, 1, … in messages with `--code`: last names, which no view has."""
 EXAMS = 12
 """Number of comparisons with the silence line in a training."""
 IGNORED = -100

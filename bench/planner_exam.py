@@ -40,7 +40,7 @@ def main(
         rewards[name] = exam.take(model, board)
         say(f"{name}: {json.dumps(rewards[name])}")
     if output is not None:
-        write_text(output, json.dumps({"config": config, "states": states, "rewards": rewards}, indent=1) + "\n")
+        write_text(output, json.dumps({"config": config, "code": code, "states": states, "seed": seed, "rewards": rewards}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

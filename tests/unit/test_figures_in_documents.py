@@ -171,7 +171,7 @@ FIGURES: list[tuple[Any, ...]] = [
           ("the warm start", "self-play", "muted", "placebo"),
           stored(f"learn_planner{size.replace('×', 'x')}/exam.json")["rewards"].values(), strict=False)),
 
-    (README, "goes from {:.3f} to {} sampled; silence is {:.3f}", coded.of(WARM, "sampled").value,
+    (README, "reward from {:.3f} to {} sampled; silence is {:.3f}", coded.of(WARM, "sampled").value,
      coded.of(SELF, "sampled"), coded.results["references"]["silence"]["value"]),
     (SHOWN, "the reward is {} sampled and {} greedy (two seeds), {:+} above silence", *coded.both(SELF),
      coded.of(SELF, "sampled", part="over_silence")),
