@@ -40,7 +40,8 @@ def main(
         rewards[name] = exam.take(model, board)
         say(f"{name}: {json.dumps(rewards[name])}")
     if output is not None:
-        write_text(output, json.dumps({"config": config, "code": code, "states": states, "seed": seed, "rewards": rewards}, indent=1) + "\n")
+        found = {"config": config, "code": code, "states": states, "seed": seed, "rewards": rewards}
+        write_text(output, json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
