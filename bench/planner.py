@@ -60,7 +60,7 @@ def main(
     rows: Annotated[int, typer.Option(min=4, help="Rows of a step.")] = 1024,
     whole: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Share of the proposals in which seat 1 sees more than half of the cells."),
+        typer.Option(min=0, max=1, help="Share of the proposals in which seat 1 sees more cells than usual."),
     ] = 0,
     softness: Annotated[
         float,

@@ -15,7 +15,6 @@ LARGE = {
     "selfplay_pipeline/games/*/data/tiny_*model/model.safetensors": "the tiny models, which tests and newcomers play",
     "bench/tiny_planner3x3_model/model.safetensors": "a warm start that takes hours on a CPU",
     "bench/smollm2_adapter/adapter_model.safetensors": "an adapter that took hours of training",
-    "bench/planners/*/model.safetensors": "warm starts that took minutes on a GPU, and take hours on a CPU",
 }
 """Patterns of files that may be larger, with a description."""
 
