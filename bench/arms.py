@@ -130,7 +130,7 @@ class Study:
 
     Attributes:
         source: Name or file of the configuration.
-        model: The warm start, None for the configuration's.
+        model: The warm start, None for the configuration's. `{seed}` in it stands for the seed.
         iterations: Number of iterations of each training.
         states: Number of held-out states per seed.
         episodes: Number of sampled episodes per state; one more is played greedily.
@@ -157,7 +157,7 @@ class Study:
         The states evaluated during the training differ from the held-out states of the comparison.
         """
         given = {
-            "model": self.model,
+            "model": self.model and self.model.replace("{seed}", str(seed)),
             "seed": seed,
             "evaluate.state_seed": MONITOR_SEEDS + seed,
             "iterate.num_iterations": self.iterations,

@@ -40,7 +40,7 @@ def main(
     first_seed: Annotated[int, typer.Option(min=1, help="The first: another than settings were chosen with.")] = 2,
     iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 25,
     config: Annotated[str, typer.Option(help="YAML file or built-in name.")] = "bench/learn.yaml",
-    model: Annotated[str, typer.Option(help="The warm start.")] = HONEST,
+    model: Annotated[str, typer.Option(help="The warm start; {seed} in it stands for the seed.")] = HONEST,
     states: Annotated[int, typer.Option(min=2, help="Held-out states of each seed.")] = 500,
     episodes: Annotated[int, typer.Option(min=1, help="Sampled episodes of each state.")] = 1,
     teacher: Annotated[

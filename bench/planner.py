@@ -11,8 +11,8 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from itertools import permutations
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle, permutations
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,6 +62,9 @@ def main(
         float,
         typer.Option(min=0, max=1, help="Share of the proposals in which seat 1 sees more cells than usual."),
     ] = 0,
+    muted: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the proposals before which seat 1 reads no message.")
+    ] = 0.5,
     softness: Annotated[
         float,
         typer.Option(min=1e-4, help="Difference in expected reward that makes a plan e times as likely at the end."),
@@ -85,7 +88,7 @@ def main(
     tokenizer = build_tokenizer(LESSONS["deaf"].words)
     board = Board.of(load_config(config, {}).game, tokenizer, device, code=code)
     policy = (AutoModelForCausalLM.from_pretrained(shipped(model)) if model else new_model(tokenizer)).to(device)
-    plan = Schedule(steps, minutes, rows, whole, softness, learning_rate)
+    plan = Schedule(steps, minutes, rows, whole, muted, softness, learning_rate)
     made: dict[str, Any] = {"config": config, "model": model, "code": code, "seed": seed} | asdict(plan)
     made |= train(policy, board, plan, Exam.of(board, states)) | {"device": device.type}
     with filling(output) as new:
@@ -102,6 +105,7 @@ class Schedule:
     minutes: float
     rows: int
     whole: float
+    muted: float
     softness: float
     rate: float
 
@@ -295,16 +299,19 @@ def tokens_of(
     return torch.where(there, tokens, board.padding).gather(1, order), labels.gather(1, order)
 
 
-def lesson(board: Board, rows: int, whole: float, softness: float) -> tuple[torch.Tensor, torch.Tensor]:
+def lesson(
+    board: Board, rows: int, *, whole: float, muted: float, softness: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns tokens and labels of rows to learn.
 
-    Half of the proposals are muted. Seat 1 plans with what it sees alone, whatever it hears: its plan is drawn in
+    Seat 1 plans with what it sees alone, whatever it hears: its plan is drawn in
     proportion to exp(expected reward / softness).
 
     Args:
         board: The board.
         rows: Number of rows.
         whole: Share of the proposals in which seat 1 sees each cell with a chance between 0.5 and 1, not of 0.5.
+        muted: Share of the proposals before which seat 1 reads no word of the message.
         softness: Difference in expected reward that makes a plan e times as likely.
     """
     device = board.plans.device
@@ -314,7 +321,7 @@ def lesson(board: Board, rows: int, whole: float, softness: float) -> tuple[torc
     tables, seen = draw_states(board, rows, share)
     odds = torch.softmax(board.values(tables, seen) / softness, -1)
     plans = torch.multinomial(odds, 1)[:, 0]
-    return tokens_of(board, tables, seen, plans=plans, muted=torch.rand(rows, device=device) < 0.5, tells=tells)
+    return tokens_of(board, tables, seen, plans=plans, muted=torch.rand(rows, device=device) < muted, tells=tells)
 
 
 def train(model: Any, board: Board, plan: Schedule, exam: Exam) -> dict[str, Any]:
@@ -325,7 +332,7 @@ def train(model: Any, board: Board, plan: Schedule, exam: Exam) -> dict[str, Any
         before, done = done, max((step + 1) / plan.steps, (time.monotonic() - began) / 60 / plan.minutes)
         for group in optimizer.param_groups:
             group["lr"] = plan.rate_at(done)
-        tokens, labels = lesson(board, plan.rows, plan.whole, plan.softness_at(done))
+        tokens, labels = lesson(board, plan.rows, whole=plan.whole, muted=plan.muted, softness=plan.softness_at(done))
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.is_cuda):
             loss = model(input_ids=tokens, labels=labels, use_cache=False).loss
         optimizer.zero_grad(set_to_none=True)
@@ -366,19 +373,25 @@ class Exam:
     def take(self, model: Any, board: Board) -> dict[str, float]:
         """Returns the mean reward of silence and of the model's greedy plans, by what seat 1 reads.
 
-        It reads the message (`heard`), no word of it (`muted`), the told cells after those of its view, without the
-        mark of a message (`unmarked`), or the whole table as its view (`whole_tables`). Of a proposal the model
-        chooses the reviewers alone; a plan that names one twice has reward 0.
+        It reads the message (`heard`), the message with the word of each score exchanged for that of another one
+        (`exchanged`; the words are rotated, and every rotation has as many states), no word of it (`muted`), the told
+        cells after those of its view, without the mark of a message (`unmarked`), or the whole table as its view
+        (`whole_tables`). Of a proposal the model chooses the reviewers alone; a plan that names one twice has reward 0.
         """
-        every, rewards = torch.ones_like(self.seen), {"silence": self.silence}
-        for name, seen, muted, marked in (
-            ("heard", self.seen, False, True),
-            ("muted", self.seen, True, True),
-            ("unmarked", self.seen, False, False),
-            ("whole_tables", every, True, True),
-        ):
-            parts = zip(self.tables.split(500), seen.split(500), self.shares.split(500), strict=True)
-            reached = [_rewards(model, board, *part, muted=muted, marked=marked) for part in parts]
+        every = torch.ones_like(self.seen)
+        rotated = [replace(board, told=board.told.roll(turn, 1)) for turn in range(1, board.told.shape[1])]
+        ways: dict[str, tuple[list[Board], torch.Tensor, bool, bool]] = {
+            "heard": ([board], self.seen, False, True),
+            "exchanged": (rotated, self.seen, False, True),
+            "muted": ([board], self.seen, True, True),
+            "unmarked": ([board], self.seen, False, False),
+            "whole_tables": ([board], every, True, True),
+        }
+        rewards = {"silence": self.silence}
+        for name, (boards, seen, muted, marked) in ways.items():
+            size = min(500, math.ceil(len(seen) / len(boards)))
+            parts = zip(cycle(boards), self.tables.split(size), seen.split(size), self.shares.split(size))
+            reached = [_rewards(model, *part, muted=muted, marked=marked) for part in parts]
             rewards[name] = torch.cat(reached).mean().item()
         return {name: round(value, 4) for name, value in rewards.items()}
 

@@ -97,7 +97,7 @@ class TestRows:
             assert (labels[row, length:] == IGNORED).all()
 
     def test_are_a_quarter_messages_and_half_muted(self, board, chat):
-        tokens, labels = lesson(board, 2000, 0.0, 0.01)
+        tokens, labels = lesson(board, 2000, whole=0.0, muted=0.5, softness=0.01)
         first = tokens.gather(1, (labels != IGNORED).long().argmax(1)[:, None])[:, 0]
         tells = first == board.pieces["message"][0]
         assert 0.2 < tells.float().mean() < 0.3
@@ -186,13 +186,13 @@ class TestCommand:
         made = json.loads((folder / "warm_start.json").read_text())
         assert made["steps"] == 120
         board = Board.of(load_config("tiny_honest", {}).game, chat.tokenizer, torch.device("cpu"))
-        tokens, labels = lesson(board, 64, 0.0, 0.01)
+        tokens, labels = lesson(board, 64, whole=0.0, muted=0.5, softness=0.01)
         loss = AutoModelForCausalLM.from_pretrained(folder)(input_ids=tokens, labels=labels).loss.item()
         assert loss < 3.0  # an untrained one has about 6
 
 
 def train_a_little(folder, *, config="tiny_honest", steps=2, rows=8):
     main(
-        folder, config=config, steps=steps, minutes=10, rows=rows, whole=0.3, softness=0.01, model=None, code=False,
-        learning_rate=2e-3, states=20, seed=0,
+        folder, config=config, steps=steps, minutes=10, rows=rows, whole=0.3, muted=0.5, softness=0.01, model=None,
+        code=False, learning_rate=2e-3, states=20, seed=0,
     )  # fmt: skip
