@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -43,7 +44,7 @@ TALKERS = 0.25
 WARM_UP = 0.06
 """Share of the training over which the learning rate rises."""
 CODE = [name.split()[-1] for name in REVIEWERS]
-"""Words for the scores 0, 1, … in messages with `--code`: last names, which no view has."""
+"""Words for scores in messages with `--code`: last names, which no view has."""
 EXAMS = 12
 """Number of comparisons with the silence line in a training."""
 IGNORED = -100
@@ -73,9 +74,9 @@ def main(
         str | None, typer.Option(help="Model of this command to begin with, in place of an untrained one.")
     ] = None,
     code: Annotated[
-        bool,
-        typer.Option("--code", help="Messages tell scores by words that no view has, so that they must be learned."),
-    ] = False,
+        int | None,
+        typer.Option(help="Messages tell scores by words that no view has, in the code of this number."),
+    ] = None,
     learning_rate: Annotated[float, typer.Option(min=0, help="Peak of AdamW's learning rate.")] = 2e-3,
     states: Annotated[int, typer.Option(min=1, help="Held-out states for the comparisons with silence.")] = 2_000,
     seed: Annotated[int, typer.Option(help="Seeds weights and rows.")] = 0,
@@ -142,8 +143,8 @@ class Board:
     padding: int
 
     @classmethod
-    def of(cls, config: Any, tokenizer: Any, device: torch.device, *, code: bool = False) -> Board:
-        """Returns the board of a configuration; with `code`, messages tell scores by `CODE`.
+    def of(cls, config: Any, tokenizer: Any, device: torch.device, *, code: int | None = None) -> Board:
+        """Returns the board of a configuration; with `code`, messages tell scores by words of `CODE`, drawn by it.
 
         Raises:
             UserError: The game is not matching with honest states, the fixed protocol and compact prompts, or the board
@@ -180,7 +181,7 @@ class Board:
             scores=edges.diff(),
             plans=torch.tensor([*permutations(range(config.size))], device=device),
             cells=cells(digits),
-            told=cells(CODE[:top] if code else digits),
+            told=cells(digits if code is None else random.Random(code).sample(CODE, top)),
             reviewers=torch.cat([ids(f" {name}") for name in names]),
             pieces={
                 "opening": ids("<|im_start|>system\nmatch<|im_end|>\n<|im_start|>user\nsee"),

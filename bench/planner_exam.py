@@ -23,7 +23,7 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 def main(
     models: Annotated[list[str], typer.Argument(help="Folders of models that play this board.")],
     config: Annotated[str, typer.Option(help="Built-in name or YAML file of an honest board.")] = "tiny_honest4x4",
-    code: Annotated[bool, typer.Option("--code", help="Messages are in the code of `bench.planner --code`.")] = False,
+    code: Annotated[int | None, typer.Option(help="Messages are in this code of `bench.planner --code`.")] = None,
     states: Annotated[int, typer.Option(min=1, help="New honest states.")] = 2_000,
     seed: Annotated[int, typer.Option(help="Draws the states.")] = 1,
     output: Annotated[Path | None, typer.Option(help="Gets the rewards as JSON.")] = None,

@@ -161,7 +161,7 @@ class TestACode:
     def test_tells_each_score_by_a_word_that_no_view_has(self, name, chat):
         plain, coded = (
             Board.of(load_config(name, {}).game, chat.tokenizer, torch.device("cpu"), code=code)
-            for code in (False, True)
+            for code in (None, 3)
         )
         assert (plain.cells == coded.cells).all()
         assert (coded.told[..., :-1] == coded.cells[..., :-1]).all()
@@ -194,5 +194,5 @@ class TestCommand:
 def train_a_little(folder, *, config="tiny_honest", steps=2, rows=8):
     main(
         folder, config=config, steps=steps, minutes=10, rows=rows, whole=0.3, muted=0.5, softness=0.01, model=None,
-        code=False, learning_rate=2e-3, states=20, seed=0,
+        code=None, learning_rate=2e-3, states=20, seed=0,
     )  # fmt: skip
