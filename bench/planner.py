@@ -195,6 +195,10 @@ class Board:
             padding=tokenizer.pad_token_id,
         )
 
+    def exchanges(self) -> list[Board]:
+        """Returns boards of the same dialect, but that messages tell each score by the word of another one."""
+        return [replace(self, told=self.told.roll(turn, 1)) for turn in range(1, self.told.shape[1])]
+
     def draw(self, count: int) -> torch.Tensor:
         """Returns true scores, shape (count, size²)."""
         drawn = torch.multinomial(self.scores, count * self.size**2, replacement=True)
@@ -380,10 +384,9 @@ class Exam:
         (`whole_tables`). Of a proposal the model chooses the reviewers alone; a plan that names one twice has reward 0.
         """
         every = torch.ones_like(self.seen)
-        rotated = [replace(board, told=board.told.roll(turn, 1)) for turn in range(1, board.told.shape[1])]
         ways: dict[str, tuple[list[Board], torch.Tensor, bool, bool]] = {
             "heard": ([board], self.seen, False, True),
-            "exchanged": (rotated, self.seen, False, True),
+            "exchanged": (board.exchanges(), self.seen, False, True),
             "muted": ([board], self.seen, True, True),
             "unmarked": ([board], self.seen, False, False),
             "whole_tables": ([board], every, True, True),

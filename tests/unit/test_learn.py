@@ -172,6 +172,11 @@ def test_an_arm_differs_from_self_play_in_one_key(study, arm, key, values):
     assert differences(settings(study, SELF_PLAY), settings(study, arm)) == {key: values}
 
 
+def test_each_seed_can_have_a_warm_start_of_its_own(tmp_path):
+    study = Study("tiny_honest", "data/coded_{seed}", iterations=4, states=20, episodes=1, work=tmp_path)
+    assert [study.config(seed).model for seed in (3, 4)] == ["data/coded_3", "data/coded_4"]
+
+
 def test_the_muted_arm_hears_nothing_and_has_a_rate_of_its_own(study):
     changed = differences(settings(study, SELF_PLAY), settings(study, MUTED))
     assert changed == {"game.mute": (False, True), "train.learning_rate": (3e-4, 1e-4)}

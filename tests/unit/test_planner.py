@@ -106,6 +106,13 @@ class TestRows:
         silent = torch.tensor([chat.tokenizer.decode(row).count("[message]<|im_end|>") for row in tokens[~tells]])
         assert 0.45 < silent.float().mean() < 0.55
 
+    def test_have_no_word_of_a_message_if_all_are_muted(self, board):
+        tokens, labels = lesson(board, 500, whole=0.0, muted=1.0, softness=0.01)
+        for row in range(500):
+            mark = (tokens[row] == board.pieces["message"][0]).nonzero()[0, 0]
+            if labels[row, mark] == IGNORED:
+                assert tokens[row, mark + 1] == board.pieces["end"][-1]
+
 
 class TestStates:
     def test_have_the_scores_of_the_game(self, name, board):
@@ -158,16 +165,31 @@ class TestTheModelsThatItMade:
 
 
 class TestACode:
-    def test_tells_each_score_by_a_word_that_no_view_has(self, name, chat):
-        plain, coded = (
-            Board.of(load_config(name, {}).game, chat.tokenizer, torch.device("cpu"), code=code)
-            for code in (None, 3)
-        )
-        assert (plain.cells == coded.cells).all()
-        assert (coded.told[..., :-1] == coded.cells[..., :-1]).all()
-        words = coded.told[0, :, -1]
+    @pytest.fixture
+    def coded(self, name, chat):
+        def of(code):
+            return Board.of(load_config(name, {}).game, chat.tokenizer, torch.device("cpu"), code=code)
+
+        return of
+
+    def test_tells_each_score_by_a_word_that_no_view_has(self, board, coded):
+        assert (board.cells == coded(3).cells).all()
+        assert (coded(3).told[..., :-1] == board.cells[..., :-1]).all()
+        words = coded(3).told[0, :, -1]
         assert len(words.unique()) == len(words)
-        assert not torch.isin(words, coded.cells).any()
+        assert not torch.isin(words, board.cells).any()
+
+    def test_is_the_one_of_its_number(self, coded):
+        assert (coded(3).told == coded(3).told).all()
+        assert (coded(3).told != coded(4).told).any()
+
+    def test_is_exchanged_so_that_each_score_has_the_word_of_another(self, coded):
+        words = coded(3).told[0, :, -1]
+        others = [board.told[0, :, -1] for board in coded(3).exchanges()]
+        assert len(others) == len(words) - 1
+        for exchanged in others:
+            assert set(exchanged.tolist()) == set(words.tolist())
+            assert (exchanged != words).all()
 
 
 class TestCommand:
