@@ -63,9 +63,6 @@ def main(
         float,
         typer.Option(min=0, max=1, help="Share of the proposals in which seat 1 sees more cells than usual."),
     ] = 0,
-    muted: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the proposals before which seat 1 reads no message.")
-    ] = 0.5,
     softness: Annotated[
         float,
         typer.Option(min=1e-4, help="Difference in expected reward that makes a plan e times as likely at the end."),
@@ -89,13 +86,13 @@ def main(
     tokenizer = build_tokenizer(LESSONS["deaf"].words)
     board = Board.of(load_config(config, {}).game, tokenizer, device, code=code)
     policy = (AutoModelForCausalLM.from_pretrained(shipped(model)) if model else new_model(tokenizer)).to(device)
-    plan = Schedule(steps, minutes, rows, whole, muted, softness, learning_rate)
-    made: dict[str, Any] = {"config": config, "model": model, "code": code, "seed": seed} | asdict(plan)
-    made |= train(policy, board, plan, Exam.of(board, states)) | {"device": device.type}
+    plan = Schedule(steps, minutes, rows, whole, softness, learning_rate)
+    record: dict[str, Any] = {"config": config, "model": model, "code": code, "seed": seed} | asdict(plan)
+    record |= train(policy, board, plan, Exam.of(board, states)) | {"device": device.type}
     with filling(output) as new:
         tokenizer.save_pretrained(new)
         policy.to("cpu").save_pretrained(new)
-        (new / "warm_start.json").write_text(json.dumps(made, indent=2) + "\n", "utf-8")
+        (new / "warm_start.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,6 @@ class Schedule:
     minutes: float
     rows: int
     whole: float
-    muted: float
     softness: float
     rate: float
 
@@ -194,6 +190,11 @@ class Board:
             },
             padding=tokenizer.pad_token_id,
         )
+
+    @property
+    def coded(self) -> bool:
+        """Whether messages tell scores by other words than views."""
+        return not torch.equal(self.told, self.cells)
 
     def exchanges(self) -> list[Board]:
         """Returns boards of the same dialect, but that messages tell each score by the word of another one."""
@@ -296,48 +297,50 @@ def tokens_of(
         of("end", tells),
         (proposal, proposes[:, None].expand_as(proposal)),
     ]
-    tokens, there = (torch.cat(parts, 1) for parts in zip(*prompt, *reply, strict=True))
-    learned = there.clone()
+    tokens, present = (torch.cat(parts, 1) for parts in zip(*prompt, *reply, strict=True))
+    learned = present.clone()
     learned[:, : sum(part.shape[1] for part, _ in prompt)] = False
-    order = (~there).int().argsort(dim=1, stable=True)[:, : int(there.sum(1).max())]
+    order = (~present).int().argsort(dim=1, stable=True)[:, : int(present.sum(1).max())]
     labels = torch.where(learned, tokens, IGNORED)
-    return torch.where(there, tokens, board.padding).gather(1, order), labels.gather(1, order)
+    return torch.where(present, tokens, board.padding).gather(1, order), labels.gather(1, order)
 
 
-def lesson(
-    board: Board, rows: int, *, whole: float, muted: float, softness: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def lesson(board: Board, rows: int, *, whole: float, softness: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns tokens and labels of rows to learn.
 
-    Seat 1 plans with what it sees alone, whatever it hears: its plan is drawn in
-    proportion to exp(expected reward / softness).
+    Half of the proposals are muted. Seat 1 plans with what it sees alone, whatever it hears: its plan is drawn in
+    proportion to exp(expected reward / softness). After a message in a code its plan is random and not learned, only
+    the form of a proposal: so the lesson says neither what a word means nor to disregard it.
 
     Args:
         board: The board.
         rows: Number of rows.
         whole: Share of the proposals in which seat 1 sees each cell with a chance between 0.5 and 1, not of 0.5.
-        muted: Share of the proposals before which seat 1 reads no word of the message.
         softness: Difference in expected reward that makes a plan e times as likely.
     """
     device = board.plans.device
-    tells = torch.rand(rows, device=device) < TALKERS
+    tells, muted = torch.rand(rows, device=device) < TALKERS, torch.rand(rows, device=device) < 0.5
     more = 0.5 + 0.5 * torch.rand(rows, 1, device=device)
     share = torch.where((torch.rand(rows, 1, device=device) < whole) & ~tells[:, None], more, 0.5)
     tables, seen = draw_states(board, rows, share)
     odds = torch.softmax(board.values(tables, seen) / softness, -1)
+    reads = ~tells & ~muted & board.coded
+    odds[reads] = 1.0
     plans = torch.multinomial(odds, 1)[:, 0]
-    return tokens_of(board, tables, seen, plans=plans, muted=torch.rand(rows, device=device) < muted, tells=tells)
+    tokens, labels = tokens_of(board, tables, seen, plans=plans, muted=muted, tells=tells)
+    labels[reads[:, None] & torch.isin(labels, board.reviewers)] = IGNORED
+    return tokens, labels
 
 
 def train(model: Any, board: Board, plan: Schedule, exam: Exam) -> dict[str, Any]:
     """Train the model, and return the number of steps and the last comparison with silence."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=plan.rate, betas=(0.9, 0.98), weight_decay=0.01)
-    began, step, done, told = time.monotonic(), 0, 0.0, dict[str, float]()
+    began, step, done, rewards = time.monotonic(), 0, 0.0, dict[str, float]()
     while done < 1:
         before, done = done, max((step + 1) / plan.steps, (time.monotonic() - began) / 60 / plan.minutes)
         for group in optimizer.param_groups:
             group["lr"] = plan.rate_at(done)
-        tokens, labels = lesson(board, plan.rows, whole=plan.whole, muted=plan.muted, softness=plan.softness_at(done))
+        tokens, labels = lesson(board, plan.rows, whole=plan.whole, softness=plan.softness_at(done))
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.is_cuda):
             loss = model(input_ids=tokens, labels=labels, use_cache=False).loss
         optimizer.zero_grad(set_to_none=True)
@@ -346,9 +349,9 @@ def train(model: Any, board: Board, plan: Schedule, exam: Exam) -> dict[str, Any
         optimizer.step()
         step += 1
         if int(before * EXAMS) < int(min(done, 1.0) * EXAMS):
-            told = exam.take(model, board)
-            say(f"step {step} after {time.monotonic() - began:.0f} s, loss {loss.item():.4f}: {json.dumps(told)}")
-    return {"steps": step} | told
+            rewards = exam.take(model, board)
+            say(f"step {step} after {time.monotonic() - began:.0f} s, loss {loss.item():.4f}: {json.dumps(rewards)}")
+    return {"steps": step} | rewards
 
 
 @dataclass(frozen=True)

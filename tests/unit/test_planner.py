@@ -97,7 +97,7 @@ class TestRows:
             assert (labels[row, length:] == IGNORED).all()
 
     def test_are_a_quarter_messages_and_half_muted(self, board, chat):
-        tokens, labels = lesson(board, 2000, whole=0.0, muted=0.5, softness=0.01)
+        tokens, labels = lesson(board, 2000, whole=0.0, softness=0.01)
         first = tokens.gather(1, (labels != IGNORED).long().argmax(1)[:, None])[:, 0]
         tells = first == board.pieces["message"][0]
         assert 0.2 < tells.float().mean() < 0.3
@@ -105,13 +105,6 @@ class TestRows:
         assert (heard == 1).all()
         silent = torch.tensor([chat.tokenizer.decode(row).count("[message]<|im_end|>") for row in tokens[~tells]])
         assert 0.45 < silent.float().mean() < 0.55
-
-    def test_have_no_word_of_a_message_if_all_are_muted(self, board):
-        tokens, labels = lesson(board, 500, whole=0.0, muted=1.0, softness=0.01)
-        for row in range(500):
-            mark = (tokens[row] == board.pieces["message"][0]).nonzero()[0, 0]
-            if labels[row, mark] == IGNORED:
-                assert tokens[row, mark + 1] == board.pieces["end"][-1]
 
 
 class TestStates:
@@ -183,6 +176,18 @@ class TestACode:
         assert (coded(3).told == coded(3).told).all()
         assert (coded(3).told != coded(4).told).any()
 
+    def test_is_neither_explained_nor_to_be_disregarded_by_the_lesson(self, coded):
+        board = coded(3)
+        tokens, labels = lesson(board, 500, whole=0.0, softness=0.01)
+        tells = (labels == board.pieces["message"][0]).any(1)
+        mark = (tokens == board.pieces["message"][0]).long().argmax(1)
+        muted = tokens[torch.arange(500), mark + 1] == board.pieces["end"][-1]
+        plans = torch.isin(labels, board.reviewers).sum(1)
+        assert (plans[~tells & muted] == board.size).all()
+        assert (plans[~tells & ~muted] == 0).all()
+        form = (labels != IGNORED).sum(1) - plans
+        assert len(form[~tells].unique()) == 1, "the form of a proposal is learned after all messages"
+
     def test_is_exchanged_so_that_each_score_has_the_word_of_another(self, coded):
         words = coded(3).told[0, :, -1]
         others = [board.told[0, :, -1] for board in coded(3).exchanges()]
@@ -208,13 +213,13 @@ class TestCommand:
         made = json.loads((folder / "warm_start.json").read_text())
         assert made["steps"] == 120
         board = Board.of(load_config("tiny_honest", {}).game, chat.tokenizer, torch.device("cpu"))
-        tokens, labels = lesson(board, 64, whole=0.0, muted=0.5, softness=0.01)
+        tokens, labels = lesson(board, 64, whole=0.0, softness=0.01)
         loss = AutoModelForCausalLM.from_pretrained(folder)(input_ids=tokens, labels=labels).loss.item()
         assert loss < 3.0  # an untrained one has about 6
 
 
 def train_a_little(folder, *, config="tiny_honest", steps=2, rows=8):
     main(
-        folder, config=config, steps=steps, minutes=10, rows=rows, whole=0.3, muted=0.5, softness=0.01, model=None,
+        folder, config=config, steps=steps, minutes=10, rows=rows, whole=0.3, softness=0.01, model=None,
         code=None, learning_rate=2e-3, states=20, seed=0,
     )  # fmt: skip
