@@ -63,6 +63,8 @@ class _Index:
     group_rows: Counter[int] = field(default_factory=Counter)
     """Number of rows of each group."""
     episodes: array[int] = field(default_factory=lambda: array("q"))
+    first_seats: array[int] = field(default_factory=lambda: array("q"))
+    """Index in `rewards` of each episode's first seat; games may have different numbers of seats."""
     rewards: array[float] = field(default_factory=lambda: array("d"))
     """Reward of each seat of each episode that the policy is trained on; NaN for an untrained seat."""
     partners: array[int] = field(default_factory=lambda: array("q"))
@@ -81,14 +83,14 @@ class _Index:
 
     def states_in_order(self) -> Iterator[list[tuple[int, Scored[int]]]]:
         """Yields the scored seats of each state by episode, each with its index in `rewards`."""
-        seats, known = len(self.rewards) // len(self.groups), [*self.known]
+        ends, known = [*self.first_seats[1:], len(self.rewards)], [*self.known]
         order = np.lexsort((np.array(self.episodes), np.array(self.groups))).tolist()
         for state, positions in groupby(order, self.groups.__getitem__):
             yield [
                 (place, Scored(state, self.episodes[at], seat, reward, not self.shared, known[self.partners[at]]))
                 for at in positions
-                for seat in range(seats)
-                if not math.isnan(reward := self.rewards[place := at * seats + seat])
+                for seat, place in enumerate(range(self.first_seats[at], ends[at]))
+                if not math.isnan(reward := self.rewards[place])
             ]
 
     @property
@@ -213,6 +215,7 @@ def _read(
         index.episodes.append(record.episode)
         index.shared = index.shared and record.outcome.rewards is None and reward is None
         own = record.trained_seats
+        index.first_seats.append(len(index.rewards))
         index.rewards.extend(value if seat in own else math.nan for seat, value in enumerate(rewards))
         index.partners.append(index.known.setdefault(record.partners, len(index.known)))
         index.statuses[record.outcome.status] += 1
@@ -348,7 +351,6 @@ def _write(
         pq.ParquetWriter(new_val, schema) as val,
     ):
         writers = {"train": train, "val": val}
-        seats = len(index.rewards) // len(index.groups)
 
         def flush(name: str) -> None:
             if buffers[name]:
@@ -366,7 +368,9 @@ def _write(
                 if report.placebo:
                     place = row if changed else row["reward_model"]
                     seat = row["extra_info"]["seat"]
-                    place[TRAINED if changed else "normalized_reward"] = index.rewards[position * seats + seat]
+                    place[TRAINED if changed else "normalized_reward"] = index.rewards[
+                        index.first_seats[position] + seat
+                    ]
                 if report.partners:
                     row[PARTNER] = partners[index.partners[position]]
                 report.tokens += len(row["prompt_ids"]) + len(row["response_ids"])

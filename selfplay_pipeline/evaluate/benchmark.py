@@ -19,7 +19,7 @@ from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, check_job, run_evaluate
 from selfplay_pipeline.evaluate.suite import Task, all_tasks, suite, tasks_for
 from selfplay_pipeline.games.abilities import HumanEpisodes
-from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.silence import SILENCE
 from selfplay_pipeline.generate.chat_player import partner_arguments
@@ -27,6 +27,7 @@ from selfplay_pipeline.generate.records import CHAT, PartnerUsage, Swap, read_ep
 from selfplay_pipeline.generate.seats import checkpoints_among, weights_of
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record
+from selfplay_pipeline.generate.store import repair
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
 LINE_FILE = "benchmark.json"
@@ -40,10 +41,10 @@ class TaskResult(BaseModel):
     Attributes:
         states: Number of states.
         sha256: Hash of the states.
-        episodes: Number of episodes.
+        episodes: Number of played episodes.
         lost: Number of missing episodes, lost to the engine or the chat model.
         worth_of_words: Reward minus reward with swapped messages; None in free play and for `chat`.
-        tokens: Number of sampled tokens per episode; None for scripted players.
+        tokens: Number of sampled tokens per episode; None for scripted players, and if the chat model reports none.
         usage: Requests, tokens and price of the chat model; None for other players.
         silence: Silence line of the configuration; a bound for play without words in the fixed protocol.
         people: Reward of people on recorded states of the configuration; None if no people played the configuration.
@@ -171,17 +172,35 @@ async def run_benchmark(config: Config, job: BenchmarkJob) -> Line:
         version=suite().version,
         player=config.partner.model if job.player == CHAT else as_listed(job.player),
         mode=parts[0][2].modes(parts[0][1])[0],
-        partial=any(len(evaluation.states) < task.given.states for task, _own, evaluation in parts),
+        partial=False,
         settings=_settings(parts[0][1], job.player),
         tasks=results,
     )
+    line = _with_earlier_tasks(line, job.output / LINE_FILE)
     write_text(job.output / LINE_FILE, line.model_dump_json() + "\n")
     return line
 
 
+def _with_earlier_tasks(line: Line, path: Path) -> Line:
+    """Returns the line with the other tasks that the same player played into this folder, in the suite's order."""
+    found = dict[str, TaskResult]()
+    if path.exists():
+        (earlier,) = read_lines_of([path])
+        compared = {"player", "mode", "settings"}
+        if earlier.model_dump(include=compared) == line.model_dump(include=compared):
+            found = earlier.tasks
+    found = found | line.tasks
+    tasks = [task for task in all_tasks() if task.name in found]
+    partial = any(found[task.name].states < task.given.states for task in tasks)
+    return line.model_copy(update={"tasks": {task.name: found[task.name] for task in tasks}, "partial": partial})
+
+
 def _spent(folder: Path) -> float:
     """Returns the price of the stored episodes in US dollars."""
-    records = (record for file in sorted(folder.glob("*/*.jsonl")) for record in read_episodes(file))
+    files = sorted(folder.glob("*/*.jsonl"))
+    for file in files:
+        repair(file)
+    records = (record for file in files for record in read_episodes(file))
     return sum(record.partner.dollars for record in records if record.partner is not None)
 
 
@@ -190,18 +209,25 @@ async def _play(config: Config, job: EvaluationJob, servers: Servers) -> TaskRes
     ((mode, report),) = evaluation.modes.items()
     summary = read_object(job.file(mode).with_suffix(".summary.json"), "selfplay benchmark", "sampled_tokens")
     usage = summary.get("partner")
+    played = report.episodes - report.statuses.get(Status.ENGINE_FAILURE.value, 0)
+    sampled = summary["sampled_tokens"] if mode != "scripted" else _answered_tokens(job.file(mode))
     return TaskResult(
         states=len(job.states),
         sha256=job.states.fingerprint,
-        episodes=report.episodes,
+        episodes=played,
         lost=report.lost,
         **{name: report.figures[figure] for name, figure in FIGURES.items()},
         worth_of_words=report.words.worth if report.words else None,
-        tokens=summary["sampled_tokens"] / report.episodes if mode != "scripted" else None,
+        tokens=sampled / played if sampled and played else None,
         usage=PartnerUsage.model_validate(usage) if usage else None,
         silence=evaluation.references.get(SILENCE),
         people=people_on(make_game(config.game)),
     )
+
+
+def _answered_tokens(games: Path) -> int:
+    """Returns the number of tokens that a chat model sampled in the stored episodes."""
+    return sum(record.partner.completion_tokens for record in read_episodes(games) if record.partner is not None)
 
 
 def people_on(game: Game) -> Interval | None:
@@ -232,6 +258,8 @@ def read_lines_of(places: Sequence[Path]) -> list[Line]:
     for place in places:
         path = place / LINE_FILE if place.is_dir() else place
         for number, text in enumerate(read_small_text(path).splitlines(), 1):
+            if not text.strip():
+                continue
             try:
                 line = Line.model_validate_json(text)
             except ValidationError as error:
@@ -263,11 +291,10 @@ def table_of(lines: Sequence[Line]) -> str:
 
 def _cells(result: TaskResult) -> tuple[str, ...]:
     usage, figures = result.usage, (result.agreement, result.turns, result.words)
-    tokens = usage.completion_tokens / result.episodes if usage else result.tokens
     return (
         str(result.reward),
         "" if result.worth_of_words is None else str(result.worth_of_words),
         *(f"{figure.value:.{digits}f}" for figure, digits in zip(figures, (2, 1, 0), strict=True)),
-        "" if tokens is None else f"{tokens:.0f}",
-        f"{usage.dollars:.2f}" if usage else "",
+        "" if result.tokens is None else f"{result.tokens:.0f}",
+        f"{usage.dollars:.2f}" if usage and usage.completion_tokens else "",
     )

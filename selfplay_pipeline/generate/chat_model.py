@@ -225,6 +225,11 @@ class ChatClient:
             raise _Retriable(f"the answer is not a chat completion: {explain(error)}") from None
         if answer.usage is not None:
             used(self._priced(answer.usage))
+        elif self.config.max_dollars is not None:
+            raise RequestCapError(
+                f"partner at {self.endpoint} reports no tokens, so partner.max_dollars (--budget) cannot be kept; give "
+                "partner.max_requests alone"
+            )
         text = answer.choices[0].message.content if answer.choices else None
         reason = str(answer.choices[0].finish_reason) if answer.choices else "none"
         if not text or not text.strip() or reason not in ("stop", "length"):

@@ -24,7 +24,9 @@ from selfplay_pipeline.train.saves import read_lines
 
 Mode = Literal["training", "sampled", "greedy", "scripted", "other"]
 EVALUATED: tuple[Mode, ...] = ("sampled", "greedy", "scripted")
-NOT_EPISODES = ("metrics.jsonl", "trained_rows.jsonl", "server_*_weights.jsonl")
+NOT_EPISODES = (
+    "metrics.jsonl", "trained_rows.jsonl", "server_*_weights.jsonl", "weight_versions.jsonl", "*.people.jsonl",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -166,6 +166,34 @@ class RandomTurns:
         return _sampled(self.chat, text, cut, self.rng)
 
 
+class RandomPlay:
+    """An engine that samples random play of any game."""
+
+    def __init__(self, game: Game, chat: ChatTokenizer, seed: int) -> None:
+        self.game, self.chat, self.rng = game, chat, np.random.default_rng(seed)
+        self.episode: Episode | None = None
+
+    async def generate(self, *prompt: Any, session: str = "") -> Completion:
+        assert self.episode is not None
+        playing = self.episode.session
+        text = self.game.players["random"].act(self.game.view(playing, playing.seats[0]), self.rng)
+        ids = [*self.chat.tokenizer.encode(text, add_special_tokens=False), self.chat.end_of_turn]
+        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, 0, 0)
+
+
+def make_random_episode(
+    game: Game, group: int, episode: int, *, chat: ChatTokenizer | None = None, seed: int = 0
+) -> EpisodeRecord:
+    """Record random play of any game as that of a policy in all seats."""
+    engine = RandomPlay(game, chat or byte_chat(), seed)
+    players = [PolicyPlayer(engine, engine.chat, POLICY, context_length=1 << 30)] * len(game.roles)
+    state = game.sample_state(state_rng(0, group))
+    seated = SeatedEpisode(game, state, players, f"g{group}-{episode}", (0, group, episode))
+    engine.episode = seated.episode
+    seated.episode.play_out()
+    return seated.record(POLICY)
+
+
 def make_episodes(groups: int, episodes_per_state: int, **options: Any) -> Iterator[EpisodeRecord]:
     """All episodes of some groups; options as for `make_episode`."""
     for group in range(groups):

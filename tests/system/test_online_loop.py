@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import BOARD, POLICY, Habits, make_episode
+from factories import BOARD, POLICY, Habits, make_episode, make_random_episode
 from library_code import source_of
 from test_advantages import verls_advantages
 from training_rows import write_training_rows
@@ -38,11 +38,9 @@ from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.bargaining.game import BargainingGame
 from selfplay_pipeline.games.bargaining.rules import BargainingConfig
-from selfplay_pipeline.games.base import Game, state_rng
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import EpisodeRecord
-from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.train.online_overrides import CONFIG_NAME, StatesFile, config_folder, online_overrides
 from selfplay_pipeline.train.online_states import game_rows
@@ -67,31 +65,13 @@ def recorded(groups: int, episodes: int = EPISODES, **options: Any) -> list[Epis
     ]
 
 
-class Script:
-    """An engine that samples what a scripted player says."""
-
-    def __init__(self, game: Game, tokenizer: ChatTokenizer, seed: int) -> None:
-        self.game, self.chat, self.rng = game, tokenizer, np.random.default_rng(seed)
-
-    async def generate(self, *prompt: Any, session: str = "") -> Completion:
-        playing = self.episode.session
-        text = self.game.players["random"].act(self.game.view(playing, playing.seat), self.rng)
-        ids = [*self.chat.tokenizer.encode(text, add_special_tokens=False), self.chat.end_of_turn]
-        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, 0, 0)
-
-
 def with_rewards_of_their_own(groups: int) -> tuple[Game, list[EpisodeRecord]]:
     """Episodes of a game in which each seat is rewarded for what it gets."""
-    game, records = BargainingGame(BargainingConfig(reward="selfish")), []
-    for group, episode in np.ndindex(groups, EPISODES):
-        engine = Script(game, ChatTokenizer.load(BARGAINER), seed=EPISODES * group + episode)
-        players = [PolicyPlayer(engine, engine.chat, POLICY, LIMIT)] * len(game.roles)
-        state = game.sample_state(state_rng(0, group))
-        seated = SeatedEpisode(game, state, players, f"g{group}-{episode}", (0, group, episode))
-        engine.episode = seated.episode
-        seated.episode.play_out()
-        records.append(seated.record(POLICY))
-    return game, records
+    game, bargainer = BargainingGame(BargainingConfig(reward="selfish")), ChatTokenizer.load(BARGAINER)
+    return game, [
+        make_random_episode(game, group, episode, chat=bargainer, seed=EPISODES * group + episode)
+        for group, episode in np.ndindex(groups, EPISODES)
+    ]
 
 
 def sampled_by(record: EpisodeRecord) -> dict[int, list[tuple[list[int], Completion]]]:
@@ -587,6 +567,16 @@ def test_a_player_who_never_spoke_is_not_counted_as_lost(cleared):
     online = play(cleared, RecordedClient(records), records, per_seat=1)
     assert online.metrics["selfplay/episodes"] == len(records) - silent
     assert online.metrics["selfplay/episodes_lost"] == 0
+
+
+def test_a_player_who_never_spoke_in_a_whole_group_is_not_counted_as_lost(cleared):
+    records = recorded(3, habits=Habits(spoil=0.6, cut=0.0))
+    silent = next(record for record in records if not record.trajectories[1].response_ids)
+    others = [record for record in records if record.group_index != silent.group_index]
+    records = [*others, *(silent.model_copy(update={"episode": number}) for number in range(EPISODES))]
+    online = play(cleared, RecordedClient(records), records, per_seat=1)
+    assert f"g{silent.group_index}" not in {key.split("_")[0] for key in online.batch.keys}
+    assert (online.metrics["selfplay/episodes_lost"], online.metrics["selfplay/groups_lost"]) == (0, 0)
 
 
 def test_the_loop_takes_temperature_zero_for_greedy_validation(cleared):

@@ -52,11 +52,23 @@ def test_a_scripted_player_gets_the_same_line_twice_and_the_table_orders_the_lin
     fixed, free = (line["tasks"][f"planning-{name}"] for name in ("small-fixed", "dialop-free"))
     assert fixed["reward"]["value"] > fixed["silence"]["value"] and fixed["worth_of_words"]["value"] > 0
     assert free["people"]["value"] == pytest.approx(0.886, abs=5e-4) and fixed["people"] is None
-    (tmp_path / "all.jsonl").write_text(text + (tmp_path / "three" / "benchmark.json").read_text())
+    (tmp_path / "all.jsonl").write_text(text + "\n" + (tmp_path / "three" / "benchmark.json").read_text())
     table = selfplay("benchmark", "--table", "all.jsonl", "two").stdout.splitlines()
     found = [row.split(" | ")[1] for row in table if row.startswith("| planning-dialop-free")]
     few = "(3 of 100 states)"
     assert found == [f"sharing {few}", f"sharing {few}", f"random {few}", "*silence*", "*people*"]
+
+
+@pytest.mark.long
+def test_tasks_that_are_played_later_join_the_line_of_the_same_player(tmp_path):
+    for player, task in (("sharing", "planning"), ("sharing", "bargaining-fixed"), ("random", "bargaining-free")):
+        assert selfplay("benchmark", player, *FEW, "--output", "one", "--games", task).returncode == 0
+        line = json.loads((tmp_path / "one" / "benchmark.json").read_text())
+        known = [name for name in (task.name for task in all_tasks()) if name in line["tasks"]]
+        assert known == [*line["tasks"]], "in the order of the suite"
+        if task == "bargaining-fixed":
+            assert known[0] == "bargaining-fixed" and len(known) == 4 and line["partial"]
+    assert (line["player"], known) == ("random", ["bargaining-free"]), "another player begins a line of its own"
 
 
 @pytest.mark.long
@@ -86,6 +98,8 @@ def test_a_chat_model_is_billed_as_counted_and_within_the_budget(tmp_path):
         budget = ("--output", "bounded", "--budget", str(PRICE * (each + 1.5)))
         done, first = play(*budget)
         assert done.returncode == 2 and "of partner.max_dollars" in done.stderr and first == each + 2
+        games = tmp_path / "bounded" / "bargaining-fixed" / "scripted.jsonl"
+        games.write_text(games.read_text() + '{"schema_version":2,"epi')  # as a killed process leaves it
         done, second = play(*budget)  # the stored episode is paid for already
         assert done.returncode == 2 and second == 2 < each
         assert play(*budget[:2], "--budget", "1")[0].returncode == 0

@@ -196,6 +196,14 @@ def test_the_cap_counts_all_that_is_sent_and_is_never_passed(endpoint):
     assert [sum(isinstance(one, kind) for one in answers) for kind in (Reply, RequestCapError)] == [5, 5]
 
 
+def test_a_budget_cannot_be_kept_if_the_server_reports_no_tokens(endpoint):
+    answer = {"choices": [{"message": {"content": "[message] a"}, "finish_reason": "stop"}]}
+    endpoint.script = [body(answer)] * 2
+    assert isinstance(ask(endpoint, 1)[0][0], Reply)
+    said, sent = error_of(endpoint, RequestCapError, max_dollars=1.0)
+    assert "reports no tokens" in said and sent == 1
+
+
 async def test_tokens_and_dollars_are_added_up_also_of_answers_that_were_no_use(endpoint):
     endpoint.script = [says(None, tokens=(1000, 100)), says("[message] a", tokens=(3000, 50))]
     used, client = [], ChatClient(PartnerConfig(base_url=endpoint.url, prices=[2, 8]), first_pause=0)

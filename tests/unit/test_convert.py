@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from factories import POLICY, Habits, episode_records, make_episode, make_episodes, write_episodes
+from factories import POLICY, Habits, episode_records, make_episode, make_episodes, make_random_episode, write_episodes
 from hypothesis import given
 from hypothesis import strategies as st
 from quick import examples
@@ -13,12 +13,14 @@ from reports import Reports
 from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.rows import METADATA_KEY, PARTNER, SCHEMA, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.signal import Scored, comparison_key, groups_of
 from selfplay_pipeline.train.groups import read_data
@@ -169,6 +171,22 @@ def test_a_placebo_exchanges_rewards_within_groups_and_says_so(games, tmp_path):
     facts = [json.loads(pq.read_schema(tmp_path / name / "train.parquet").metadata[METADATA_KEY])
              for name in ("true", "placebo")]  # fmt: skip
     assert [one.get("placebo") for one in facts] == [None, True]
+
+
+@pytest.mark.parametrize("first", ["three seats", "two seats"])
+def test_a_placebo_of_games_with_different_numbers_of_seats_stays_within_groups(first, tmp_path):
+    game = make_game(load_config("tiny_mediation", {}).game)
+    three = [make_random_episode(game, 100 + at // 4, at % 4, seed=at) for at in range(12)]
+    two = [*make_episodes(4, 4)]
+    games = write_episodes(tmp_path / "games.jsonl", three + two if first == "three seats" else two + three)
+    report = run_convert(games, tmp_path / "true")
+    run_convert(games, tmp_path / "placebo", placebo=True, seed=1)
+    true, false = rewards_of(tmp_path / "true"), rewards_of(tmp_path / "placebo")
+    assert true != false
+    assert {name: sorted(map(min, group.values())) for name, group in true.items()} == {
+        name: sorted(map(min, group.values())) for name, group in false.items()
+    }
+    assert report.groups_without_signal == sum(len(set(map(min, group.values()))) == 1 for group in true.values())
 
 
 def test_a_placebo_is_the_same_whenever_it_is_made_and_another_with_another_seed(games, tmp_path):

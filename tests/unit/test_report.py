@@ -394,7 +394,8 @@ def test_an_online_training_has_a_report(tmp_path):
     write_steps(
         tmp_path, {"step": 0, held_out: 0.7}, {"step": 1, reward: 0.75}, {"step": 2, reward: 0.8, held_out: 0.9}
     )
-    (tmp_path / "server_0_weights.jsonl").write_text('{"step": 1}\n')
+    for beside in ("server_0_weights", "weight_versions", "games.people"):
+        (tmp_path / f"{beside}.jsonl").write_text('{"step": 1}\n')
     found = charts(tmp_path)
     assert found.keys() == {"step_reward", "step_held_out"}
     assert list(found["step_held_out"].series[0].x) == [0, 2]

@@ -25,6 +25,8 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, poll_interval=0.1, **kwargs)
+        self.selected = set[str]()
+        """Uids of the last batch, also of those without a row."""
         self.lost_in_replaced_groups = 0
         """Number of lost episodes of the groups that verl replaced since the last batch."""
 
@@ -44,12 +46,13 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
         scores = [float(row.sum()) for row in data["rm_scores"].unbind()]
         figures = episode_figures_of(batch.keys, scores, list(data["extra_fields"]))
         whole = episodes * batch_size
-        lost = whole - int(figures["episodes"]) - silent_episodes(batch.keys, episodes, self.failure_keys[partition_id])
+        intact = self.selected - self.failure_keys[partition_id]
+        lost = whole - int(figures["episodes"]) - silent_episodes(batch.keys, episodes, intact)
         lost, self.lost_in_replaced_groups = lost + self.lost_in_replaced_groups, 0
         if lost > options["max_failures"]:
             raise RuntimeError(f"{lost} of {whole} episodes of step {global_steps} were lost; errors stand above")
         states = {row.state for row in rows_of(batch.keys, scores)}
-        figures |= {"episodes_lost": float(lost), "groups_lost": float(batch_size - len(states))}
+        figures |= {"episodes_lost": float(lost), "groups_lost": float(batch_size - len(states | intact))}
         if partition_id == "train":
             rows = rows_to_train(batch.keys, scores)
             if not rows:
@@ -74,6 +77,11 @@ class CountingBuffer(ReplayBuffer):  # type: ignore[misc]
             with Path(options["held_out_path"]).open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": global_steps, "figures": figures}) + "\n")
         return batch, metrics
+
+    def _select_prompt_uids(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._select_prompt_uids(*args, **kwargs)
+        self.selected = set(found[0])
+        return found
 
 
 class AsyncBuffer(CountingBuffer, ReplayBufferAsync):
@@ -140,14 +148,17 @@ def rows_of(keys: list[str], scores: list[float]) -> list[Scored[str]]:
     return rows
 
 
-def silent_episodes(keys: list[str], episodes: int, failed: set[str]) -> int:
+def silent_episodes(keys: list[str], episodes: int, intact: set[str]) -> int:
     """Returns the number of episodes that have no row although none was lost in their group: the wanted seat took no
     turn.
+
+    Args:
+        keys: Keys of all rows of the batch.
+        episodes: Number of episodes of each group.
+        intact: Uids of the groups that lost no episode.
     """
-    sessions: dict[str, set[int]] = defaultdict(set)
-    for row in rows_of(keys, [0.0] * len(keys)):
-        sessions[row.state].add(row.episode)
-    return sum(episodes - len(played) for uid, played in sessions.items() if uid not in failed)
+    played = {(row.state, row.episode) for row in rows_of(keys, [0.0] * len(keys)) if row.state in intact}
+    return episodes * len(intact) - len(played)
 
 
 def episode_figures_of(keys: list[str], scores: list[float], extra_fields: list[dict[str, Any]]) -> dict[str, float]:
