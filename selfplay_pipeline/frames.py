@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from selfplay_pipeline.convert.parquet import read_table
+from selfplay_pipeline.core.small_files import File
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 
 ROWS_AT_ONCE = 4_096
@@ -37,7 +38,7 @@ TURNS = {**KEYS, "turn": "int64", "seat": "int64", "player": "str", "trained": "
 """Types of the columns of `turns_frame`."""
 
 
-def episodes_frame(path: Path) -> pd.DataFrame:
+def episodes_frame(path: File) -> pd.DataFrame:
     """Returns a frame with one row per episode of a file, in the file's order.
 
     Columns:
@@ -61,10 +62,10 @@ def episodes_frame(path: Path) -> pd.DataFrame:
     Raises:
         UserError: The file is missing, or a line is invalid; the message names file, line and field.
     """
-    return _frame((_episode(record) for record in read_episodes(path)), EPISODES)
+    return _frame((_episode(record) for record in read_episodes(Path(path))), EPISODES)
 
 
-def turns_frame(path: Path) -> pd.DataFrame:
+def turns_frame(path: File) -> pd.DataFrame:
     """Returns a frame with one row per turn of a file of episodes, in their order.
 
     Columns:
@@ -82,10 +83,10 @@ def turns_frame(path: Path) -> pd.DataFrame:
     Raises:
         UserError: The file is missing, or a line is invalid; the message names file, line and field.
     """
-    return _frame((row for record in read_episodes(path) for row in _turns(record)), TURNS)
+    return _frame((row for record in read_episodes(Path(path)) for row in _turns(record)), TURNS)
 
 
-def rows_frame(path: Path) -> pd.DataFrame:
+def rows_frame(path: File) -> pd.DataFrame:
     """Returns a frame with one row per row of train.parquet or val.parquet.
 
     Columns are those of the file (`convert.rows.SCHEMA`). Fields of `reward_model` and `extra_info` are columns of
@@ -95,7 +96,7 @@ def rows_frame(path: Path) -> pd.DataFrame:
     Raises:
         UserError: The file is missing, damaged or of another format.
     """
-    return read_table(path).flatten().to_pandas()
+    return read_table(Path(path)).flatten().to_pandas()
 
 
 def _frame(rows: Iterable[dict[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:

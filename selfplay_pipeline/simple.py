@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from contextvars import copy_context
-from os import PathLike
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
 from selfplay_pipeline.config.schema import SELF, Config
+from selfplay_pipeline.core.small_files import File
 from selfplay_pipeline.evaluate.run import Evaluation, job_of, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.generate.seats import seats_for
@@ -24,8 +24,6 @@ from selfplay_pipeline.train.offline import TrainResult
 from selfplay_pipeline.train.offline_stage import train_policy, training_of
 
 T = TypeVar("T")
-File = str | PathLike[str]
-"""Path of a file or a folder."""
 
 
 def play_episodes(config: Config, output: File, players: Sequence[str] = (), *, first_state: int = 0) -> Played:

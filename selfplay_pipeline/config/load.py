@@ -52,7 +52,7 @@ def own_settings(source: str | None) -> dict[str, Any]:
 
 def load_config(
     source: str | None,
-    overrides: Mapping[str, Any],
+    overrides: Mapping[str, Any] = {},
     tell: Callable[[str], None] = lambda line: None,
     options: Mapping[str, str] = {},
     gpus: int | None = None,

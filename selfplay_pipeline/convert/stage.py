@@ -14,11 +14,12 @@ from selfplay_pipeline.convert.reward import TrainedReward
 from selfplay_pipeline.convert.reward import decided_by as reward_decided_by
 from selfplay_pipeline.convert.run import check_claim, run_convert
 from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.small_files import File
 from selfplay_pipeline.games.registry import make_game
 
 
 def convert_episodes(
-    config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False, write: bool = True
+    config: Config, games: File, out_dir: File, *, skip_bad: bool = False, write: bool = True
 ) -> Converted:
     """Convert episodes to train.parquet, and to val.parquet if `val_fraction` is above 0; returns the counts.
 
@@ -36,6 +37,7 @@ def convert_episodes(
         UserError: Turn credits are not possible, the folder belongs to another command or conversion, or `run_convert`
             rejects the episodes.
     """
+    games, out_dir = Path(games), Path(out_dir)
     check_credit(config)
     check_folder(out_dir, "convert")
     decided = decided_by(config, games, out_dir)

@@ -7,11 +7,14 @@ import math
 import os
 import re
 import stat
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.core.errors import UserError
 
+File = str | PathLike[str]
+"""Path of a file or a folder, as programs may give it."""
 MOST_BYTES = 50_000_000
 """Largest size of a JSON file; a run of thousands of iterations has a `state.json` of a few million bytes."""
 KINDS = {

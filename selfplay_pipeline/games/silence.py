@@ -164,7 +164,9 @@ def settings_of(config: GameSettings) -> dict[str, Any]:
 
 
 def known_lines(config: GameSettings, folder: Path) -> Lines:
-    """Returns the stored lines of a configuration, from the user's file or else the game's; empty if none are stored.
+    """Returns the lines of a configuration, the more exact ones if both the user's file and the game's have it.
+
+    They are empty if none are stored.
 
     Args:
         config: The configuration.
@@ -174,5 +176,5 @@ def known_lines(config: GameSettings, folder: Path) -> Lines:
         UserError: A file of lines, such as `data/silence.json`, cannot be read.
     """
     files = (STORED, folder / "silence.json")
-    found = (stored.lines for file in files for stored in LinesFile.read(file).entries if stored.is_of(config))
-    return next(found, {})
+    found = [stored.lines for file in files for stored in LinesFile.read(file).entries if stored.is_of(config)]
+    return max(found, key=lambda lines: min(line.states for line in lines.values()), default={})

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain
 from selfplay_pipeline.core.reporting import logger
-from selfplay_pipeline.core.small_files import check_regular, read_object
+from selfplay_pipeline.core.small_files import File, check_regular, read_object
 from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.games.abilities import Renaming
 from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, Outcome, State, Status, Step
@@ -537,12 +537,13 @@ def check_heard_as_said(record: EpisodeRecord) -> None:
         )
 
 
-def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
+def read_episodes(path: File) -> Iterator[EpisodeRecord]:
     """Yields the episodes of a file, one line at a time.
 
     Raises:
         UserError: The file is missing, or a line is invalid; the message names file, line and field.
     """
+    path = Path(path)
     for number, line in read_lines(path):
         if not line.strip():
             continue

@@ -268,6 +268,14 @@ def test_hidden_cells_do_not_change_what_a_player_reads(index):
     assert SMALL.start(state).opening(0) == SMALL.start(changed).opening(0)
 
 
+@pytest.mark.parametrize(("scale_max", "said"), [(10, "are on different scales"), (1, "are on the same scale")])
+def test_the_rules_say_whether_scales_differ(scale_max, said):
+    game = MatchingGame(MatchingConfig(size=3, scale_max=scale_max))
+    state = game.sample_state(np.random.default_rng(1))
+    for seat in (0, 1):
+        assert said in game.start(state).opening(seat).system
+
+
 @examples(60)
 @given(
     st.fixed_dictionaries(

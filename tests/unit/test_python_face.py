@@ -5,6 +5,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,23 @@ def test_a_call_waits_for_its_result_with_and_without_a_running_loop(tmp_path, l
         return calls()
 
     assert (asyncio.run(within()) if looped else calls()) == (2, 3)
+
+
+@pytest.mark.long
+def test_the_code_of_the_page_runs_as_printed(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and "normalized_reward" in done.stdout, done.stderr
+
+
+def test_files_may_be_given_as_text(tmp_path):
+    games = str(write_episodes(tmp_path / "games.jsonl", make_episodes(3, 2)))
+    config = load_config("tiny")
+    assert selfplay_pipeline.convert_episodes(config, games, str(tmp_path / "rows")).train_rows == 11
+    assert len(selfplay_pipeline.episodes_frame(games)) == 6
+    assert len(selfplay_pipeline.turns_frame(games)) > 6
+    assert len(selfplay_pipeline.rows_frame(str(tmp_path / "rows" / "train.parquet"))) == 11
 
 
 @pytest.mark.long

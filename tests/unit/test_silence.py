@@ -353,6 +353,18 @@ def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path
     assert make_game(load_config("tiny", {}).game).silence is not None, "the built-in ones are there too"
 
 
+def test_a_line_of_fewer_states_does_not_replace_the_one_that_a_configuration_comes_with(here: Path) -> None:
+    game = make_game(load_config("tiny_honest", {}).game)
+    (own,) = (lines for lines in [game.wordless])
+    entry = {"game": game.config.model_dump(mode="json"), "lines": {"silence": {"value": 0.5, "standard_error": 0.1}}}
+    STORED.parent.mkdir()
+    for states, expected in ((20, own["silence"].value), (10**9, 0.5)):
+        entry["lines"]["silence"]["states"] = states
+        STORED.write_text(json.dumps({"entries": [entry]}))
+        found = make_game(load_config("tiny_honest", {}).game).silence
+        assert found is not None and found.value == expected
+
+
 def test_a_stored_line_of_unknown_keys_is_passed_over_and_one_that_is_damaged_is_refused(here: Path) -> None:
     STORED.parent.mkdir()
     line = {"value": 0.5, "standard_error": 0.1, "states": 2}

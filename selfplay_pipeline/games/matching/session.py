@@ -27,6 +27,7 @@ class MatchingSession(TaggedSession[Matching]):
             "reviewers": self.state.reviewers,
             "view": self.state.view(seat),
             "size": self.state.size,
+            "scales_differ": self.config.scale_max > 1,
             "max_length": self.config.max_length,
         }
 
