@@ -17,7 +17,7 @@ from selfplay_pipeline.config.schema import SELF, Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.core.shipped import as_listed, shipped
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairings
 from selfplay_pipeline.evaluate.states import StateSet, references, sample_held_out
@@ -277,7 +277,8 @@ def swaps_of(game: Game) -> tuple[Swap, ...]:
 
 def default_folder(player: str, partner: str, states: Path | None, config: Config, *, seat: int | None = None) -> Path:
     """Returns a folder below `data/evaluations/`, named after the players, the states and the options."""
-    parts = [player, *([f"with {partner}"] if partner != SELF else []), *([str(states)] if states else [])]
+    parts = [as_listed(player), *([f"with {as_listed(partner)}"] if partner != SELF else [])]
+    parts += [str(states)] if states else []
     if seat is not None:
         parts.append(f"seat {seat}")
     if config.game.mute:

@@ -16,6 +16,7 @@ from quick import examples
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.evaluate.crossplay import plan_crossplay
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable
@@ -362,6 +363,12 @@ def test_evaluations_may_differ_by_the_evaluated_player_and_by_muting_alone(chan
 def test_a_checkpoint_as_partner_is_its_contents_and_not_its_path(partner, same):
     one = {"first": "a", "second": "b", "weights.1": "w", "episodes": 2}
     assert comparable(one, one | partner) == same
+
+
+def test_a_packaged_model_has_one_default_folder_wherever_the_command_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = default_folder(shipped("data/tiny_honest_model"), "self", None, config())
+    assert found == default_folder("data/tiny_honest_model", "self", None, config())
 
 
 def test_each_evaluation_has_a_folder_of_its_own():
