@@ -138,6 +138,13 @@ def test_a_file_without_the_function_or_no_file_is_refused(tmp_path):
             TrainedReward(RewardConfig(path=str(tmp_path / name)))
 
 
+@pytest.mark.parametrize("cost", ["message_cost", "token_cost"])
+def test_a_cost_below_0_which_would_be_a_prize_is_refused(cost):
+    assert getattr(load_config("tiny", {f"reward.{cost}": 0}).reward, cost) == 0
+    with pytest.raises(UserError, match=f"reward.{cost}: expected at least 0, found -0.1"):
+        load_config("tiny", {f"reward.{cost}": -0.1})
+
+
 def test_it_cannot_be_combined_with_credits_of_turns_or_used_by_online_training(tmp_path):
     with pytest.raises(UserError, match="credit: turn: cannot be combined with reward: another reward, since the cre"):
         check_credit(load_config("tiny", {"convert.credit": "turn", "reward.message_cost": 0.1}))
