@@ -159,7 +159,8 @@ def test_a_key_or_offline_writing_is_enough(alone, monkeypatch, source):
     else:
         variables = {"offline": ("WANDB_MODE", "offline"), "key": ("WANDB_API_KEY", KEY)}
         monkeypatch.setenv(*variables.get(source, ("WANDB_API_KEY", "x")))
-    later = "--logger wandb: WANDB_API_KEY invalid" if source == "damaged key" else "train.parquet: not a readable parquet file"
+    no_rows = "train.parquet: not a readable parquet file"
+    later = "--logger wandb: WANDB_API_KEY invalid" if source == "damaged key" else no_rows
     done = selfplay(*TRAINING["train"], "--logger", "wandb")
     assert done.returncode == 2 and later in done.stderr, done.stderr
     assert "WANDB_SERVICE" not in os.environ, "verl's process would take it for its own"
