@@ -34,8 +34,8 @@ def play(
     player: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Who holds the seats, one name for each: person (somebody at this terminal or, with --web, in a "
-            f"browser), policy, {OTHERS} "
+            help=f"Who holds the seats: person (somebody at this terminal or, with --web, in a browser), policy, "
+            f"{OTHERS}. One name holds all, or give one for each seat "
             "[default: person in seat 0, policy in all others]."
         ),
     ] = None,
@@ -94,6 +94,7 @@ def play(
     from selfplay_pipeline.games.registry import make_game
     from selfplay_pipeline.generate.play import check_play_together, default_output, play_episodes
     from selfplay_pipeline.generate.records import PERSON, POLICY
+    from selfplay_pipeline.generate.seats import check_players, seats_for
     from selfplay_pipeline.web.run import Place, check_web
 
     place = Place(listen, port, patience)
@@ -106,9 +107,9 @@ def play(
         play_study(settings, study, output, place, dry=dry_run)
         return
     roles = make_game(settings.game).roles
-    seats = [*map(shipped, player or [PERSON, *[POLICY] * (len(roles) - 1)])]
-    if len(seats) != len(roles):
-        raise UserError(f"--player: given {len(seats)} times, but the game has {len(roles)} seats; name each once")
+    named = player or [PERSON, *[POLICY] * (len(roles) - 1)]
+    check_players(settings, [shipped(name) for name in named if name != PERSON])  # a misspelt one before their number
+    seats = seats_for(settings, named)
     output = output or default_output(seats)
     if not web and place != Place():
         raise UserError("--port, --listen and --patience are about pages in browsers; give --web too")

@@ -190,22 +190,25 @@ def train(
     if data.suffix == ".jsonl":
         made_by = f"`selfplay convert {shlex.quote(str(data))}`"
         raise UserError(f"train: {data}: training reads parquet; {made_by} makes it from episodes")
-    from selfplay_pipeline.config.load import own_settings
+    from selfplay_pipeline.convert.parquet import check_there
     from selfplay_pipeline.core.folders import check_folder
+
+    output = output or data.parent / "training"
+    check_folder(output, "train")
+    check_there(data)  # before the imports and the configuration, which take long
+    from selfplay_pipeline.config.load import own_settings
     from selfplay_pipeline.train.offline import plan_train
     from selfplay_pipeline.train.offline_stage import model_of, train_policy, training_of
 
     chosen = given(context, "model") or (own_settings(given(context, "config")).get("model") if any_model else None)
-    sampler = model_of(data) if data.exists() and not chosen else None
+    sampler = None if chosen else model_of(data)
     settings = load(context, {"train.overrides": overrides or None} | ({"model": sampler} if sampler else {}))
     if sampler:
         announced.append(one_line(f"model: {sampler}, which sampled the rows"))
     from selfplay_pipeline.cli.show.training import show_training
 
-    output = output or data.parent / "training"
     job = training_of(settings, data, output, any_model=any_model)
     if dry_run:
-        check_folder(output, "train")
         planned(plan_train(job))
     show_training(run(train_policy(job)))
 

@@ -171,9 +171,9 @@ class RewardConfig(Section):
     """
     partner_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of a seat's reward that is replaced by its partners' mean reward."""
-    message_cost: float = 0.0
+    message_cost: Annotated[float, Field(ge=0)] = 0.0
     """Reward that a seat loses with each of its messages."""
-    token_cost: float = 0.0
+    token_cost: Annotated[float, Field(ge=0)] = 0.0
     """Reward that a seat loses with each token that it samples, thoughts included."""
 
     @property

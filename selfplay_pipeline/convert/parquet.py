@@ -203,10 +203,15 @@ def readable(path: Path, remedy: str = AGAIN) -> Iterator[None]:
         raise UserError(f"{path}: not a readable parquet file: {first_line(error)}; {remedy}") from None
 
 
-def _open(path: Path) -> pq.ParquetFile:
+def check_there(path: Path) -> None:
+    """Raises UserError unless the path is a file."""
     if not path.exists():
         raise UserError(f"{path}: no such file; `selfplay convert` writes it")
     check_regular(path, "`selfplay convert` writes train.parquet")
+
+
+def _open(path: Path) -> pq.ParquetFile:
+    check_there(path)
     with readable(path):
         return pq.ParquetFile(path)
 

@@ -15,9 +15,11 @@ class Converted(BaseModel):
     bad_lines: list[str] = []
     """File, line number and reason of each skipped line."""
     groups: int = 0
+    """Number of groups whose episodes are compared with each other."""
     single_episode_groups_dropped: int = 0
     groups_without_signal: int = 0
     train_groups: int = 0
+    """Number of states whose rows are in train.parquet; if `several_in_a_state`, each has more than one group."""
     val_groups: int = 0
     train_rows: int = 0
     val_rows: int = 0
@@ -41,16 +43,22 @@ class Converted(BaseModel):
         """Share of all tokens, including prompts, that are not trained on."""
         return 1 - self.trained_tokens / self.tokens if self.tokens else 0.0
 
+    @property
+    def several_in_a_state(self) -> bool:
+        """Whether the episodes of a state form several groups, such as one of each seat for a reward of its own."""
+        return self.groups - self.single_episode_groups_dropped > self.train_groups + self.val_groups
+
     def to_text(self) -> str:
+        apart, whole = (", several in a state", "states") if self.several_in_a_state else ("", "groups")
         lines = [
             f"episodes read               {self.episodes}",
             f"bad lines left out          {len(self.bad_lines)}",
             *(f"  {line}" for line in self.bad_lines),
-            f"groups                      {self.groups} of up to {self.episodes_per_state} episodes",
+            f"groups                      {self.groups} of up to {self.episodes_per_state} episodes{apart}",
             f"  without signal            {self.groups_without_signal}",
             f"    of one episode, dropped {self.single_episode_groups_dropped}",
-            f"train                       {self.train_rows} rows of {self.train_groups} groups",
-            f"val                         {self.val_rows} rows of {self.val_groups} groups",
+            f"train                       {self.train_rows} rows of {self.train_groups} {whole}",
+            f"val                         {self.val_rows} rows of {self.val_groups} {whole}",
             f"tokens                      {self.tokens}, {self.trained_tokens} of them trained on",
             f"masked share                {self.masked_share:.4f}",
             f"sampling temperature        {self.temperature}",

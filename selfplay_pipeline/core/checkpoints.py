@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.shipped import where_from
 from selfplay_pipeline.core.small_files import read_json
 
 INDEX = "model.safetensors.index.json"
@@ -60,6 +61,8 @@ def check_checkpoint(name: str) -> None:
         exists = path.exists()
     except OSError as error:
         raise UserError(f"{name[:100]}: {error.strerror}") from None
+    if not exists and (advice := where_from(name)):
+        raise UserError(f"{name}: no such model; {advice}")
     is_path = exists or name.startswith((".", "/", "~")) or name.count("/") > 1
     is_path = is_path or ("/" in name and path.parent.is_dir())
     if not is_path:

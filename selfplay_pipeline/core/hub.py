@@ -13,6 +13,7 @@ from typing import Any
 from selfplay_pipeline.core.checkpoints import shards
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.reporting import logger
+from selfplay_pipeline.core.shipped import where_from
 
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 """Kinds of layers, by their names in a model's configuration, that are attention."""
@@ -32,8 +33,10 @@ def look_for(name: str) -> None:
 
     Raises:
         HubUnreachableError: The hub does not answer.
-        UserError: The hub has no such model.
+        UserError: The hub has no such model, or the name is a path below `data/`.
     """
+    if name.startswith("data/"):  # where this program's own models are, never an owner on the hub
+        raise UserError(f"{name}: no such model; {where_from(name) or 'give a folder or a hub name'}")
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 

@@ -31,3 +31,11 @@ def shipped(name: str) -> str:
             found = (folder.joinpath(*below) for folder in sorted(GAMES.glob("*/data")))
             return next((str(path) for path in found if path.exists()), name)
     return name
+
+
+def where_from(name: str) -> str:
+    """Returns advice on a model that is not there: the command that makes the model of a built-in configuration."""
+    for config, file in built_in().items():
+        if f"model: {name}" in file.read_text("utf-8").splitlines():
+            return f"`selfplay model tiny --config {config} --output {name}` makes it"
+    return ""

@@ -577,12 +577,17 @@ def read_lines(path: Path, hint: str = "`selfplay generate` writes this file") -
         hint: Advice for the message about a missing file.
 
     Raises:
-        UserError: The file cannot be read, or a line is longer than `MAX_LINE`.
+        UserError: The file cannot be read or is parquet, or a line is longer than `MAX_LINE`.
     """
     check_regular(path, hint)
     try:
         with path.open("rb", buffering=READ_AT_ONCE) as file:
             for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), start=1):
+                if number == 1 and line.startswith(b"PAR1"):
+                    raise UserError(
+                        f"{path}: a parquet file, but this command reads JSONL, such as the episodes of "
+                        "`selfplay generate`"
+                    )
                 if len(line) > MAX_LINE:
                     raise UserError(f"{path}:{number}: longer than {MAX_LINE >> 20} MiB, the limit of a line; {hint}")
                 yield number, line

@@ -188,6 +188,23 @@ def test_an_adapter_is_refused_because_not_all_would_apply_it(model, whole):
         check_checkpoint(str(model))
 
 
+@pytest.mark.parametrize("inside", [False, True], ids=["elsewhere", "where other models are"])
+@pytest.mark.parametrize("command", ["generate", "doctor"])
+@pytest.mark.parametrize("config", ["tiny_mediation", "tiny_planning", "tiny4x4"])
+def test_a_model_of_a_built_in_configuration_that_is_made_first_is_named_with_its_command(
+    tmp_path, monkeypatch, command, config, inside
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: pytest.fail("asked the hub"))
+    if inside:
+        (tmp_path / "data").mkdir()
+    done = selfplay(command, "--config", config)
+    model = "data/tiny4x4" if config == "tiny4x4" else f"data/{config}_model"
+    assert done.returncode == 2, done.stderr
+    assert f"{model}: no such model; `" in done.stdout + done.stderr
+    assert f"model tiny --config {config} --output {model}` makes it" in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("made", "given", "advice"),
     [

@@ -94,6 +94,16 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path, command, words):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("named", [(), ("rows.parquet",), ("--data", "rows.parquet", "--dry-run")])
+def test_a_training_says_first_that_its_file_is_missing(tmp_path, monkeypatch, named):
+    """Before it chooses a configuration, which it would announce."""
+    monkeypatch.chdir(tmp_path)
+    file = "rows.parquet" if named else "data/matching_game_selfplay/train.parquet"
+    done = selfplay("train", *named)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"selfplay: {file}: no such file; `") and done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("arguments", [("evaluate", "nobody"), ("crossplay", "random", "nobody")])
 def test_a_wrong_player_is_refused_before_states_are_sampled(monkeypatch, arguments):
     monkeypatch.setattr("selfplay_pipeline.evaluate.states.held_out_states", lambda *_: pytest.fail("sampled states"))

@@ -319,7 +319,9 @@ def test_no_private_cell_of_a_partner_reaches_a_person_in_500_episodes(name):
     [
         ("--player person --player sharing", "play: needs a terminal"),
         ("--player sharing --player sharing --dry-run", "no seat is held by 'person'"),
-        ("--player person --dry-run", "given 1 times, but the game has 2 seats"),
+        ("--player sharing --dry-run", "no seat is held by 'person'"),
+        ("--player person --player person --player person --dry-run", "given 3 times, but the game has 2 seats"),
+        ("--player nobody --player person --player person --dry-run", "no scripted player or checkpoint 'nobody'"),
         ("--player person --player nobody --dry-run", "no scripted player or checkpoint 'nobody'"),
     ],
 )
@@ -328,6 +330,13 @@ def test_mistakes_are_one_line_and_write_nothing(tmp_path, arguments, words):
     done = selfplay("play", "--config", "tiny_honest", *arguments.split(), "--output", str(output))
     assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") <= 2
     assert not output.parent.exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--web",)])
+def test_one_person_named_alone_holds_all_seats_as_any_other_player_does(tmp_path, more):
+    output = str(tmp_path / "games.jsonl")
+    done = selfplay("play", "--config", "tiny_honest", "--player", "person", *more, "--dry-run", "--output", output)
+    assert done.returncode == 0 and "person and person play" in done.stdout, done.stderr
 
 
 def test_other_commands_refuse_a_person(tmp_path):

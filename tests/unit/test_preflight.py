@@ -33,12 +33,15 @@ def two_gpus(tmp_path_factory, monkeypatch) -> None:
 
 
 def run(tmp_path: Path, command: str, *arguments: str, **sections: dict[str, Any]) -> Done:
-    """A dry run with the tiny configuration and these sections over it."""
+    """A dry run with the tiny configuration and these sections over it; a training has an empty file to train on."""
     settings = load_config("tiny", {"model": "data/tiny_model"}).model_dump(mode="json")
     for name, section in sections.items():
         settings[name] |= section
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
     checkpoint = ("data/tiny_model", "--num-states", "4") if command == "evaluate" else ()
+    if command == "train":
+        (tmp_path / "train.parquet").touch()
+        checkpoint = (str(tmp_path / "train.parquet"), "--model", "data/tiny_model")
     output = tmp_path / "output" / "x"
     given = ("--config", str(tmp_path / "config.yaml"), "--output", str(output), "--dry-run")
     done = selfplay(command, *checkpoint, *given, *arguments)
@@ -113,18 +116,19 @@ def test_attached_servers_and_copies_on_cpus_are_not_asked_for_gpus(tmp_path, tw
 
 KEY = "0123456789" * 4
 TRAINING = {
-    "train": ("train", "train.parquet"), "imitate": ("imitate", "games.jsonl"), "train-online": ("train-online",),
-    "iterate": ("iterate",),
+    "train": ("train", "train.parquet", "--model", "data/tiny_model"), "imitate": ("imitate", "games.jsonl"),
+    "train-online": ("train-online",), "iterate": ("iterate",),
 }  # fmt: skip
 
 
 @pytest.fixture
 def alone(tmp_path, monkeypatch):
-    """An empty home and working directory, and an environment without a key."""
+    """A home and working directory with an empty file to train on, and an environment without a key."""
     for name in [name for name in os.environ if name.startswith("WANDB_")] + ["NETRC"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.parquet").touch()
     return tmp_path
 
 
@@ -155,7 +159,8 @@ def test_a_key_or_offline_writing_is_enough(alone, monkeypatch, source):
     else:
         variables = {"offline": ("WANDB_MODE", "offline"), "key": ("WANDB_API_KEY", KEY)}
         monkeypatch.setenv(*variables.get(source, ("WANDB_API_KEY", "x")))
-    later = "--logger wandb: WANDB_API_KEY invalid" if source == "damaged key" else "train.parquet: no such file"
+    no_rows = "train.parquet: not a readable parquet file"
+    later = "--logger wandb: WANDB_API_KEY invalid" if source == "damaged key" else no_rows
     done = selfplay(*TRAINING["train"], "--logger", "wandb")
     assert done.returncode == 2 and later in done.stderr, done.stderr
     assert "WANDB_SERVICE" not in os.environ, "verl's process would take it for its own"

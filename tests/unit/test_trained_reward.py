@@ -55,6 +55,14 @@ def test_costs_and_shares_are_what_the_episodes_say(games):
         assert row["reward_model"]["normalized_reward"] == record.outcome.normalized_reward
 
 
+def test_the_report_counts_what_is_compared_in_groups_and_what_is_trained_on_in_states(games):
+    own = run_convert(games, games.parent / "own").to_text()
+    assert "groups                      4 of up to 4 episodes\n" in own and " rows of 4 groups\n" in own
+    costs = run_convert(games, games.parent / "costs", reward=TrainedReward(RewardConfig(message_cost=0.25))).to_text()
+    assert "groups                      8 of up to 4 episodes, several in a state\n" in costs
+    assert " rows of 4 states\n" in costs
+
+
 def test_a_function_is_given_state_turns_and_outcome_and_partners_share_what_it_returns(games, tmp_path):
     body = "return [len(turns), outcome.best + 0 * state.size]"
     records = {record.episode_id: record for record in read_episodes(games)}
@@ -136,6 +144,13 @@ def test_a_file_without_the_function_or_no_file_is_refused(tmp_path):
     ):
         with pytest.raises(UserError, match=f"{name}: .*{says}"):
             TrainedReward(RewardConfig(path=str(tmp_path / name)))
+
+
+@pytest.mark.parametrize("cost", ["message_cost", "token_cost"])
+def test_a_cost_below_0_which_would_be_a_prize_is_refused(cost):
+    assert getattr(load_config("tiny", {f"reward.{cost}": 0}).reward, cost) == 0
+    with pytest.raises(UserError, match=f"reward.{cost}: expected at least 0, found -0.1"):
+        load_config("tiny", {f"reward.{cost}": -0.1})
 
 
 def test_it_cannot_be_combined_with_credits_of_turns_or_used_by_online_training(tmp_path):
