@@ -159,7 +159,7 @@ FIGURES: list[tuple[Any, ...]] = [
     (README, "from {:.3f} to {:.3f} sampled and from {:.3f} to {:.3f} greedy",
      *(planned4.of(player, mode).value for mode in MODES for player in (WARM, SELF))),
     (README, "silence is {:.3f}. If one score", planned4.results["references"]["silence"]["value"]),
-    (README, "{} of the next proposals are the plan that is best given the change, and before self-play {}",
+    (README, "the best plan for the changed score in {} of the cases, and before self-play in {}",
      planned4.follows(SELF), planned4.follows(WARM)),
     (PLANNER, "ends {:.2f} below silence, and its warm start {:.2f} below",
      *(-planned4.of(player, "sampled", part="over_silence").value for player in (MUTED, WARM))),
@@ -175,18 +175,19 @@ FIGURES: list[tuple[Any, ...]] = [
      coded.of(SELF, "sampled"), coded.results["references"]["silence"]["value"]),
     (SHOWN, "the reward is {} sampled and {} greedy (two seeds), {:+} above silence", *coded.both(SELF),
      coded.of(SELF, "sampled", part="over_silence")),
+    (SHOWN, "silence, by {:+} and {:+}", *(one.of(SELF, "sampled", part="over_silence") for one in coded_seeds)),
     (CODED, "*{}*", coded.results["verdict"]),
     (CODED, "the line itself is {}", interval(coded.results["references"]["silence"])),
     *((CODED, f"| {label} | {{:{sign}}} | {{:{sign}}} |", *coded.both(player, name, part))
-      for label, player, part, sign, name in ROWS if player in (WARM, SELF)),
+      for label, player, part, sign, name in ROWS),
     *((CODED, f"| {label} | {{:{sign}}} | {{:{sign}}} | {{:{sign}}} | {{:{sign}}} |",
        *(figure for study in coded_seeds for figure in study.both(player, name, part)))
-      for label, player, part, sign, name in ROWS if player in (WARM, SELF) and part not in ("rise",)
+      for label, player, part, sign, name in ROWS if player in (WARM, SELF) and part != "rise"
       and (part != "talking" or name == "talk_score")),
-    *((CODED, f"| {label} | {{heard:.3f}} | {{muted:.3f}} | {{unmarked:.3f}} |".format(**rewards))
-      for label, rewards in zip(
-          ("the warm start", "self-play, seed 3", "self-play, seed 4"),
-          stored("learn_coded/exam.json")["rewards"].values(), strict=True)),
+    *((CODED, f"| {seed}, {label} | {{heard:.3f}} | {{exchanged:.3f}} | {{muted:.3f}} | {{unmarked:.3f}} |".format(**of))
+      for seed in (3, 4) for label, of in zip(
+          ("the warm start", "self-play", "muted"), stored(f"learn_coded/exam_{seed}.json")["rewards"].values(),
+          strict=True)),
 
     (APART, "*{}*", apart.results["verdict"]),
     (APART, "| warm start, talk score | {} | {} |", *map(short, apart.both(WARM, "talk_score"))),
