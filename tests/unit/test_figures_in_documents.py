@@ -184,8 +184,8 @@ FIGURES: list[tuple[Any, ...]] = [
        *(figure for study in coded_seeds for figure in study.both(player, name, part)))
       for label, player, part, sign, name in ROWS if player in (WARM, SELF) and part != "rise"
       and (part != "talking" or name == "talk_score")),
-    *((CODED, f"| {seed}, {label} | {{heard:.3f}} | {{exchanged:.3f}} | {{muted:.3f}} | {{unmarked:.3f}} |".format(**of))
-      for seed in (3, 4) for label, of in zip(
+    *((CODED, f"| {seed}, {who} | {{heard:.3f}} | {{exchanged:.3f}} | {{muted:.3f}} | {{unmarked:.3f}} |".format(**of))
+      for seed in (3, 4) for who, of in zip(
           ("the warm start", "self-play", "muted"), stored(f"learn_coded/exam_{seed}.json")["rewards"].values(),
           strict=True)),
 
