@@ -177,4 +177,4 @@ def known_lines(config: GameSettings, folder: Path) -> Lines:
     """
     files = (STORED, folder / "silence.json")
     found = [stored.lines for file in files for stored in LinesFile.read(file).entries if stored.is_of(config)]
-    return max(found, key=lambda lines: min(line.states for line in lines.values()), default={})
+    return max(found, key=lambda lines: min((line.states for line in lines.values()), default=0), default={})

@@ -355,7 +355,7 @@ def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path
 
 def test_a_line_of_fewer_states_does_not_replace_the_one_that_a_configuration_comes_with(here: Path) -> None:
     game = make_game(load_config("tiny_honest", {}).game)
-    (own,) = (lines for lines in [game.wordless])
+    own = game.wordless
     entry = {"game": game.config.model_dump(mode="json"), "lines": {"silence": {"value": 0.5, "standard_error": 0.1}}}
     STORED.parent.mkdir()
     for states, expected in ((20, own["silence"].value), (10**9, 0.5)):
