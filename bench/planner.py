@@ -45,6 +45,8 @@ WARM_UP = 0.06
 """Share of the training over which the learning rate rises."""
 CODE = [name.split()[-1] for name in REVIEWERS]
 """Words for scores in messages with `--code`: last names, which no view has."""
+LOW = 3
+"""Number of low scores, from 0, that share a word in an exam with two words."""
 EXAMS = 12
 """Number of comparisons with the silence line in a training."""
 IGNORED = -100
@@ -177,7 +179,7 @@ class Board:
             scores=edges.diff(),
             plans=torch.tensor([*permutations(range(config.size))], device=device),
             cells=cells(digits),
-            told=cells(digits if code is None else random.Random(code).sample(CODE, top)),
+            told=cells(digits if code is None else code_of(code, top)),
             reviewers=torch.cat([ids(f" {name}") for name in names]),
             pieces={
                 "opening": ids("<|im_start|>system\nmatch<|im_end|>\n<|im_start|>user\nsee"),
@@ -199,6 +201,11 @@ class Board:
     def exchanges(self) -> list[Board]:
         """Returns boards of the same dialect, but that messages tell each score by the word of another one."""
         return [replace(self, told=self.told.roll(turn, 1)) for turn in range(1, self.told.shape[1])]
+
+    def two_words(self) -> Board:
+        """Returns the board of the same dialect, but that messages tell scores by the words of 0 and of 6 alone."""
+        high = torch.arange(self.told.shape[1], device=self.told.device) >= LOW
+        return replace(self, told=self.told[:, torch.where(high, 2 * LOW, 0)])
 
     def draw(self, count: int) -> torch.Tensor:
         """Returns true scores, shape (count, size²)."""
@@ -225,6 +232,11 @@ class Board:
         likely = torch.where(seen[:, None], tables[:, None], hidden).float()
         best = self.totals(likely).amax(-1, keepdim=True).clamp(min=1)
         return self.totals((likely / best).mean(1))
+
+
+def code_of(number: int, scores: int = 10) -> list[str]:
+    """Returns the word of each score in a code."""
+    return random.Random(number).sample(CODE, scores)
 
 
 def draw_states(board: Board, count: int, share: torch.Tensor | float = 0.5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -382,14 +394,15 @@ class Exam:
         """Returns the mean reward of silence and of the model's greedy plans, by what seat 1 reads.
 
         It reads the message (`heard`), the message with the word of each score exchanged for that of another one
-        (`exchanged`; the words are rotated, and every rotation has as many states), no word of it (`muted`), the told
-        cells after those of its view, without the mark of a message (`unmarked`), or the whole table as its view
-        (`whole_tables`). Of a proposal the model chooses the reviewers alone; a plan that names one twice has reward 0.
+        (`exchanged`; the words are rotated, and every rotation has as many states), the message with one word for low
+        scores and one for all others (`two_words`), no word of it (`muted`), the told cells after those of its view,
+        without the mark of a message (`unmarked`), or the whole table as its view (`whole_tables`). Of a proposal the model chooses the reviewers alone; a plan that names one twice has reward 0.
         """
         every = torch.ones_like(self.seen)
         ways: dict[str, tuple[list[Board], torch.Tensor, bool, bool]] = {
             "heard": ([board], self.seen, False, True),
             "exchanged": (board.exchanges(), self.seen, False, True),
+            "two_words": ([board.two_words()], self.seen, False, True),
             "muted": ([board], self.seen, True, True),
             "unmarked": ([board], self.seen, False, False),
             "whole_tables": ([board], every, True, True),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +10,13 @@ import torch
 from support.quick import long_but
 from transformers import AutoModelForCausalLM
 
-from bench.planner import IGNORED, Board, Exam, draw_states, lesson, main, tokens_of
+from bench.planner import IGNORED, Board, Exam, code_of, draw_states, lesson, main, tokens_of
+from bench.planner_told import told_in
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.silence import Posterior, best_plans, values_of
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import parse_episode, read_lines
@@ -195,6 +198,29 @@ class TestACode:
         for exchanged in others:
             assert set(exchanged.tolist()) == set(words.tolist())
             assert (exchanged != words).all()
+
+    def test_is_told_by_one_word_for_low_scores_and_one_for_all_others(self, coded):
+        words = coded(3).told[0, :, -1]
+        assert coded(3).two_words().told[0, :, -1].tolist() == [words[0]] * 3 + [words[6]] * 7
+
+    @pytest.mark.parametrize(
+        ("said", "told", "true"),
+        [
+            ("[message] Ava BLEU {7} Ava Electra {0}", 2, 2),
+            ("[message] Ava BLEU {6} Ava Electra {0}", 2, 1),
+            ("[message] Ava GloVe {2} Ava Electra", 1, 0),  # seat 0 does not see the first cell
+            ("[message] Ben BLEU {7}", 0, 0),
+            ("[message] none", 0, 0),
+            ("[propose] Ava BLEU {7}", 0, 0),
+            ("", 0, 0),
+        ],
+    )
+    def test_is_counted_as_it_is_spoken(self, said, told, true):
+        seen = np.array([[True, True, False], [False] * 3, [False] * 3])
+        table = np.array([[7, 0, 2], [0, 0, 0], [0, 0, 0]])
+        drawn = make_game(load_config("tiny_honest", {}).game).sample_state(state_rng(0, 0))
+        found = told_in([(replace(drawn, table=table, masks=(seen, ~seen)), said.format(*code_of(3)))], 3)
+        assert (found["told"], found["true"]) == (told, true)
 
 
 class TestCommand:

@@ -96,6 +96,16 @@ def test_two_who_speak_and_listen_find_the_best_plan() -> None:
     assert np.mean(rewards(LARGE, ("speaking", "speaking"), 20)) > 0.995
 
 
+def test_no_question_is_asked_that_nobody_can_answer() -> None:
+    def asked(**rules: object) -> int:
+        view = views(SMALL.model_copy(update=rules), 1)[0]
+        return sum(is_question(SCRIPTED["speaking"].act(view, np.random.default_rng(n)), NOUNS) for n in range(50))
+
+    assert asked(protocol="fixed", messages=1) == 0
+    assert asked(protocol="fixed", messages=2) > 10
+    assert asked(protocol="free") > 10
+
+
 def test_the_teacher_speaks_but_does_not_plan_with_what_it_hears() -> None:
     silence = 0.84  # one unheard proposal on these states
     assert 0.7 < np.mean(rewards(SMALL, ("speaking-teacher", "speaking-teacher"), 300)) < silence
