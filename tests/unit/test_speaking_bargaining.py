@@ -36,14 +36,16 @@ def test_each_phrase_is_what_it_is_meant_for() -> None:
         assert tagged(text)[0] == ("accept" if text in speaking.ACCEPTING else "reject")
 
 
-def rewards(name: str) -> list[float]:
+def rewards(name: str, game: BargainingGame = GAME) -> list[float]:
     rng = np.random.default_rng(0)
-    sessions = [play_scripts(GAME, state, [GAME.players[name]] * 2, rng).session for state in STATES]
+    sessions = [play_scripts(game, state, [game.players[name]] * 2, rng).session for state in STATES]
     assert {session.status for session in sessions} == {"agreed"}
     return [session.outcome().rewards[0] for session in sessions]
 
 
 @pytest.mark.long
 def test_two_who_speak_and_listen_find_the_best_split_and_teachers_do_not() -> None:
-    assert rewards("speaking") == pytest.approx([1.0] * len(STATES))
+    for protocol in ("free", "fixed"):
+        game = BargainingGame(GAME.config.model_copy(update={"protocol": protocol}))
+        assert rewards("speaking", game) == pytest.approx([1.0] * len(STATES))
     assert np.mean(rewards("speaking-teacher")) < 0.8

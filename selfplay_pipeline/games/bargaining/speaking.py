@@ -40,7 +40,7 @@ class Speaking(Sharing):
     """
 
     asks: float = 0.4
-    """Chance that the player begins with a question."""
+    """Chance that the player begins with a question in the free protocol; in the fixed one it tells at once."""
     answers: float = 0.3
     """Chance that the player answers told values with its own values."""
 
@@ -53,7 +53,7 @@ class Speaking(Sharing):
             return tell(view, rng)
         spoke = any(text.startswith("[message]") for text in view.said(view.seat))
         heard = heard_values(view)
-        if not spoke and not heard and rng.random() < self.asks:
+        if not spoke and not heard and view.due is None and rng.random() < self.asks:
             return f"[message] {choose(ASKING, rng)}"
         if not spoke and (not heard or rng.random() < self.answers):
             return tell(view, rng)

@@ -57,7 +57,7 @@ class Speaking(Sharing):
     """
 
     asks: float = 0.4
-    """Chance that the player begins with a question, if the protocol leaves the partner a message to answer with."""
+    """Chance that the player begins with a question in the free protocol; in the fixed one it tells at once."""
     answers: float = 0.3
     """Chance that the player answers told cells with its own cells."""
 
@@ -70,8 +70,7 @@ class Speaking(Sharing):
             return answer(view, asked_pairs(view.history[-1][1], view.papers, view.reviewers), rng)
         messages = [text for text in view.said(view.seat) if text.startswith("[message]")]
         heard = heard_cells(view)
-        last_words = view.due is ActionKind.MESSAGE and len(view.history) + 1 == view.rules.messages
-        if not messages and not heard and not last_words and rng.random() < self.asks:
+        if not messages and not heard and view.due is None and rng.random() < self.asks:
             return ask(view, unasked_cells(view)[: Asker.PAIRS_A_MESSAGE] if rng.random() < 0.5 else [], rng)
         if not messages and (not heard or rng.random() < self.answers):
             return tell(view, own_cells(view), rng)
