@@ -32,7 +32,7 @@ class Commands(typer.core.TyperGroup):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command and exit with one line if it fails; typer itself reports wrong options."""
+        """Run a command and exit with one line if it fails."""
         try:
             with _in_one_line(), _reports_shown():
                 result = super().invoke(ctx)
@@ -88,14 +88,16 @@ def _check_arguments(arguments: list[str]) -> None:
 
 @contextlib.contextmanager
 def _in_one_line() -> Iterator[None]:
-    """Limit the message of a usage error to one line of bounded length."""
+    """Exit with code 2 and one line for a usage error; typer would print three."""
     try:
         yield
     except UsageError as error:
-        if type(error).show is UsageError.show:  # a subclass, raised without a command, shows the help instead
-            message = one_line(_nearest_first(error) or error.format_message())
-            error.format_message = lambda: message
-        raise
+        if type(error).show is not UsageError.show:  # a subclass, raised without a command, shows the help
+            raise
+        message = one_line(_nearest_first(error) or error.format_message().rstrip("."))
+        joined = " " if message.endswith("?") else "; "
+        command = error.ctx.command_path if error.ctx else program()
+        _fail(f"{message[:1].lower()}{message[1:]}{joined}`{command} --help` lists all options", 2)
 
 
 @contextlib.contextmanager

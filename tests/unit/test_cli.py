@@ -74,8 +74,10 @@ MISTAKES = [
     ("train-online --model /nowhere", "/nowhere: no Hugging Face model there"),
     *((f"{loop} --episodes-per-state 1", "play each state at least twice") for loop in ("train-online", "iterate")),
     *((f"{loop} --temperature 0", "greedy episodes cannot be trained on") for loop in ("train-online", "iterate")),
-    ("iterate --no-such-option", "--no-such-option"),
-    ("iterate --num-iteration 2", "No such option: --num-iteration; did you mean --num-iterations (or --"),
+    ("iterate --no-such-option", "selfplay: no such option: --no-such-option; `"),
+    ("iterate --num-iteration 2", "no such option: --num-iteration; did you mean --num-iterations (or --"),
+    ("generate extra", "got unexpected extra argument(s) (extra); `"),
+    ("listens", "selfplay: no such command 'listens'. Did you mean 'listen'? `"),
     ("evaluate /nowhere/checkpoint --num-states 2", "/nowhere/checkpoint: no Hugging Face model there"),
     (
         "evaluate random --partner nobody",
@@ -91,6 +93,7 @@ MISTAKES = [
 def test_a_mistake_is_one_clear_line_and_exit_code_2(tmp_path, command, words):
     done = selfplay(*command.split(), "--output", str(tmp_path / "out" / "x"))
     assert (done.returncode, "Traceback" in done.stderr) == (2, False) and words in done.stderr, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("selfplay: ")
     assert not (tmp_path / "out").exists()
 
 
