@@ -15,8 +15,9 @@ from selfplay_pipeline.metrics.figures import REWARD
 def show_summary(summary: Summary, output: Path) -> None:
     """Print the closing table of `generate`."""
     played = summary.result()
+    episodes, states = f"episode{'s' * (played.episodes != 1)}", f"game state{'s' * (played.states != 1)}"
     table = Table(
-        title=one_line(f"{played.episodes} episodes of {played.states} game states in {output}"), show_header=False
+        title=one_line(f"{played.episodes} {episodes} of {played.states} {states} in {output}"), show_header=False
     )
     for figure, value in summary.shown:
         spread = f" ± {played.reward_standard_error:.3f}" if figure is REWARD else ""
