@@ -396,7 +396,8 @@ class Exam:
         It reads the message (`heard`), the message with the word of each score exchanged for that of another one
         (`exchanged`; the words are rotated, and every rotation has as many states), the message with one word for low
         scores and one for all others (`two_words`), no word of it (`muted`), the told cells after those of its view,
-        without the mark of a message (`unmarked`), or the whole table as its view (`whole_tables`). Of a proposal the model chooses the reviewers alone; a plan that names one twice has reward 0.
+        without the mark of a message (`unmarked`), or the whole table as its view (`whole_tables`). Of a proposal the
+        model chooses the reviewers alone; a plan that names one twice has reward 0.
         """
         every = torch.ones_like(self.seen)
         ways: dict[str, tuple[list[Board], torch.Tensor, bool, bool]] = {

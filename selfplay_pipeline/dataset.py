@@ -21,7 +21,7 @@ from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.evaluate.states import StateSet, key_of, references
 from selfplay_pipeline.games.base import Game, State
-from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, EpisodeRecord
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 SEATS, CARD = "seats.parquet", "README.md"
@@ -56,7 +56,7 @@ ABOUT = {
     "meta.state_id": "hash of the problem; equal for episodes that pose the same one",
     "meta.seed": "seed of the game state",
     "meta.seat, meta.role": "number of the seat, from 0, and its role in the game",
-    "meta.player": "who held the seat: `policy`, a script, `chat`, `human`, or a checkpoint",
+    "meta.player": f"who held the seat: `{POLICY}`, a script, `{CHAT}`, `{PERSON}`, or a checkpoint",
     "meta.model, meta.weights": "path and content hash of the checkpoint that held the seat; null for other players",
     "meta.iteration": "training iterations of the policy before the episode; null for other players",
     "meta.temperature": "sampling temperature; null for other players",

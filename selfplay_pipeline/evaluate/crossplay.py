@@ -13,7 +13,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.evaluate.gaps import BestResponse, Gaps, best_response, gaps_of
-from selfplay_pipeline.evaluate.pairing import Pairing, check_names, play_pairing
+from selfplay_pipeline.evaluate.pairing import Pairing, check_begun, check_names, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.registry import make_game
@@ -89,7 +89,7 @@ async def run_crossplay(
     Raises:
         UserError: Fewer than two players are given, a player is given twice, or a checkpoint is unusable.
     """
-    _check(config, names, states, output)
+    _check(config, names, states, episodes, output)
     async with Servers(config, output, at_once=_at_once(config, names)) as servers:
         cells = [
             [await _cell(config, names, pair, states, episodes, output, servers) for pair in row]
@@ -127,15 +127,17 @@ def plan_crossplay(config: Config, names: Sequence[str], states: StateSet, episo
     Raises:
         UserError: `crossplay` would reject the arguments.
     """
-    _check(config, names, states, output)
+    _check(config, names, states, episodes, output)
     played = len(names) ** 2 * len(states) * episodes
     return f"{', '.join(names)}, each with each, on {states.name}: {played} episodes to {output}"
 
 
-def _check(config: Config, names: Sequence[str], states: StateSet, output: Path) -> None:
+def _check(config: Config, names: Sequence[str], states: StateSet, episodes: int, output: Path) -> None:
     check_crossplay(config, names)
     check_folder(output, "crossplay")
     check_play(config, checkpoints_among(config, names), states.states, at_once=_at_once(config, names))
+    for pair in (pair for row in _pairs(names) for pair in row):
+        check_begun(config, _pairing(names, pair, states, episodes, output))
 
 
 def _at_once(config: Config, names: Sequence[str]) -> int:
@@ -154,17 +156,22 @@ def _pairs(names: Sequence[str]) -> list[list[tuple[int, int]]]:
     return [[(row, column) for column in range(len(names))] for row in range(len(names))]
 
 
+def _pairing(names: Sequence[str], pair: tuple[int, int], states: StateSet, episodes: int, output: Path) -> Pairing:
+    first, second = pair
+    return Pairing(names[first], names[second], states, output / f"{first}-{second}.jsonl", episodes)
+
+
 async def _cell(
     config: Config, names: Sequence[str], pair: tuple[int, int], states: StateSet, episodes: int, output: Path,
     servers: Servers,
 ) -> Cell:  # fmt: skip
     first, second = names[pair[0]], names[pair[1]]
-    file = output / f"{pair[0]}-{pair[1]}.jsonl"
-    lost = await play_pairing(config, Pairing(first, second, states, file, episodes), servers)
+    pairing = _pairing(names, pair, states, episodes, output)
+    lost = await play_pairing(config, pairing, servers)
     game = make_game(config.game)
     seating = Seating.BOTH if game.shared_reward or first == second else Seating.ONE
     tallies = {seats: Tally(game, len(states), seats, measure_reward) for seats in {seating, Seating.BOTH}}
-    for record in read_episodes(file):
+    for record in read_episodes(pairing.file):
         for tally in tallies.values():
             tally.add([record])
     totals = {seats: tally.totals() for seats, tally in tallies.items()}

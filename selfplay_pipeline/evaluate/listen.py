@@ -20,7 +20,7 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.reporting import progress
-from selfplay_pipeline.evaluate.pairing import play_pairing
+from selfplay_pipeline.evaluate.pairing import Pairing, check_begun, play_pairing
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_job
 from selfplay_pipeline.games.abilities import ListeningTest, ability
 from selfplay_pipeline.games.base import LISTENING, MESSAGE, Game, State, state_rng
@@ -111,7 +111,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
         check_listen(config, job)
         async with Servers(config, job.output) as own:
             return await run_listen(config, job, own)
-    game, pairing = make_game(config.game), replace(job.pairing(config, "greedy"), file=job.output / "heard.jsonl")
+    game, pairing = make_game(config.game), _pairing(config, job)
     lost = await play_pairing(config, pairing, servers)
     name = POLICY if is_checkpoint(config, job.player) else job.player
     seats = seats_named(config, [name], pairing.task(config).policy)
@@ -135,6 +135,11 @@ def check_listen(config: Config, job: EvaluationJob) -> None:
     """Raises UserError unless the game has the test and the player can play these states on this machine."""
     ability(make_game(config.game), ListeningTest, "listen")
     check_job(config, job, "listen")
+    check_begun(config, _pairing(config, job))
+
+
+def _pairing(config: Config, job: EvaluationJob) -> Pairing:
+    return replace(job.pairing(config, "greedy"), file=job.output / "heard.jsonl")
 
 
 def heard(replays: Sequence[Replay]) -> Heard:

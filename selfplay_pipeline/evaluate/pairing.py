@@ -11,6 +11,7 @@ from typing import Any
 from selfplay_pipeline.config.identity import differences, portable
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import count_lines
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.games.base import Status
@@ -28,6 +29,7 @@ from selfplay_pipeline.generate.seats import (
 )
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record, record_of
+from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.swapped import SwappedEpisode
 
 
@@ -105,6 +107,12 @@ def check_names(config: Config, names: Iterable[str]) -> None:
     check_players(config, names)
 
 
+def check_begun(config: Config, pairing: Pairing) -> None:
+    """Raises UserError if the file of a pairing was begun with other arguments; checkpoints are read only if it was."""
+    if EpisodeStore(pairing.file, {}).arguments_path.exists():
+        pairing.task(config).store.check()
+
+
 async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> int:
     """Play the missing episodes of one pairing; returns the number of lost episodes, as `play_pairings` does."""
     (lost,) = await play_pairings(config, [pairing], servers)
@@ -156,9 +164,11 @@ def _episode_factory(pairing: Pairing) -> EpisodeFactory:
 
 
 def _is_whole(task: GenerateJob) -> bool:
-    """Whether all episodes of the task have been played without failures."""
+    """Whether all episodes of the task have been played without failures, and their file still has them all."""
     arguments = task.output.with_suffix(".args.json")
     if not task.summary_path.exists() or differences(read_object(arguments, "selfplay evaluate"), task.arguments):
+        return False
+    if not task.output.exists() or count_lines(task.output) < task.num_groups * task.episodes_per_state:
         return False
     return (
         Status.ENGINE_FAILURE.value not in read_object(task.summary_path, "selfplay evaluate", "statuses")["statuses"]

@@ -19,7 +19,7 @@ from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.shipped import as_listed, shipped
 from selfplay_pipeline.core.small_files import read_object
-from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable, play_pairings
+from selfplay_pipeline.evaluate.pairing import Pairing, check_begun, check_names, comparable, play_pairings
 from selfplay_pipeline.evaluate.states import StateSet, references, sample_held_out
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.evaluate.worth import Rise, Swapped, Words, rise_of, worth_of_words
@@ -32,7 +32,6 @@ from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.records import Swap, read_episodes
 from selfplay_pipeline.generate.seats import check_seat, checkpoints_among, is_checkpoint
 from selfplay_pipeline.generate.servers import Servers
-from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.swapped import check_swap
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.metrics.figures import measure, measure_reward
@@ -261,9 +260,7 @@ def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> 
     """
     check_folder(job.output, command)
     for mode, swap in product(job.modes(config), (None, *job.swaps)):
-        pairing = job.pairing(config, mode, swap)
-        if EpisodeStore(pairing.file, {}).arguments_path.exists():  # checkpoints are read only then
-            pairing.task(config).store.check()
+        check_begun(config, job.pairing(config, mode, swap))
     if job.swaps:
         check_swap(make_game(config.game), job.states.states)
     check_names(config, job.players)

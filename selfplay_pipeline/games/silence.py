@@ -116,13 +116,14 @@ ABOUT = {
 """Descriptions of the strategies other than `silence`, for tables and charts."""
 
 
-def in_words(proposer: str, lines: Lines, *, bound: bool) -> str:
+def in_words(proposer: str, lines: Lines, *, bound: bool, shared: bool = True) -> str:
     """Returns a description of strategies without words, for the reader of a table or chart.
 
     Args:
         proposer: Text about the knowledge of the proposer of `silence`.
         lines: The strategies to describe, with their expected rewards.
         bound: Whether `silence` is an upper bound for all play without the content of messages.
+        shared: Whether all seats have the same reward; if not, it bounds their mean only.
     """
     if SILENCE not in lines:
         return ""
@@ -132,6 +133,7 @@ def in_words(proposer: str, lines: Lines, *, bound: bool) -> str:
         [
             *said,
             "in the fixed protocol no play without the content of messages exceeds silence"
+            + ", in the mean over all seats" * (not shared)
             if bound
             else "these are plays without words, and none is a bound: passes and proposals tell something too",
         ]

@@ -26,7 +26,7 @@ Column = Sequence[float] | NDArray[np.float64]
 
 
 class Interval(BaseModel):
-    """An estimate and its 95 % interval; None if there are too few data for an estimate."""
+    """An estimate and its 95 % interval; None if there are too few data for the one or the other."""
 
     value: float | None
     low: float | None
@@ -107,6 +107,7 @@ def contrast_over_seeds(
     as the t-interval, though of few seeds it is not as symmetric (Hesterberg, "What Teachers Should Know About the
     Bootstrap", The American Statistician 69, 2015).
     With one seed, the interval covers only the states, as in `contrast`, since the spread between seeds is unknown.
+    With one seed and one state that counts, there is no interval.
 
     Args:
         seeds: For each seed the weighted evaluations, as `contrast` takes them.
@@ -122,6 +123,9 @@ def contrast_over_seeds(
     mean = values.mean(axis=0)
     states = np.mean([drawn - value for value, drawn in found], axis=0)
     spread = _spread(values, resamples, [SEEDS, len(seeds)], len(seeds) - 1)
+    if len(seeds) == 1:
+        counted = [np.count_nonzero(totals.select(names).denominators, axis=0) for _, totals in seeds[0]]
+        states[:, np.min(counted, axis=0) < 2] = np.nan
     return _collect(names, dict(zip(names, map(_number, mean), strict=True)), mean + spread + states)
 
 
@@ -216,7 +220,7 @@ def _collect(
     for column, name in enumerate(names):
         sample = drawn[:, column][~np.isnan(drawn[:, column])]
         if values[name] is None or not len(sample):
-            result[name] = Interval(value=None, low=None, high=None)
+            result[name] = Interval(value=values[name], low=None, high=None)
         else:
             low, high = np.percentile(sample, PERCENTILES)
             result[name] = Interval(value=values[name], low=float(low), high=float(high))

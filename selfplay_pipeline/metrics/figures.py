@@ -55,9 +55,14 @@ def _repeated_messages(episode: Measured) -> int:
     return episode.messages - len({text.strip() for text in episode.said})
 
 
-def _has_talk(game: Game) -> bool:
-    """Whether the talk score is measured: the silence line must be known, and bound all play without words."""
-    return game.silence is not None and game.silence_is_bound
+def _has_talk(episode: Measured) -> bool:
+    """Whether the talk score is measured: the silence line must be known, and bound all play without words.
+
+    It bounds the mean over all seats: if rewards differ, a seat can reach more, by taking from the others.
+    """
+    game = episode.game
+    whole = game.shared_reward or len(episode.seats) == len(game.roles)
+    return game.silence is not None and game.silence_is_bound and whole
 
 
 def _talk(episode: Measured) -> float:
@@ -199,7 +204,7 @@ def measure(episode: Measured) -> Measures:
     return {
         name: figure.parts(episode)
         for name, figure in figures_of(episode.game).items()
-        if (len(episode.seats) == 1 or not name.startswith(BY_SEAT)) and (figure is not TALK or _has_talk(episode.game))
+        if (len(episode.seats) == 1 or not name.startswith(BY_SEAT)) and (figure is not TALK or _has_talk(episode))
     }
 
 

@@ -9,13 +9,15 @@ import importlib.metadata
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import gpu_visible
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import all_games, make_game
 from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.slime.config import DEFAULT, RolloutConfig
@@ -88,7 +90,7 @@ def check_config(path: Path) -> list[Item]:
     except UserError as error:
         return [Item(False, "configuration", str(error), "fix the file")]
     found = f"{path.name}: max_turns {config.max_turns}, partner {config.selfplay.partner}"
-    return [Item(True, "configuration", found), _attempt("partner", lambda: _partner(config))]
+    return [Item(True, "configuration", found), _attempt("partner", lambda: _partner(config, [*all_games()]))]
 
 
 def _hooks() -> str:
@@ -97,17 +99,17 @@ def _hooks() -> str:
     return "can be imported"
 
 
-def _partner(config: RolloutConfig) -> str:
+def _partner(config: RolloutConfig, games: Sequence[Game]) -> str:
     section = config.selfplay
     if section.partner == CHAT:
         import_module("openai")
     # without its cache, whose file would be created here
     looked_at = section.model_copy(update={"chat": section.chat.model_copy(update={"cache": None})})
-    return f"{config.model_copy(update={'selfplay': looked_at}).player(*all_games()).record.name} can be called"
+    return f"{config.model_copy(update={'selfplay': looked_at}).player(*games).record.name} can be called"
 
 
 def check_rows(path: Path, config: Path) -> list[Item]:
-    """Returns the checks that the rows can be played, and that prompts promise no more turns than an episode has."""
+    """Returns the checks that the rows can be played, by the partner too, and promise no more turns than there are."""
     try:
         rules = check_data(path)
     except UserError as error:
@@ -115,8 +117,13 @@ def check_rows(path: Path, config: Path) -> list[Item]:
     games = ", ".join(sorted({make_game(rule).describe() for rule in rules}))
     items = [Item(True, "prompt data", f"{path}: {games}")]
     with suppress(UserError):  # the check of the configuration reports this error
+        rollout = RolloutConfig.read(config)
+        for game in map(make_game, rules):
+            partner = _attempt("partner", partial(_partner, rollout, [game]))
+            if not partner.ok:
+                items.append(replace(partner, found=f"{path}: {game.name}: {partner.found}"))
         longest = max(rules, key=lambda rule: rule.max_length)
-        turns, promised = len(make_game(longest).roles) * RolloutConfig.read(config).max_turns, longest.max_length
+        turns, promised = len(make_game(longest).roles) * rollout.max_turns, longest.max_length
         if promised > turns:
             found = f"{path}: the rows promise {promised} turns, an episode gets {turns}"
             remedy = f"write them with --max-length {turns}, or raise max_turns of {config.name}"

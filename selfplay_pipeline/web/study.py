@@ -181,9 +181,12 @@ def _check_keys(source: YamlFile, study: Study, game: Game, config: Config) -> N
         raise _wrong(source, ["partners"], str(error)) from None
     if max(study.seats) >= len(game.roles):
         raise _wrong(source, ["seats"], f"{max(study.seats)}, but the game {game.name} has {len(game.roles)} seats")
-    if study.altered >= study.episodes:
+    if study.altered and study.altered > study.episodes - 2:
         raise _wrong(
-            source, ["altered"], f"{study.altered} of {study.episodes} episodes; the first one is never altered"
+            source,
+            ["altered"],
+            f"{study.altered} of {study.episodes} episodes; the first one is never altered, and the altered ones are "
+            "compared with at least one later one",
         )
 
 

@@ -56,6 +56,14 @@ def test_a_ratio_weighs_states_by_their_denominators_and_without_any_there_is_no
     assert found.value == (value if value is None else pytest.approx(value))
 
 
+@pytest.mark.parametrize(("below", "known"), [([2], False), ([0, 2, 0], False), ([1, 1], True)])
+def test_one_state_has_an_estimate_and_no_interval(below, known):
+    """Its spread is not known; resampling it would show that there is none."""
+    totals = Totals.of({"reward": ([0.5 * count for count in below], below)})
+    for found in (totals.intervals()["reward"], contrast([(1, totals), (-1, of([0.0] * len(below)))])["reward"]):
+        assert found.value == 0.5 and (found.low is not None, found.high is not None) == (known, known)
+
+
 @pytest.mark.parametrize(
     ("ends", "plain", "signed"),
     [

@@ -86,6 +86,21 @@ def commands(group: Any = None, above: str = "") -> Iterator[str]:
             yield above + name
 
 
+@pytest.mark.parametrize(
+    ("command", "changed"),
+    [
+        ("crossplay random sharing --num-states 2", "--episodes 2"),
+        ("listen sharing --num-states 2", "--num-states 3"),
+        ("evaluate sharing --num-states 2", "--num-states 3"),
+    ],
+)
+def test_a_folder_that_was_begun_otherwise_is_refused_by_a_dry_run_too(tmp_path, command, changed):
+    for arguments, code in ((command, 0), (f"{command} --dry-run", 0), (f"{command} {changed} --dry-run", 2)):
+        done = selfplay(*arguments.split(), "--output", str(tmp_path / "out"))
+        assert done.returncode == code, done.stderr
+    assert "was begun with" in done.stderr and done.stderr.count("\n") == 1
+
+
 @pytest.fixture(scope="module")
 def readable(tmp_path_factory) -> Path:
     """A folder with something to read for each command."""

@@ -269,6 +269,22 @@ def test_scripted_partners_play_as_the_references_say(tmp_path):
     assert value(sharing, "told") == pytest.approx(0.5, abs=0.05), "seat 0 tells all, seat 1 nothing"
 
 
+@pytest.mark.parametrize(
+    ("reward", "partner", "scored"),
+    [("selfish", "sharing", False), ("selfish", "self", True), ("cooperative", "sharing", True)],
+)
+def test_talk_is_not_scored_where_a_seat_can_exceed_silence_by_taking_from_its_partner(
+    tmp_path, reward, partner, scored
+):
+    rules = {"game.reward": reward, "game.protocol": "fixed", "game.mute": True}
+    chosen = load_config("tiny_bargaining", rules)
+    states = held_out_states(make_game(chosen.game), 20)
+    job = EvaluationJob("greedy", states, tmp_path / "e", partner=partner)
+    found = asyncio.run(run_evaluate(chosen, job)).modes["scripted"].figures
+    assert ("talk_score" in found) == scored
+    assert not scored or found["talk_score"].low <= 0, "nobody hears a word"
+
+
 def test_policy_is_no_name_of_a_player_where_nothing_is_trained():
     for players in (("policy",), ("random", "policy")):
         with pytest.raises(UserError, match="'policy' is not allowed here; give a checkpoint folder"):
@@ -319,6 +335,17 @@ def test_a_stopped_evaluation_continues_and_a_changed_one_is_refused(tmp_path):
     assert again == first
     with pytest.raises(UserError, match=r"begun with evaluate\.num_states = 30, now it is 31; give the earlier value,"):
         evaluate("random", tmp_path / "e", count=31)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 7])
+def test_episodes_that_a_finished_evaluation_has_lost_are_played_again(tmp_path, kept):
+    first, job = evaluate("random", tmp_path / "e", count=5)
+    lines = job.file("scripted").read_text().splitlines(keepends=True)
+    job.file("scripted").write_text("".join(lines[:kept]))
+    again, _ = evaluate("random", tmp_path / "e", count=5)
+    assert again == first
+    job.file("scripted").unlink()
+    assert evaluate("random", tmp_path / "e", count=5)[0] == first
 
 
 def test_evaluations_of_other_states_or_with_other_partners_are_not_compared(tmp_path):

@@ -79,7 +79,18 @@ heard, learned, squares, silenced, apart, fixed, honest, longer, four, mediation
         "apart4", "mediation", "planner3x3", "planner4x4", "coded",
     )
 )  # fmt: skip
-coded_seeds = [Study("learn_coded", f"seed_{seed}") for seed in (3, 4)]
+coded_seeds = [Study("learn_coded", f"seed_{seed}") for seed in (3, 4, 5)]
+CODED_PLAYERS = ("the warm start", "self-play", "muted", "placebo")
+
+
+def told_true(seed: int, who: str, mode: str) -> float:
+    """The share of the cells told in a message that are true in the code."""
+    folder = who.removeprefix("the ").replace(" ", "_")
+    of = stored(f"learn_coded/told_{seed}.json")["files"]
+    counts = of[f"data/learn_coded/evaluations/seed_{seed}/{folder}/{mode}.jsonl"]
+    return counts["true"] / counts["told"]
+
+
 LINES = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game).wordless
 SILENCE, PASS, COUNTER = (LINES[name].value for name in ("silence", "pass", "counter"))
 
@@ -173,21 +184,21 @@ FIGURES: list[tuple[Any, ...]] = [
 
     (README, "reward from {:.3f} to {} sampled; silence is {:.3f}", coded.of(WARM, "sampled").value,
      coded.of(SELF, "sampled"), coded.results["references"]["silence"]["value"]),
-    (SHOWN, "the reward is {} sampled and {} greedy (two seeds), {:+} above silence", *coded.both(SELF),
+    (SHOWN, "the reward is {} sampled and {} greedy (three seeds), {:+} above silence", *coded.both(SELF),
      coded.of(SELF, "sampled", part="over_silence")),
-    (SHOWN, "silence, by {:+} and {:+}", *(one.of(SELF, "sampled", part="over_silence") for one in coded_seeds)),
     (CODED, "*{}*", coded.results["verdict"]),
     (CODED, "the line itself is {}", interval(coded.results["references"]["silence"])),
     *((CODED, f"| {label} | {{:{sign}}} | {{:{sign}}} |", *coded.both(player, name, part))
       for label, player, part, sign, name in ROWS),
-    *((CODED, f"| {label} | {{:{sign}}} | {{:{sign}}} | {{:{sign}}} | {{:{sign}}} |",
-       *(figure for study in coded_seeds for figure in study.both(player, name, part)))
-      for label, player, part, sign, name in ROWS if player in (WARM, SELF) and part != "rise"
+    *((CODED, f"| {label}, {mode} | {{:{sign}}} | {{:{sign}}} | {{:{sign}}} |",
+       *(study.of(player, mode, name, part) for study in coded_seeds))
+      for label, player, part, sign, name in ROWS for mode in MODES if player in (WARM, SELF) and part != "rise"
       and (part != "talking" or name == "talk_score")),
-    *((CODED, f"| {seed}, {who} | {{heard:.3f}} | {{exchanged:.3f}} | {{muted:.3f}} | {{unmarked:.3f}} |".format(**of))
-      for seed in (3, 4) for who, of in zip(
-          ("the warm start", "self-play", "muted"), stored(f"learn_coded/exam_{seed}.json")["rewards"].values(),
-          strict=True)),
+    *((CODED, f"| {seed}, {who} | {{heard:.3f}} | {{exchanged:.3f}} | {{two_words:.3f}} | {{muted:.3f}} | "
+       "{unmarked:.3f} |".format(**of)) for seed in (3, 4, 5) for who, of in zip(
+          CODED_PLAYERS, stored(f"learn_coded/exam_{seed}.json")["rewards"].values(), strict=True)),
+    *((CODED, f"| {who} | {{:.2f}} | {{:.2f}} | {{:.2f}} | {{:.2f}} | {{:.2f}} | {{:.2f}} |",
+       *(told_true(seed, who, mode) for seed in (3, 4, 5) for mode in MODES)) for who in CODED_PLAYERS),
 
     (APART, "*{}*", apart.results["verdict"]),
     (APART, "| warm start, talk score | {} | {} |", *map(short, apart.both(WARM, "talk_score"))),

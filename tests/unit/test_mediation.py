@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from factories import play_scripts
+from factories import play_scripts, take
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -35,7 +35,7 @@ from selfplay_pipeline.games.mediation.rules import (
     User,
     overlap,
 )
-from selfplay_pipeline.games.mediation.scripted import best_pair, player_view
+from selfplay_pipeline.games.mediation.scripted import _told_offers, best_pair, player_view
 from selfplay_pipeline.games.mediation.states import Calendars, _calendar, possible_events
 from selfplay_pipeline.games.mediation.teacher import LESSONS
 from selfplay_pipeline.games.mediation.text import format_proposal, parse_proposal, span, split_room, told_costs
@@ -363,6 +363,28 @@ def changed(turns: list[tuple[int, str]], room: int) -> list[tuple[int, str]]:
         head = own.get(seat, "\0")
         found.append((seat, f"{head} other words") if text.startswith(head) else (seat, text))
     return found
+
+
+def test_points_that_a_user_tells_are_those_of_the_last_proposal():
+    session = GAME.start(STATE)
+
+    def told(words: str) -> list[tuple[tuple[int, int], int, int]]:
+        for user in USERS:
+            take(session, f"[message] {words}")
+        return _told_offers(player_view(session, AGENT), 0)
+
+    def fails(pair: tuple[int, int]) -> None:
+        take(session, format_proposal(pair))
+        for user in USERS:
+            take(session, "[reject]")
+
+    assert told("price -9 arrival -9, of nothing") == []
+    fails((0, 0))
+    assert told("no, another one please") == []
+    fails((1, 0))
+    assert told("price -4, arrival 0") == [((1, 0), -4, 0)]
+    view = player_view(session, AGENT).with_message(0, "[message] price -5, arrival -1")
+    assert _told_offers(view, 0) == [((1, 0), -4, 0), ((1, 0), -5, -1)]
 
 
 @pytest.mark.parametrize(("game", "states"), [(GAME, 3), (TINY, 10)], ids=["default", "tiny"])

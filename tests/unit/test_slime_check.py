@@ -13,6 +13,7 @@ from factories import BOARD
 from omegaconf import OmegaConf
 from slime_contract import arguments
 
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.slime.check import CONTRACT, check_all, check_version
 from selfplay_pipeline.slime.config import DEFAULT, RolloutConfig
@@ -72,6 +73,15 @@ def test_data_configuration_and_key_are_checked_too(slime, tmp_path, monkeypatch
     assert found()["partner"].ok and not cache.exists()
     assert not found()["prompt data"].ok and "games.jsonl:1" in found()["prompt data"].found
     assert "sk-not-to-be-shown" not in str(found())
+
+
+@pytest.mark.parametrize(("partner", "fits"), [("shy", False), ("sharing", True)])
+def test_a_partner_that_cannot_play_the_game_of_the_rows_is_named(slime, tmp_path, partner, fits):
+    data, config = tmp_path / "games.jsonl", tmp_path / "config.yaml"
+    config.write_text(f"max_turns: 10\nselfplay: {{partner: {partner}}}")
+    write_data(data, DataJob(load_config("tiny_planning", {"game.max_length": 10}).game, num_states=1, seed=0))
+    wrong = [item.found for item in check_all(slime, config, [data]) if item.what == "partner" and not item.ok]
+    assert [f"{data}: planning: selfplay.partner: there is no 'shy'" in one for one in wrong] == [True] * (not fits)
 
 
 def test_rows_that_promise_more_turns_than_a_dialogue_gets_are_named(slime, tmp_path):

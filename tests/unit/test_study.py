@@ -133,7 +133,7 @@ def spread(counts: Counter, every) -> int:
         ({"episodes": "6"}, r"study.yaml:4: key 'episodes': 6, but there are 5 states"),
         ({"episodes": "'4'"}, r"study.yaml:4: key 'episodes': expected a whole number, found the text '4'"),
         ({"seats": "[2]"}, r"study.yaml:3: key 'seats': 2, but the game matching has 2 seats"),
-        ({"altered": "4"}, r"study.yaml:6: key 'altered': 4 of 4 episodes; the first one is never altered"),
+        ({"altered": "3"}, r"study.yaml:6: key 'altered': 3 of 4 episodes; the first one is never altered"),
         ({"consent": "''"}, r"key 'consent': .*at least 1 character"),
         ({"consent": "[a"}, r"study.yaml:\d+: not YAML"),
     ],

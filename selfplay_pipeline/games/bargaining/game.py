@@ -44,7 +44,8 @@ class BargainingGame(TaggedGame):
 
     @property
     def about_lines(self) -> str:
-        return in_words("knows its own values and the rules", self.wordless, bound=self.silence_is_bound)
+        proposer, bound = "knows its own values and the rules", self.silence_is_bound
+        return in_words(proposer, self.wordless, bound=bound, shared=self.shared_reward)
 
     @property
     def shared_reward(self) -> bool:

@@ -56,6 +56,7 @@ class PlayerView:
         meetings: Points for meetings of each own flight, 0 or below; empty for the agent.
         events: Times of the shared events of both users, for the agent; empty for a user.
         rooms: Legal messages as (seat, text) by user, of the rooms in which the seat is.
+        made: Number of proposals before each message of a user, by user, for the agent.
         proposals: All proposals, for the agent.
         offers: Own points for each proposal, for a user.
         pending: Whether a proposal waits for an answer.
@@ -66,6 +67,7 @@ class PlayerView:
     meetings: tuple[int, ...]
     events: Mapping[int, tuple[Event, ...]]
     rooms: Mapping[int, tuple[tuple[int, str], ...]]
+    made: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     proposals: tuple[Pair, ...] = ()
     offers: tuple[Costs, ...] = ()
     pending: bool = False
@@ -79,7 +81,8 @@ class PlayerView:
 
     def with_message(self, user: int, text: str) -> PlayerView:
         """Returns the agent's view after one more message of a user."""
-        return replace(self, rooms={**self.rooms, user: (*self.rooms[user], (user, text))})
+        rooms = {**self.rooms, user: (*self.rooms[user], (user, text))}
+        return replace(self, rooms=rooms, made={**self.made, user: (*self.made[user], len(self.proposals))})
 
     @property
     def said(self) -> int:
@@ -97,6 +100,7 @@ def player_view(session: MediationSession, seat: int) -> PlayerView:
         meetings=() if agent else tuple(state.users[seat].meeting_costs.tolist()),
         events={user: tuple(e for e in state.users[user].events if e.shared) for user in seen if agent},
         rooms={user: tuple(session.rooms[user]) for user in seen},
+        made={user: tuple(session.made[user]) for user in seen if agent},
         proposals=tuple(session.proposals) if agent else (),
         offers=() if agent else tuple(state.costs(seat, pair) for pair in session.proposals),
         pending=session.pending is not None,
@@ -233,9 +237,10 @@ def price_points(prices: tuple[int, ...], told: tuple[tuple[int, int], ...]) -> 
 
 
 def _told_offers(view: PlayerView, user: int) -> list[tuple[Pair, int, int]]:
-    """Returns the proposals of which a user told its points for price and arrival, with these points."""
-    told = [offer for text in view.heard(user) if (offer := told_offer(text)) is not None]
-    return [(pair, *offer) for pair, offer in zip(view.proposals, told, strict=False)]
+    """Returns a user's points for price and arrival that it told, each with the last proposal before its message."""
+    messages = zip(view.made[user], view.heard(user), strict=True)
+    told = [(made, offer) for made, text in messages if made and (offer := told_offer(text)) is not None]
+    return [(view.proposals[made - 1], *offer) for made, offer in told]
 
 
 SCRIPTED: Mapping[str, ScriptedPlayer] = {

@@ -38,6 +38,7 @@ class MediationSession(TurnSession):
         proposals: All proposals.
         answers: Whether each user accepts the pending proposal, by user.
         rooms: Legal messages in the room of each user, as (seat, words), in the form in which they are heard.
+        made: Number of proposals before each message of each user.
     """
 
     state: MediationState
@@ -52,6 +53,7 @@ class MediationSession(TurnSession):
         self.proposals: list[Pair] = []
         self.answers: dict[int, bool] = {}
         self.rooms: tuple[list[tuple[int, str]], list[tuple[int, str]]] = ([], [])
+        self.made: tuple[list[int], list[int]] = ([], [])
 
     def opening(self, seat: int) -> Opening:
         shown = {
@@ -132,6 +134,8 @@ class MediationSession(TurnSession):
             raise ParseError(ErrorKind.NOT_NOW, f"this turn must be a message to user {self.room_due(room)}")
         heard = f"[{MESSAGE}]" if self.config.mute else f"[{MESSAGE}] {words}"
         self.rooms[room].append((seat, heard))
+        if seat != AGENT:
+            self.made[seat].append(len(self.proposals))
         self._pass_on(seat, room)
         hearer = room if seat == AGENT else AGENT
         told = {hearer: self._heard(hearer, seat, heard)}

@@ -52,7 +52,8 @@ class DeafTeacher(Teacher):
         if view.seat != AGENT or view.due is ActionKind.MESSAGE:
             return super().act(view, rng)
         one, other = (unseen_points(view, user) for user in USERS)
-        scores = expected_scores(replace(view, rooms={user: () for user in USERS})) + one[:, None] + other[None, :]
+        nothing = dict[int, tuple[()]]({user: () for user in USERS})
+        scores = expected_scores(replace(view, rooms=nothing, made=nothing)) + one[:, None] + other[None, :]
         row, column = divmod(int(scores.argmax()), scores.shape[1])
         return format_proposal((row, column))
 
