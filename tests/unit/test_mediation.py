@@ -369,13 +369,13 @@ def test_points_that_a_user_tells_are_those_of_the_last_proposal():
     session = GAME.start(STATE)
 
     def told(words: str) -> list[tuple[tuple[int, int], int, int]]:
-        for user in USERS:
+        for _ in USERS:
             take(session, f"[message] {words}")
         return _told_offers(player_view(session, AGENT), 0)
 
     def fails(pair: tuple[int, int]) -> None:
         take(session, format_proposal(pair))
-        for user in USERS:
+        for _ in USERS:
             take(session, "[reject]")
 
     assert told("price -9 arrival -9, of nothing") == []
