@@ -37,7 +37,8 @@ from selfplay_pipeline.train.imitation import imitate_episodes
 from selfplay_pipeline.train.offline import TrainResult
 
 WARM = "warm start"
-SELF_PLAY, MUTED, PLACEBO, IMITATION, CREDIT = "self-play", "muted", "placebo", "imitation", "credit"
+SELF_PLAY, MUTED, PLACEBO, NOISE = "self-play", "muted", "placebo", "noise"
+IMITATION, CREDIT = "imitation", "credit"
 TEACHER = "deaf-teacher"
 """The scripted player that `data/tiny_honest_model` imitated."""
 EFFORT = "effort.json"
@@ -71,6 +72,7 @@ ARMS = {
         {"game.mute": True, "train.learning_rate": 1.0e-4},
     ),
     PLACEBO: Arm("rewards are permuted within groups before it trains", {"convert.placebo": True}),
+    NOISE: Arm("the reward of an agreement is noise; without one it is 0", {"reward.path": "bench/noise_reward.py"}),
     IMITATION: Arm(
         "as many tokens of the teacher that the warm start imitated, imitated further",
         {"generate.episodes_per_state": 1, "imitate.held_out": 0.0, "imitate.learning_rate": 5.0e-4},

@@ -15,7 +15,7 @@ import numpy as np
 import typer
 
 from bench import command
-from bench.arms import ARMS, CREDIT, IMITATION, MODES, MUTED, PLACEBO, SELF_PLAY, WARM
+from bench.arms import ARMS, CREDIT, IMITATION, MODES, MUTED, NOISE, PLACEBO, SELF_PLAY, WARM
 from bench.compared import Results
 from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.evaluate.benchmark import Line, read_lines_of
@@ -24,7 +24,8 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 BLUE, ORANGE, GREY = "#1f8fe0", "#e8711a", "#8c8c8c"
 """Colours of self-play, of play without words, and of text and axes; all legible on white and on black."""
 COLOURS = {
-    SELF_PLAY: BLUE, MUTED: ORANGE, PLACEBO: "#12a67c", IMITATION: "#cc79a7", CREDIT: "#e69f00", WARM: GREY,
+    SELF_PLAY: BLUE, MUTED: ORANGE, PLACEBO: "#12a67c", NOISE: "#b8860b", IMITATION: "#cc79a7", CREDIT: "#e69f00",
+    WARM: GREY,
 }  # fmt: skip
 """Colours that colour-blind readers can distinguish (after Okabe and Ito)."""
 BOARD = Path("docs/results")
