@@ -185,8 +185,8 @@ def _check_keys(source: YamlFile, study: Study, game: Game, config: Config) -> N
         raise _wrong(
             source,
             ["altered"],
-            f"{study.altered} of {study.episodes} episodes; the first one is never altered, and the altered ones are "
-            "compared with at least one later one",
+            f"{study.altered} of {study.episodes} episodes; the first one is never altered, and at least one later one "
+            "must not be, for the comparison",
         )
 
 
