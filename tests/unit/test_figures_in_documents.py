@@ -197,6 +197,15 @@ FIGURES: list[tuple[Any, ...]] = [
     *((CODED, f"| {seed}, {who} | {{heard:.3f}} | {{exchanged:.3f}} | {{two_words:.3f}} | {{muted:.3f}} | "
        "{unmarked:.3f} |".format(**of)) for seed in (3, 4, 5) for who, of in zip(
           CODED_PLAYERS, stored(f"learn_coded/exam_{seed}.json")["rewards"].values(), strict=True)),
+    (CODED, "the readers reach {:.3f}, {:.3f} and {:.3f}",
+     *(stored(f"learn_coded/exam_{seed}.json")["rewards"][f"data/learn_coded/self-play/seed_{seed}/iter_28/checkpoint"][
+         "two_words"] for seed in (3, 4, 5))),
+    (CODED, "rises to silence ({:+}, from {:+.3f}, sampled), and its worth of words to {}",
+     coded.of("noise", "sampled", part="over_silence"), coded_seeds[2].of(WARM, "sampled", part="over_silence").value,
+     coded.of("noise", "sampled", part="worth")),
+    (CODED, "ends {:.3f} [{:.3f}, {:.3f}] above it, with a worth of {:.3f}",
+     *dict(coded.of("noise", "sampled", part="below_self_play")).values(),
+     coded_seeds[2].of(SELF, "sampled", part="worth").value),
     *((CODED, f"| {who} | {{:.2f}} | {{:.2f}} | {{:.2f}} | {{:.2f}} | {{:.2f}} | {{:.2f}} |",
        *(told_true(seed, who, mode) for seed in (3, 4, 5) for mode in MODES)) for who in CODED_PLAYERS),
 
