@@ -211,13 +211,13 @@ def _worth_of_words(source: Source) -> Chart:
 
 
 def _series(label: str, points: Sequence[tuple[float, Interval]]) -> Series:
-    return Series(
-        label,
-        [x for x, _ in points],
-        [interval.value or 0.0 for _, interval in points],
-        [interval.low or 0.0 for _, interval in points],
-        [interval.high or 0.0 for _, interval in points],
+    """Returns points with their intervals; a point whose interval is not known has none in the chart."""
+    values = [interval.value or 0.0 for _, interval in points]
+    low, high = (
+        [value if end is None else end for value, end in zip(values, ends, strict=True)]
+        for ends in ([interval.low for _, interval in points], [interval.high for _, interval in points])
     )
+    return Series(label, [x for x, _ in points], values, low, high)
 
 
 def _flat_groups(scans: Sequence[Scan]) -> Chart:

@@ -133,7 +133,7 @@ def spread(counts: Counter, every) -> int:
         ({"episodes": "6"}, r"study.yaml:4: key 'episodes': 6, but there are 5 states"),
         ({"episodes": "'4'"}, r"study.yaml:4: key 'episodes': expected a whole number, found the text '4'"),
         ({"seats": "[2]"}, r"study.yaml:3: key 'seats': 2, but the game matching has 2 seats"),
-        ({"altered": "3"}, r"study.yaml:6: key 'altered': 3 of 4 episodes; the first one is never altered"),
+        ({"altered": "4"}, r"study.yaml:6: key 'altered': 4 of 4 episodes; the first one is never altered"),
         ({"consent": "''"}, r"key 'consent': .*at least 1 character"),
         ({"consent": "[a"}, r"study.yaml:\d+: not YAML"),
     ],
@@ -152,6 +152,7 @@ def test_the_command_checks_the_file_and_takes_no_option_that_the_file_decides(t
     study = ("play", "--config", "tiny_honest", "--study", str(tmp_path / "study.yaml"))
     done = selfplay(*study, "--web", "--dry-run", "--output", str(tmp_path / "games.jsonl"))
     assert done.returncode == 0 and "plays 2 episodes, 1 of them with altered messages, with sharing" in done.stdout
+    assert "the worth of words is not measured" in done.stdout
     for more in (), ("--web", "--player", "sharing"), ("--web", "--seed", "1"), ("--web", "--num-episodes", "1"):
         done = selfplay(*study, *more)
         assert done.returncode == 2 and "--study: needs --web, and takes players" in done.stderr
