@@ -51,7 +51,7 @@ def told_in(messages: Iterable[tuple[MatchingState, str]], code: int) -> dict[st
         messages: Messages of seat 0 and their states; a turn that is no message counts as one that tells nothing.
         code: Number of the code.
     """
-    told = true = 0
+    words, told, true = code_of(code), 0, 0
     spoken: dict[int, Counter[str]] = defaultdict(Counter)
     for state, text in messages:
         places = [(name.split()[0], title) for name in state.reviewers for title in short_titles(state.papers)]
@@ -62,7 +62,7 @@ def told_in(messages: Iterable[tuple[MatchingState, str]], code: int) -> dict[st
                 told += 1
                 if (score := scores[reviewer, paper]) is not None:
                     spoken[score][word] += 1
-                    true += word == code_of(code)[score]
+                    true += word == words[score]
     return {"told": told, "true": true, "words": {score: dict(spoken[score]) for score in sorted(spoken)}}
 
 
