@@ -79,7 +79,9 @@ class ChatTokenizer:
         from transformers import AutoTokenizer
 
         try:
-            return cls(AutoTokenizer.from_pretrained(model), thinking=thinking)
+            # Some tokenizer files ask to remove spaces before punctuation from texts, although the model sampled them.
+            tokenizer = AutoTokenizer.from_pretrained(model, clean_up_tokenization_spaces=False)
+            return cls(tokenizer, thinking=thinking)
         except (OSError, ValueError, KeyError, TypeError) as error:  # the last two where a file lacks a key
             raise UserError(
                 f"model {model}: its tokenizer cannot be loaded ({first_line(error)}); give a folder or a hub name"

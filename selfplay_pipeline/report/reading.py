@@ -230,6 +230,7 @@ def _load(name: str) -> CheckpointDecoder | None:
     try:
         from transformers import AutoTokenizer
 
-        return CheckpointDecoder(AutoTokenizer.from_pretrained(name, local_files_only=True))
+        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True, clean_up_tokenization_spaces=False)
+        return CheckpointDecoder(tokenizer)
     except (ImportError, OSError, ValueError):
         return None

@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from command import next_words, selfplay
 from reports import Report, Reports
 from test_kill import GONE_WITHIN
 from training_rows import training_row, write_training_rows
@@ -662,6 +663,15 @@ def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(
         assert "[validate_config]" in (training.trainer_state.parent / "train.log").read_text()
     logs = [(tmp_path / name / "train.log").read_text() for name in ("other", "loaded", "held", "again", "slower")]
     assert 4 <= "".join(logs).count("left the device") <= 5
+
+
+def test_the_command_ends_with_the_command_that_evaluates_the_checkpoint(
+    model: Path, data: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    done = selfplay("train", str(data), "--model", str(model), "--config", "tiny", "--output", str(output))
+    assert next_words(done) == ["evaluate", str(output / "checkpoint"), "--config", "tiny"]
+    assert (output / "checkpoint" / "config.json").exists()
 
 
 @pytest.fixture(scope="module")
