@@ -27,7 +27,7 @@ MACHINES = ("device", "train.gpus_per_node", "train.nodes", "train.ray_address")
 TRAINING = (
     "train.method", "train.best_of_group", "train.epochs", "train.train_batch_size", "train.micro_batch_size",
     "train.learning_rate", "train.kl_coef",
-    "train.lora_rank", "train.keep_zero_signal", "train.loggers", *MACHINES,
+    "train.lora_rank", "train.keep_zero_signal", "train.save_every", "train.loggers", *MACHINES,
 )  # fmt: skip
 """Configuration keys of the commands that train on stored episodes."""
 IMITATING = (

@@ -24,6 +24,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.sections import Identity, Section, UsedBy
 from selfplay_pipeline.core.shipped import as_listed
 from selfplay_pipeline.games.base import GameSettings
+from selfplay_pipeline.games.registry import check_as_imported
 
 KNOWN = frozenset(key.name for key in keys(Config))
 """All keys of the configuration, except those that only some games have."""
@@ -79,11 +80,13 @@ def contents(file: str, key: str) -> str:
     """Returns the content hash of a file that a key of the configuration names.
 
     Raises:
-        UserError: The file does not exist.
+        UserError: The file does not exist, or it is code and has changed since it was imported.
     """
     if not Path(file).is_file():
         raise UserError(f"{key} {file}: there is no such file; name another one")
-    return file_hash(Path(file))
+    found = file_hash(Path(file))
+    check_as_imported(os.path.realpath(file), found)
+    return found
 
 
 def section(record: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -33,6 +33,8 @@ GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
 SHOWN = 40
 """Largest number of characters of a text in a message."""
 WHOLE, NUMBER, TRUTH = "a whole number", "a number", "true or false"
+ADDED = "train.overrides"
+"""Key whose values on the command line follow those of the file, since each of them sets a key of its own."""
 KINDS = {
     "int_type": WHOLE, "int_parsing": WHOLE, "int_parsing_size": WHOLE, "int_from_float": WHOLE,
     "float_type": NUMBER, "float_parsing": NUMBER, "bool_type": TRUTH, "bool_parsing": TRUTH,
@@ -102,7 +104,8 @@ def load_config(
         section, _, key = dotted.rpartition(".")
         target = file.data.setdefault(section, {}) if section else file.data
         if isinstance(target, dict):  # else it is refused below
-            target[key] = value
+            earlier = target.get(key)
+            target[key] = [*earlier, *value] if dotted == ADDED and isinstance(earlier, list) else value
     _find_game(file)
     _drop_nulls(file)
     try:

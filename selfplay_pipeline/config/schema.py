@@ -128,7 +128,7 @@ class GenerateConfig(Section):
         UsedBy("generate", "iterate", *MEASURING, "train-online", instead={"play": "the first loss ends the command"}),
         FREE,
     ] = 16
-    """Number of episodes that may be lost to the server or the partner, after a second try at the end of the run.
+    """Number of episodes that may be lost to the server or the partner; so many are tried again at the end of the run.
 
     If more are lost, the command stops, and `iterate` does not train on the rest. The same command, given again, plays
     the lost episodes. `train-online` counts the lost episodes of each step.

@@ -14,6 +14,14 @@ SUPERVISED = {"imitate": "a supervised loss"}
 """Loss of `imitate`, which needs none of GRPO's options."""
 
 
+SET_BY_TRAINER = {
+    "data.train_batch_size": "train.train_batch_size (train-online: online.states_per_step)",
+    "data.seed": "seed",
+    "data.shuffle": "seed",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": "train.train_batch_size and train.mini_batches",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "train.micro_batch_size or train.max_tokens_per_pass",
+}
+"""Keys of verl that would have no effect as overrides, with the keys that decide their values."""
 Schedule = Literal["constant", "cosine"]
 Logger = Literal["console", "tensorboard", "wandb", "trackio", "mlflow", "swanlab", "clearml"]
 
@@ -59,7 +67,7 @@ class TrainOptions(Section):
     groups.
 
     Rows are assigned to mini-batches at random. A batch that is smaller than `train_batch_size` has fewer mini-batches,
-    so that each has about as many rows.
+    so that each has about as many rows. No batch has more mini-batches than groups.
     """
     micro_batch_size: Annotated[
         int,
@@ -194,6 +202,8 @@ def _check_override(override: str) -> None:
         raise ValueError(f"{override!r} is not a Hydra override (it names no key); write KEY=VALUE")
     if key.startswith("actor_rollout_ref.model.lora"):
         raise ValueError(f"{override!r}: give train.lora_rank, lora_alpha and lora_targets in place of verl's own keys")
+    if instead := SET_BY_TRAINER.get(key):
+        raise ValueError(f"{override!r}: the trainer sets this key itself, from {instead}; give that in its place")
 
 
 class PolicyTraining(TrainOptions):

@@ -27,7 +27,7 @@ def check_credit(config: Config) -> None:
             "reward",
             "another reward" if config.reward.changes else "",
             "",
-            "the credits add up to the game's own reward",
+            "a credit compares the game's own reward with what could be reached before the turn",
         ),
         ("convert.placebo", config.convert.placebo, False, "a permuted reward says nothing of single turns"),
         ("train.method", config.train.method, "grpo", "imitation compares nothing"),

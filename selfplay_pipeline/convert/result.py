@@ -56,7 +56,7 @@ class Converted(BaseModel):
             *(f"  {line}" for line in self.bad_lines),
             f"groups                      {self.groups} of up to {self.episodes_per_state} episodes{apart}",
             f"  without signal            {self.groups_without_signal}",
-            f"    of one episode, dropped {self.single_episode_groups_dropped}",
+            f"    of one episode          {self.single_episode_groups_dropped}",
             f"train                       {self.train_rows} rows of {self.train_groups} {whole}",
             f"val                         {self.val_rows} rows of {self.val_groups} {whole}",
             f"tokens                      {self.tokens}, {self.trained_tokens} of them trained on",

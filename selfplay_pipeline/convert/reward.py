@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from statistics import fmean
 from typing import Any
 
@@ -72,6 +72,8 @@ class TrainedReward:
         except Exception as error:
             raise UserError(f"{where}: {where_raised(error)}, for {episode}") from None
         try:
+            if isinstance(found, Mapping | Set | str | bytes):  # their items are no rewards in the order of the seats
+                raise TypeError
             rewards = [float(reward) for reward in found]
         except (TypeError, ValueError):
             raise UserError(f"{where}: returns {found!r} for {episode}; return one number for each seat") from None

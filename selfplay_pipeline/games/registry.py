@@ -25,6 +25,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny, TypeAdapter
 from pydantic_core import PydanticCustomError
 
+from selfplay_pipeline.core.content_hash import file_hash
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.games.base import Game, GameSettings
 
@@ -49,6 +50,8 @@ ENTRY_POINTS = "selfplay_pipeline.games"
 REMEDY = "give the option --game with its file or name"
 MEMBERS = "docs/game-reference.md lists the members"
 
+CONTENTS = "__contents__"
+"""Name, in the module of a user's file, of the content hash that the file had when it was imported."""
 _found: dict[str, type[Game]] = {}
 """Games found so far, by their names."""
 
@@ -274,12 +277,15 @@ def imported(path: str) -> ModuleType:
     """Returns the module of a user's file, after importing it if necessary; its name is its path.
 
     Raises:
-        UserError: The file cannot be imported; the message names its line.
+        UserError: The file cannot be imported, with its line in the message, or it has changed since it was imported.
     """
+    contents = file_hash(Path(path)) if Path(path).is_file() else ""
+    check_as_imported(path, contents)
     if path not in sys.modules:
         spec = spec_from_file_location(path, path)
         assert spec is not None and spec.loader is not None
         sys.modules[path] = module = module_from_spec(spec)
+        vars(module)[CONTENTS] = contents
         try:
             with importing(path):
                 spec.loader.exec_module(module)
@@ -287,6 +293,16 @@ def imported(path: str) -> ModuleType:
             del sys.modules[path]
             raise
     return sys.modules[path]
+
+
+def check_as_imported(path: str, contents: str) -> None:
+    """Raises UserError if a user's file was imported with other contents: records would name code that did not run.
+
+    Args:
+        contents: Content hash of the file now.
+    """
+    if vars(sys.modules.get(path, sys)).get(CONTENTS, contents) != contents:
+        raise UserError(f"{path}: has changed since this command read it; restore it, or give the command again")
 
 
 @contextmanager

@@ -105,6 +105,11 @@ def check_context(config: Config, model: str, states: Sequence[State] | None = N
     game: Game = make_game(config.game)
     chat = ChatTokenizer.load(model, thinking=config.generate.thinking)
     chat.check_belongs_to(model)
+    if config.generate.thinking and not chat.can_think:
+        raise UserError(
+            f"generate.thinking: the chat template of {model} knows no thoughts; leave it out, or take a model that "
+            "thinks, such as Qwen3"
+        )
     chat.tokenizer.model_max_length = sys.maxsize  # else transformers warns about long prompts, which are checked below
     if states is None:
         states = [game.sample_state(state_rng(config.seed, number)) for number in range(SAMPLED_STATES)]

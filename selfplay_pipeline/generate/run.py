@@ -125,7 +125,7 @@ async def run_tasks(tasks: Sequence[PlayTask], phases: Sequence[Phase] = ()) -> 
     All jobs share one pool of at most `max_concurrency` episodes, so that the last episodes of a job do not keep the
     next job waiting.
 
-    An episode that fails because of the engine or the chat model is not written. It is retried once at the end, and
+    An episode that fails because of the engine or the chat model is not written. It is tried once more at the end, and
     again if the same command is repeated. The figures count the episodes that failed twice.
 
     Args:

@@ -48,8 +48,9 @@ class ChatTokenizer:
         self._control = {token for token, about in added.items() if _controls(about, template)}
         self._control -= set(self._encode("\U0010fffd"))
         self._harmless: dict[tuple[Any, ...], list[int]] = {}
-        self._thinks = THOUGHT_END in template
-        tags = (THOUGHT, THOUGHT_END) if self._thinks else ()
+        self.can_think = THOUGHT_END in template
+        """Whether the template can show thoughts."""
+        tags = (THOUGHT, THOUGHT_END) if self.can_think else ()
         self._silent = {token for token, about in added.items() if about.special and about.content not in tags}
         # Without a system message, which Mistral's templates repeat in the last user message.
         probe = _messages(("user", "u"), ("assistant", REPLY), ("user", HEARD))
@@ -126,7 +127,7 @@ class ChatTokenizer:
 
     def said(self, text: str) -> tuple[str, bool]:
         """Returns the text of a reply without its thoughts, and whether all thoughts have ended."""
-        return after_thought(text, begun=self.header.rstrip().endswith(THOUGHT)) if self._thinks else (text, True)
+        return after_thought(text, begun=self.header.rstrip().endswith(THOUGHT)) if self.can_think else (text, True)
 
     def neutralise(self, text: str) -> str:
         """Returns the text without control tokens, so that no player can forge a turn of the conversation.

@@ -226,7 +226,11 @@ def member_checkpoint(path: Path, number: int) -> str:
 
 
 def check_unchanged(checkpoint: str, made: Trained) -> None:
-    """Raises UserError if a checkpoint holds other files than those that an iteration made."""
+    """Raises UserError if a checkpoint of an iteration is missing, or holds other files than those that it made."""
+    if made.weights and not Path(checkpoint).is_dir():
+        raise UserError(
+            f"{checkpoint}: was removed after the iteration had made it; put it back, or begin a new run with --output"
+        )
     if made.weights and content_hash(checkpoint) != made.weights:
         raise UserError(
             f"{checkpoint}: holds other files than when the iteration had made it (content hash {made.weights}); "

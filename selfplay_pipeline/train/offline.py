@@ -116,6 +116,7 @@ async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update)
         if trainer is None and not exported(state_dir(config), config.output / "checkpoint"):
             check_cluster(config, [config.model, config.reference_model, config.data], config.output)
         data, groups, planned = _read_groups(config)
+        _check_checkpoint_remains(config)
     state, metrics = state_dir(config), metrics_path(config)
     checkpoint = config.output.resolve() / "checkpoint"
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
@@ -173,6 +174,7 @@ def plan_train(config: TrainConfig) -> str:
     """
     _check_training_of(config)
     data, groups, planned = _read_groups(config)
+    _check_checkpoint_remains(config)
     check_claim(config, _record(config, data, groups))
     rows, done = sum(len(group.rows) for group in groups), saved_step(state_dir(config))
     return (
@@ -395,6 +397,10 @@ def check_training(options: TrainOptions, device: Device) -> None:
     check_loggers(options.loggers)
     if options.dump_rows and options.imitated is not None:
         raise UserError("train.dump_rows: rows that are imitated have no advantages to write down; leave it out")
+    if options.best_of_group is not None and options.imitated is None:
+        raise UserError(
+            "train.best_of_group: GRPO compares all episodes of a group; leave it out, or give train.method filtered-bc"
+        )
     if options.joins_cluster:
         return
     if options.nodes > 1:
@@ -431,6 +437,19 @@ def _check_initial_state(config: TrainConfig, state: Path) -> None:
 
 def exported(state: Path, checkpoint: Path) -> bool:
     return (state / "exported.json").exists() and (checkpoint / "config.json").exists()
+
+
+def _check_checkpoint_remains(config: TrainConfig) -> None:
+    """Raises UserError if the checkpoint of a finished training was removed and cannot be written anew.
+
+    The last save then has the trainer's state, but no copy of the weights for a checkpoint. That of an adapter has one.
+    """
+    state, checkpoint = state_dir(config), config.output / "checkpoint"
+    finished = (state / "exported.json").exists() and not exported(state, checkpoint)
+    if finished and not config.lora_rank and not any(state.glob("global_step_*/actor/huggingface/*.safetensors")):
+        raise UserError(
+            f"{checkpoint}: was removed after the training; put it back, or remove {config.output} and train again"
+        )
 
 
 def log_path(config: PolicyTraining) -> Path:

@@ -665,13 +665,18 @@ def test_a_trainer_that_stays_ends_where_one_that_starts_anew_does(
     assert 4 <= "".join(logs).count("left the device") <= 5
 
 
-def test_the_command_ends_with_the_command_that_evaluates_the_checkpoint(
+def test_the_command_ends_with_the_command_that_evaluates_the_checkpoint_and_misses_it_later(
     model: Path, data: Path, tmp_path: Path
 ) -> None:
-    output = tmp_path / "out"
-    done = selfplay("train", str(data), "--model", str(model), "--config", "tiny", "--output", str(output))
-    assert next_words(done) == ["evaluate", str(output / "checkpoint"), "--config", "tiny"]
-    assert (output / "checkpoint" / "config.json").exists()
+    checkpoint = tmp_path / "out" / "checkpoint"
+    command = ("train", str(data), "--model", str(model), "--config", "tiny", "--output", str(checkpoint.parent))
+    assert next_words(selfplay(*command)) == ["evaluate", str(checkpoint), "--config", "tiny"]
+    checkpoint.rename(tmp_path / "moved")  # the last save keeps no second copy of its weights
+    for further in ((), ("--dry-run",)):
+        done = selfplay(*command, *further)
+        assert done.returncode == 2 and "was removed after the training; put it back, or remove" in done.stderr
+    (tmp_path / "moved").rename(checkpoint)
+    assert selfplay(*command).returncode == 0
 
 
 @pytest.fixture(scope="module")

@@ -94,6 +94,13 @@ def test_config_prints_the_whole_and_says_what_it_builds_on(tmp_path):
     assert not differing(load_config(whole, {}), load_config(None, {"generate.temperature": 0.9}))
 
 
+def test_settings_of_verl_on_the_command_line_follow_those_of_the_file(tmp_path):
+    path = written(tmp_path, "base: tiny\ntrain: {overrides: [actor_rollout_ref.actor.entropy_coeff=0.01]}\n")
+    config = load_config(path, {"train.overrides": ["actor_rollout_ref.actor.grad_clip=0.5"]})
+    assert [one.rpartition("actor.")[2] for one in config.train.overrides] == ["entropy_coeff=0.01", "grad_clip=0.5"]
+    assert len(load_config(path, {}).train.overrides) == 1
+
+
 def test_a_byte_order_mark_an_empty_file_and_numbers_as_people_write_them_are_understood(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_bytes(b"\xef\xbb\xbfseed: 7\n")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from command import selfplay
 
+from selfplay_pipeline.config.identity import contents_of_game
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games import registry
@@ -46,7 +47,10 @@ def games(tmp_path):
 
 
 def forget():
+    """Forget the games and their files, as a new process does."""
     registry._found.clear()
+    for name in [name for name, module in sys.modules.items() if registry.CONTENTS in vars(module)]:
+        del sys.modules[name]
 
 
 def printed_by(code: str, **environment: str) -> str:
@@ -222,6 +226,21 @@ def test_a_run_is_refused_if_the_file_of_its_game_has_changed_and_goes_on_if_it_
     says = r"run was begun with contents of game.path = '[0-9a-f]{32}', now it is .* \(content hash\); give the earlier"
     with pytest.raises(UserError, match=says):
         run.check(load_config("tiny_honest", {"game": str(path)}))
+
+
+def test_a_file_that_is_changed_while_a_command_plays_its_game_is_refused(tmp_path):
+    """Else the next episodes would be recorded with code that did not play them."""
+    path = tmp_path / "own.py"
+    path.write_text(Path("examples/sums.py").read_text())
+    config = load_config("tiny_honest", {"game": str(path)})
+    before = contents_of_game(config.game)
+    path.write_text(path.read_text().replace("right = float(", "right = 0.5 * float("))
+    with pytest.raises(
+        UserError, match=r"own.py: has changed since this command read it; restore it, or give the"
+    ):
+        contents_of_game(config.game)
+    path.write_text(Path("examples/sums.py").read_text())
+    assert contents_of_game(config.game) == before
 
 
 # --- stored files import nothing ----------------------------------------------------------------------------

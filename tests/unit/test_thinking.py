@@ -10,12 +10,14 @@ from chat_templates import shaped_tokenizer
 from factories import BOARD
 from scripted_server import played
 
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.outside_text import ChatPlayer
+from selfplay_pipeline.generate.preflight import check_context
 from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord
 from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
@@ -124,3 +126,12 @@ def test_a_chat_models_thought_is_no_part_of_what_it_says(monkeypatch):
     asyncio.run(seated.episode.run())
     assert [(turn.text, turn.error_kind) for turn in seated.episode.turns] == [("[message] hi", None), ("", "cut")]
     assert all("secretly" not in message.content for seat in seated.episode.seats for message in seat.context())
+
+
+def test_a_model_whose_template_knows_no_thoughts_is_refused():
+    config = load_config("tiny_honest", {"generate.thinking": True})
+    with pytest.raises(
+        UserError, match=r"generate.thinking: the chat template of data/tiny_honest_model knows no"
+    ):
+        check_context(config, "data/tiny_honest_model")
+    check_context(load_config("tiny_honest", {}), "data/tiny_honest_model")

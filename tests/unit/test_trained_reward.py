@@ -121,6 +121,11 @@ def test_the_command_reports_the_mean_over_all_seats_beside_the_games_own(games,
         ("return [1.0, float('nan')]", "own.py: reward: returns nan for seat 1 of episode .*; return finite numbers$"),
         ("return [1.0, float('-inf')]", "returns -inf for seat 1"),
         ("return [1.0]", "own.py: reward: returns 1 rewards for episode .*, but the game has 2 seats; return one"),
+        (
+            "return {0: 1.0, 1: 0.5}",
+            r"own.py: reward: returns \{0: 1.0, 1: 0.5\} for episode .*; return one number",
+        ),
+        ("return '01'", r"own.py: reward: returns '01' for episode .*; return one number for each seat"),
         ("return outcome.score", r"own.py: reward: returns [0-9.]+ for episode .*; return one number for each seat"),
         ("return [1 / 0, 0]", r"own.py: reward: ZeroDivisionError: .* \(.*own.py:2\), for episode s0-g000000-p0$"),
         ("return ['much', 0]", r"own.py: reward: returns \['much', 0\] for episode"),
@@ -154,7 +159,7 @@ def test_a_cost_below_0_which_would_be_a_prize_is_refused(cost):
 
 
 def test_it_cannot_be_combined_with_credits_of_turns_or_used_by_online_training(tmp_path):
-    with pytest.raises(UserError, match="credit: turn: cannot be combined with reward: another reward, since the cre"):
+    with pytest.raises(UserError, match="credit: turn: cannot be combined with reward: another reward, since a cre"):
         check_credit(load_config("tiny", {"convert.credit": "turn", "reward.message_cost": 0.1}))
     (tmp_path / "own.yaml").write_text("reward: {message_cost: 0.1}")
     with pytest.raises(UserError, match=r"own.yaml:1: .*train-online does not use it, only convert and iterate can"):
@@ -176,6 +181,19 @@ def test_a_run_is_refused_if_the_file_has_changed_and_goes_on_if_it_has_moved(tm
     for values in ({"reward.path": path}, {}):
         with pytest.raises(UserError, match=says):
             RunDirectory(tmp_path / "run").check(load_config("tiny_honest", values))
+
+
+def test_a_file_that_is_changed_while_a_command_uses_it_is_refused(games, tmp_path):
+    """Else the record of the conversion would name code that did not give the rewards."""
+    path = written(tmp_path, "return outcome.rewards")
+    convert(games, "first", path=path)
+    written(tmp_path, "return [0, 1]")
+    with pytest.raises(
+        UserError, match=r"own.py: has changed since this command read it; restore it, or give the"
+    ):
+        convert(games, "second", path=path)
+    written(tmp_path, "return outcome.rewards")
+    convert(games, "second", path=path)
 
 
 def test_a_conversion_with_another_reward_needs_another_folder(games, tmp_path):
