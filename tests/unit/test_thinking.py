@@ -130,8 +130,6 @@ def test_a_chat_models_thought_is_no_part_of_what_it_says(monkeypatch):
 
 def test_a_model_whose_template_knows_no_thoughts_is_refused():
     config = load_config("tiny_honest", {"generate.thinking": True})
-    with pytest.raises(
-        UserError, match=r"generate.thinking: the chat template of data/tiny_honest_model knows no"
-    ):
+    with pytest.raises(UserError, match=r"generate.thinking: the chat template of data/tiny_honest_model knows no"):
         check_context(config, "data/tiny_honest_model")
     check_context(load_config("tiny_honest", {}), "data/tiny_honest_model")
