@@ -10,7 +10,7 @@ from email.utils import mktime_tz, parsedate_tz
 from typing import TYPE_CHECKING, Annotated, Any
 from weakref import WeakValueDictionary
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from selfplay_pipeline.config.partner import PartnerConfig
@@ -219,20 +219,22 @@ class ChatClient:
         return _Retriable(f"answered {status}: {said}", pause)
 
     def _read(self, body: bytes, used: Callable[[PartnerUsage], None]) -> Reply:
+        # An answer is billed whatever its text looks like, so its tokens count before anything else is checked.
+        usage = _usage_of(body)
+        if usage is not None:
+            used(self._priced(usage))
         try:
             answer = _Completion.model_validate_json(body)
         except ValidationError as error:
             raise _Retriable(f"the answer is not a chat completion: {explain(error)}") from None
-        if answer.usage is not None:
-            used(self._priced(answer.usage))
-        elif self.config.max_dollars is not None:
+        if usage is None and self.config.max_dollars is not None:
             raise RequestCapError(
                 f"partner at {self.endpoint} reports no tokens, so partner.max_dollars (--budget) cannot be kept; give "
                 "partner.max_requests alone"
             )
-        text = answer.choices[0].message.content if answer.choices else None
+        text = answer.choices[0].message.text if answer.choices else ""
         reason = str(answer.choices[0].finish_reason) if answer.choices else "none"
-        if not text or not text.strip() or reason not in ("stop", "length"):
+        if not text.strip() or reason not in ("stop", "length"):
             what = "was broken off" if text else "is empty"
             raise _Retriable(f"the answer {what} (finish reason {self._said(reason)})")
         return Reply(self._redacted(text), reason == "length", reason)
@@ -291,8 +293,20 @@ async def _bound(response: httpx.Response) -> None:
     response.stream = Bounded()
 
 
+class _Part(BaseModel):
+    type: str
+    text: str = ""
+
+
 class _Message(BaseModel):
-    content: str | None = None
+    content: str | list[_Part] | None = None
+
+    @property
+    def text(self) -> str:
+        """Text of the message; some servers send it in parts, with thoughts as parts of another type."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content if part.type == "text")
+        return self.content or ""
 
 
 class _Choice(BaseModel):
@@ -300,25 +314,27 @@ class _Choice(BaseModel):
     finish_reason: str | None = None
 
 
+class _Completion(BaseModel):
+    """Fields of an answer that are read here, validated because the types of the package `openai` accept any JSON."""
+
+    choices: list[_Choice]
+
+
 class _Usage(BaseModel):
     prompt_tokens: Annotated[int, Field(ge=0, lt=10**9)] = 0
     completion_tokens: Annotated[int, Field(ge=0, lt=10**9)] = 0
 
 
-class _Completion(BaseModel):
-    """Fields of an answer that are read here, validated because the types of the package `openai` accept any JSON."""
+class _Billed(BaseModel):
+    usage: _Usage
 
-    choices: list[_Choice]
-    usage: _Usage | None = None
 
-    @field_validator("usage", mode="wrap")
-    @classmethod
-    def _usable(cls, value: Any, read: Callable[[Any], _Usage | None]) -> _Usage | None:
-        """Returns the usage; None if it is invalid, so that a good answer is still used."""
-        try:
-            return read(value)
-        except ValueError:
-            return None
+def _usage_of(body: bytes) -> _Usage | None:
+    """Returns the tokens of an answer; None if it reports none that can be read."""
+    try:
+        return _Billed.model_validate_json(body).usage
+    except ValidationError:
+        return None
 
 
 def retry_after(headers: Any) -> float:

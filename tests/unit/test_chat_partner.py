@@ -204,14 +204,30 @@ def test_a_budget_cannot_be_kept_if_the_server_reports_no_tokens(endpoint):
     assert "reports no tokens" in said and sent == 1
 
 
+NO_CHOICES = body({"choices": "none", "usage": {"prompt_tokens": 500, "completion_tokens": 40}})
+
+
 async def test_tokens_and_dollars_are_added_up_also_of_answers_that_were_no_use(endpoint):
-    endpoint.script = [says(None, tokens=(1000, 100)), says("[message] a", tokens=(3000, 50))]
+    endpoint.script = [says(None, tokens=(500, 60)), NO_CHOICES, says("[message] a", tokens=(3000, 50))]
     used, client = [], ChatClient(PartnerConfig(base_url=endpoint.url, prices=[2, 8]), first_pause=0)
     await client.reply(HELLO, (0,), used.append)
     await client.close()
     assert client.total == sum(used, PartnerUsage())
     assert (client.total.prompt_tokens, client.total.completion_tokens) == (4000, 150)
     assert client.total.dollars == pytest.approx((4000 * 2 + 150 * 8) / 1e6)
+
+
+def test_a_budget_is_kept_also_if_the_answers_have_another_form(endpoint):
+    endpoint.script = [NO_CHOICES] * 3
+    said, sent = error_of(endpoint, RequestCapError, max_dollars=0.0015)
+    assert "of partner.max_dollars" in said and sent == 2
+
+
+def test_an_answer_in_parts_is_the_text_of_its_parts_without_the_thoughts(endpoint):
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    parts = [thought, {"type": "text", "text": "[message] "}, {"type": "text", "text": "fine"}]
+    endpoint.script = [body({"choices": [{"message": {"content": parts}, "finish_reason": "stop"}]})]
+    assert ask(endpoint)[0] == [REPLY]
 
 
 def test_a_reply_cut_by_its_limit_says_so_and_no_answer_is_asked_for_compressed(endpoint):
