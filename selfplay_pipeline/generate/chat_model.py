@@ -234,10 +234,12 @@ class ChatClient:
             )
         text = answer.choices[0].message.text if answer.choices else ""
         reason = str(answer.choices[0].finish_reason) if answer.choices else "none"
-        if not text.strip() or reason not in ("stop", "length"):
+        if reason == "length":  # a model that thinks may spend the limit before it says a word
+            return Reply(self._redacted(text), True, reason)
+        if not text.strip() or reason != "stop":
             what = "was broken off" if text else "is empty"
             raise _Retriable(f"the answer {what} (finish reason {self._said(reason)})")
-        return Reply(self._redacted(text), reason == "length", reason)
+        return Reply(self._redacted(text), False, reason)
 
     def _priced(self, usage: _Usage) -> PartnerUsage:
         asked, answered = usage.prompt_tokens, usage.completion_tokens

@@ -242,6 +242,12 @@ def test_a_reply_cut_by_its_limit_says_so_and_no_answer_is_asked_for_compressed(
     assert endpoint.requests[0]["max_tokens"] == 5 and encodings == ["identity"]
 
 
+def test_a_reply_whose_limit_was_spent_on_thoughts_is_a_cut_one_and_not_asked_for_again(endpoint):
+    endpoint.script = [says(None, reason="length"), says("", reason="length")]
+    answers, total = ask(endpoint, 2)
+    assert answers == [Reply("", True, "length")] * 2 and total.requests == 2
+
+
 # --- cache --------------------------------------------------------------------------------------------------
 
 
@@ -393,11 +399,11 @@ def test_it_reads_what_any_player_reads_under_the_shy_rules_and_its_tokens_are_a
 
 
 def test_its_turns_are_recorded_with_their_finish_reason_and_a_cut_one_is_an_error(endpoint):
-    endpoint.script = [says("[message] I was about to", reason="length")]
+    endpoint.script = [says("[message] I was about to", reason="length"), says(None, reason="length")]
     seated = play_one(endpoint)
     turns = [turn for turn in seated.episode.turns if turn.seat == 1]
-    assert (turns[0].finish_reason, turns[0].error_kind) == ("length", "cut")
-    assert {turn.finish_reason for turn in turns[1:]} == {"stop"}
+    assert [(turn.finish_reason, turn.error_kind) for turn in turns[:2]] == [("length", "cut")] * 2
+    assert {turn.finish_reason for turn in turns[2:]} == {"stop"}
     assert "too long" in endpoint.requests[1]["messages"][-1]["content"]
 
 
