@@ -323,8 +323,8 @@ class _Completion(BaseModel):
 
 
 class _Usage(BaseModel):
-    prompt_tokens: Annotated[int, Field(ge=0, lt=10**9)] = 0
-    completion_tokens: Annotated[int, Field(ge=0, lt=10**9)] = 0
+    prompt_tokens: Annotated[int, Field(ge=0, lt=10**9)]
+    completion_tokens: Annotated[int, Field(ge=0, lt=10**9)]
 
 
 class _Billed(BaseModel):
@@ -332,7 +332,7 @@ class _Billed(BaseModel):
 
 
 def _usage_of(body: bytes) -> _Usage | None:
-    """Returns the tokens of an answer; None if it reports none that can be read."""
+    """Returns the tokens of an answer; None unless it reports both counts, because a budget needs both."""
     try:
         return _Billed.model_validate_json(body).usage
     except ValidationError:

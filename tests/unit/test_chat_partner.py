@@ -198,10 +198,12 @@ def test_the_cap_counts_all_that_is_sent_and_is_never_passed(endpoint):
 
 def test_a_budget_cannot_be_kept_if_the_server_reports_no_tokens(endpoint):
     answer = {"choices": [{"message": {"content": "[message] a"}, "finish_reason": "stop"}]}
-    endpoint.script = [body(answer)] * 2
-    assert isinstance(ask(endpoint, 1)[0][0], Reply)
-    said, sent = error_of(endpoint, RequestCapError, max_dollars=1.0)
-    assert "reports no tokens" in said and sent == 1
+    half = [{}, {"total_tokens": 5}, {"prompt_tokens": 5}, {"completion_tokens": 5}]
+    for billed in ({}, {"usage": None}, *({"usage": usage} for usage in half)):
+        endpoint.script = [body(answer | billed)] * 2
+        assert isinstance(ask(endpoint, 1)[0][0], Reply)
+        said, sent = error_of(endpoint, RequestCapError, max_dollars=1.0)
+        assert "reports no tokens" in said and sent == 1
 
 
 NO_CHOICES = body({"choices": "none", "usage": {"prompt_tokens": 500, "completion_tokens": 40}})
