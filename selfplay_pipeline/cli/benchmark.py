@@ -20,7 +20,8 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 app = typer.Typer()
 
 
-@app.command(cls=taking("device", "engine.kind", "engine.server_url", "partner.max_dollars"))
+# The suite has games of its own, which --games chooses.
+@app.command(cls=taking("device", "engine.kind", "engine.server_url", "partner.max_dollars", game=False))
 def benchmark(
     context: typer.Context,
     player: Annotated[

@@ -109,6 +109,7 @@ def test_a_chat_model_is_billed_as_counted_and_within_the_budget(tmp_path):
     ("arguments", "says"),
     [
         (("random", "--games", "chess"), "--games: no game or task 'chess'; choose among matching, "),
+        (("random", "--game", "bargaining"), "no such option: --game; did you mean --games "),
         (("nobody",), "no scripted player or checkpoint 'nobody'"),
         (("own-view", "--games", "bargaining"), "the scripted player own-view plays only "),
         (("random", "sharing"), "plays one player, but 2 are given; --table"),
