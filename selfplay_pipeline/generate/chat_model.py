@@ -43,8 +43,19 @@ class PartnerError(EngineError):
     """The chat model gave no usable answer after all retries. One episode is lost."""
 
 
+CONTINUES = "everything played is kept, and the same command with a higher number continues"
+
+
 class RequestCapError(UserError):
-    """The command has reached its cap on requests."""
+    """The command has reached its cap on requests or dollars, or cannot keep it.
+
+    Attributes:
+        limit: The cap and what became of it, without what to do then.
+    """
+
+    def __init__(self, limit: str, then: str = CONTINUES) -> None:
+        super().__init__(f"{limit}; {then}")
+        self.limit = limit
 
 
 class ChatClient:
@@ -87,7 +98,7 @@ class ChatClient:
 
         Raises:
             PartnerError: No usable answer came after all retries.
-            RequestCapError: The request cap is reached.
+            RequestCapError: A cap is reached, or cannot be kept.
             UserError: The endpoint refuses every request because of the key, the quota or the model's name.
         """
 
@@ -174,14 +185,12 @@ class ChatClient:
         cap = self.config.max_requests
         if cap is not None and self.total.requests >= cap:
             raise RequestCapError(
-                f"partner: all {cap} requests of partner.max_requests are sent (${self.total.dollars:.2f}); everything "
-                "played is kept, and the same command with a higher number continues"
+                f"partner: all {cap} requests of partner.max_requests are sent (${self.total.dollars:.2f})"
             )
         most = self.config.max_dollars
         if most is not None and self.total.dollars >= most:
             raise RequestCapError(
-                f"partner: ${self.total.dollars:.2f} of partner.max_dollars {most:g} (--budget) are spent; everything "
-                "played is kept, and the same command with a higher number continues"
+                f"partner: ${self.total.dollars:.2f} of partner.max_dollars {most:g} (--budget) are spent"
             )
         used(PartnerUsage(requests=1, retries=int(again)))
         try:
@@ -229,8 +238,8 @@ class ChatClient:
             raise _Retriable(f"the answer is not a chat completion: {explain(error)}") from None
         if usage is None and self.config.max_dollars is not None:
             raise RequestCapError(
-                f"partner at {self.endpoint} reports no tokens, so partner.max_dollars (--budget) cannot be kept; give "
-                "partner.max_requests alone"
+                f"partner at {self.endpoint} reports no tokens, so partner.max_dollars (--budget) cannot be kept",
+                "give partner.max_requests alone",
             )
         text = answer.choices[0].message.text if answer.choices else ""
         reason = str(answer.choices[0].finish_reason) if answer.choices else "none"
