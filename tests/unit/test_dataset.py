@@ -100,3 +100,9 @@ def test_a_dataset_is_replaced_and_other_folders_are_kept(files: list[Path], fol
     done = selfplay("export", str(files[0]), "--output", str(tmp_path))
     assert done.returncode == 2 and "holds something that" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_private_without_push_is_refused(files: list[Path], tmp_path: Path) -> None:
+    done = selfplay("export", str(files[0]), "--output", str(tmp_path / "out"), "--private")
+    assert done.returncode == 2 and "--private is for a dataset on the hub; give --push" in done.stderr
+    assert not [*tmp_path.iterdir()]
