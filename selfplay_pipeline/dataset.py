@@ -50,11 +50,13 @@ META = pa.struct(
 SCHEMA = pa.schema({"messages": MESSAGES, "meta": META})
 """Columns of seats.parquet."""
 ABOUT = {
-    "messages": "what the seat read (`system`, `user`) and wrote (`assistant`), from the first turn to the last",
+    # The episode holds neither the prompt of a chat model nor the prompts for people.
+    "messages": "what the seat read (`system`, `user`) and wrote (`assistant`), from the first turn to the last; "
+    f"seats of `{CHAT}` and `{PERSON}` have the game's configured prompts in place of those that they read",
     "meta.game": "name of the game",
     "meta.episode_id": "name of the episode; its seats have a row each",
     "meta.state_id": "hash of the problem; equal for episodes that pose the same one",
-    "meta.seed": "seed of the game state",
+    "meta.seed": "seed of the run that played the episode; its other episodes have the same",
     "meta.seat, meta.role": "number of the seat, from 0, and its role in the game",
     "meta.player": f"who held the seat: `{POLICY}`, a script, `{CHAT}`, `{PERSON}`, or a checkpoint",
     "meta.model, meta.weights": "path and content hash of the checkpoint that held the seat; null for other players",
@@ -144,7 +146,8 @@ def check_export(output: Path) -> None:
 def read(files: Sequence[Path], game: Game) -> Iterator[tuple[bytes, EpisodeRecord, list[list[Any]]]]:
     """Yields each episode with its line and the messages of its seats, as JSON objects.
 
-    A trained seat has the messages that it was trained on; the messages of other seats are those of the replay.
+    A trained seat has the messages that it was trained on; the messages of other seats are those of the replay,
+    with the prompts of the game.
 
     Raises:
         UserError: A line is invalid, or an episode is of another game or configuration; or there are no episodes.

@@ -11,7 +11,7 @@ from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import DryRun, planned
 from selfplay_pipeline.core import terminal
-from selfplay_pipeline.core.command_line import LARGEST
+from selfplay_pipeline.core.command_line import LARGEST, options
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.stopping import run
@@ -20,7 +20,8 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 app = typer.Typer()
 
 
-@app.command(cls=taking("device", "engine.kind", "engine.server_url", "partner.max_dollars"))
+# The suite has games of its own, which --games chooses.
+@app.command(cls=taking("device", "engine.kind", "engine.server_url", "partner.max_dollars", game=False))
 def benchmark(
     context: typer.Context,
     player: Annotated[
@@ -66,6 +67,7 @@ def benchmark(
     if len(player) > 1:
         raise UserError(f"benchmark: plays one player, but {len(player)} are given; --table compares their lines")
     settings = load(context, {"model": player[0] if configuration_of(player[0]) else None})
+    options["evaluate.num_states"] = "--states-per-game"  # a changed number is stored under the key, not the option
     name = shipped(player[0])
     folder = output or Path("data/benchmarks") / default_folder(player[0], SELF, None, settings).name
     job = BenchmarkJob(name, folder, games or (), states_per_game)

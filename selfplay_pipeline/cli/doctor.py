@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from selfplay_pipeline.cli.options import load, taking
+from selfplay_pipeline.cli.options import given, load, taking
 from selfplay_pipeline.cli.shared import RUNS, DryRun, planned, suggest
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST, announced
@@ -17,6 +17,8 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer()
+GPU_MEMORY = 80 * 10**9
+"""Memory in bytes of a described GPU whose memory is not given."""
 
 
 @app.command(cls=taking("model", "device", "generate.num_episodes"))
@@ -25,7 +27,9 @@ def doctor(
     gpus: Annotated[
         int | None, typer.Option(min=0, max=LARGEST, help="Describe another machine: its GPUs [default: this machine].")
     ] = None,
-    gpu_memory: Annotated[float, typer.Option(min=1, max=LARGEST, help="Its memory of each GPU, in GB.")] = 80,
+    gpu_memory: Annotated[
+        float | None, typer.Option(min=1, max=LARGEST, help="Its memory of each GPU, in GB [default: 80].")
+    ] = None,
     host_memory: Annotated[
         float | None, typer.Option(min=1, max=LARGEST, help="Its host memory, in GB [default: not compared].")
     ] = None,
@@ -46,11 +50,17 @@ def doctor(
     everything fits, else 2. If a model needs a GPU and this machine has none, the estimate is for a
     machine with GPUs. To describe another machine: selfplay doctor --gpus 8 --gpu-memory 80 --nodes 2
     """
-    if gpus is None and (nodes > 1 or host_memory or disk is not None):
+    if gpus is None and (gpu_memory or nodes > 1 or host_memory or disk is not None):
         raise UserError(
-            "doctor: --nodes, --host-memory and --disk describe another machine; give --gpus, its number of GPUs"
+            "doctor: --gpu-memory, --nodes, --host-memory and --disk describe another machine; give --gpus, its number "
+            "of GPUs"
         )
-    described: dict[str, Any] = {"device": "cuda" if gpus else "cpu"} if gpus is not None else {}
+    device = "cuda" if gpus else "cpu"
+    if gpus is not None and (asked := given(context, "device")) not in (None, "auto", device):
+        raise UserError(
+            f"doctor: --gpus {gpus} describes a machine for --device {device}, not {asked}; give one of them"
+        )
+    described: dict[str, Any] = {"device": device} if gpus is not None else {}
     if nodes > 1:
         described["train.nodes"] = nodes
     settings = load(context, described, gpus=gpus)
@@ -70,9 +80,10 @@ def doctor(
         if not_here:
             announced.clear()
             settings = load(context, {"device": "cuda"}, gpus=1)
-            machine = Machine(settings.train.gpus_per_node, int(gpu_memory * 1e9), None, None, here=False)
+            machine = Machine(settings.train.gpus_per_node, GPU_MEMORY, None, None, here=False)
     else:
         memory, host, free = (None if size is None else int(size * 1e9) for size in (gpu_memory, host_memory, disk))
+        memory = memory or GPU_MEMORY
         machine = Machine(gpus, memory if gpus else None, host, free, nodes, here=False)
     say_announced()
     speed = gpu_speed("") if machine.gpus and not machine.here else speed_here()

@@ -159,6 +159,8 @@ def export(
     from selfplay_pipeline.generate.records import read_episodes
     from selfplay_pipeline.report.sources import EpisodesFile
 
+    if private and push is None:
+        raise UserError("export: --private is for a dataset on the hub; give --push, its name there")
     if config is not None:
         game = make_game(load_config(config, {}, announced.append).game)
     else:

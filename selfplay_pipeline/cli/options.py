@@ -42,13 +42,14 @@ GIVEN = "selfplay_pipeline.options"
 """Key in typer's context under which the given values are stored, by option name."""
 
 
-def taking(*names: str) -> type[Configured]:
+def taking(*names: str, game: bool = True) -> type[Configured]:
     """Returns a class of commands with the option --config and options for configuration keys.
 
     Args:
         names: Names of keys, such as `generate.num_episodes`; the name of a section stands for all its keys.
+        game: Whether the command has the option --game.
     """
-    return type("Configured", (Configured,), {"names": names})
+    return type("Configured", (Configured,), {"names": names, "has_game": game})
 
 
 def load(
@@ -120,7 +121,9 @@ class OfGames(typer.core.TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Find the game and run the command; its function finds the added options in the context."""
         given = {option.name: ctx.params.pop(option.name) for option in self.made}
-        ctx.meta[GIVEN] = {name: value if value not in ([], ()) else None for name, value in given.items()}
+        ctx.meta[GIVEN] = {"game": None} | {
+            name: value if value not in ([], ()) else None for name, value in given.items()
+        }
         if (game := ctx.meta[GIVEN]["game"]) is not None:
             from selfplay_pipeline.core.errors import UserError
             from selfplay_pipeline.games.registry import find
@@ -136,6 +139,7 @@ class Configured(OfGames):
     """A command with options for keys of the configuration."""
 
     names: Sequence[str] = ()
+    has_game = True
 
     @cached_property
     def keys(self) -> dict[str, Key]:
@@ -156,7 +160,7 @@ class Configured(OfGames):
             str | None, typer.Option("--config", metavar="FILE", help=CONFIG.format(names=", ".join(built_in())))
         ]
         options = {"config": config} | {name: _option(key) for name, key in self.keys.items()}
-        return [*_as_typer_makes_them(options), *super().made]
+        return [*_as_typer_makes_them(options), *(super().made if self.has_game else [])]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the command's own options, then the options of each configuration section."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from importlib.resources import files
 from pathlib import Path
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
-from selfplay_pipeline.games.registry import NAMES
+from selfplay_pipeline.games.registry import SHIPPED
 
 
 def new_game(name: str, folder: Path, *, write: bool = True) -> list[Path]:
@@ -22,8 +23,7 @@ def new_game(name: str, folder: Path, *, write: bool = True) -> list[Path]:
     Raises:
         UserError: The name cannot be a game's, or a file exists already.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name in NAMES:
-        why = "a game of the package has it" if name in NAMES else "it must be lower-case letters, digits and _"
+    if why := _refusal(name):
         raise UserError(f"new-game: {name!r} cannot be the name of a new game, because {why}; choose another")
     made = {folder / f"{name}.py": "new_game.txt", folder / f"test_{name}.py": "new_game_test.txt"}
     for path in made:
@@ -35,3 +35,13 @@ def new_game(name: str, folder: Path, *, write: bool = True) -> list[Path]:
             folder.mkdir(parents=True, exist_ok=True)
             write_text(path, text.replace("NAME", name).replace("CLASS", name.title().replace("_", "")))
     return [*made]
+
+
+def _refusal(name: str) -> str:
+    """Returns the reason why a game cannot have a name; "" if it can."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        return "it must be lower-case letters, digits and _"
+    if name in SHIPPED:
+        return "a game of the package has it"
+    # Beside the game's file, Python would import it in place of its own module, and no test could run.
+    return "a module of Python has it" if name in sys.stdlib_module_names else ""

@@ -10,7 +10,7 @@ from email.utils import mktime_tz, parsedate_tz
 from typing import TYPE_CHECKING, Annotated, Any
 from weakref import WeakValueDictionary
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from selfplay_pipeline.config.partner import PartnerConfig
@@ -43,8 +43,19 @@ class PartnerError(EngineError):
     """The chat model gave no usable answer after all retries. One episode is lost."""
 
 
+CONTINUES = "everything played is kept, and the same command with a higher number continues"
+
+
 class RequestCapError(UserError):
-    """The command has reached its cap on requests."""
+    """The command has reached its cap on requests or dollars, or cannot keep it.
+
+    Attributes:
+        limit: The cap and what became of it, without what to do then.
+    """
+
+    def __init__(self, limit: str, then: str = CONTINUES) -> None:
+        super().__init__(f"{limit}; {then}")
+        self.limit = limit
 
 
 class ChatClient:
@@ -87,7 +98,7 @@ class ChatClient:
 
         Raises:
             PartnerError: No usable answer came after all retries.
-            RequestCapError: The request cap is reached.
+            RequestCapError: A cap is reached, or cannot be kept.
             UserError: The endpoint refuses every request because of the key, the quota or the model's name.
         """
 
@@ -174,14 +185,12 @@ class ChatClient:
         cap = self.config.max_requests
         if cap is not None and self.total.requests >= cap:
             raise RequestCapError(
-                f"partner: all {cap} requests of partner.max_requests are sent (${self.total.dollars:.2f}); everything "
-                "played is kept, and the same command with a higher number continues"
+                f"partner: all {cap} requests of partner.max_requests are sent (${self.total.dollars:.2f})"
             )
         most = self.config.max_dollars
         if most is not None and self.total.dollars >= most:
             raise RequestCapError(
-                f"partner: ${self.total.dollars:.2f} of partner.max_dollars {most:g} (--budget) are spent; everything "
-                "played is kept, and the same command with a higher number continues"
+                f"partner: ${self.total.dollars:.2f} of partner.max_dollars {most:g} (--budget) are spent"
             )
         used(PartnerUsage(requests=1, retries=int(again)))
         try:
@@ -219,23 +228,27 @@ class ChatClient:
         return _Retriable(f"answered {status}: {said}", pause)
 
     def _read(self, body: bytes, used: Callable[[PartnerUsage], None]) -> Reply:
+        # An answer is billed whatever its text looks like, so its tokens count before anything else is checked.
+        usage = _usage_of(body)
+        if usage is not None:
+            used(self._priced(usage))
         try:
             answer = _Completion.model_validate_json(body)
         except ValidationError as error:
             raise _Retriable(f"the answer is not a chat completion: {explain(error)}") from None
-        if answer.usage is not None:
-            used(self._priced(answer.usage))
-        elif self.config.max_dollars is not None:
+        if usage is None and self.config.max_dollars is not None:
             raise RequestCapError(
-                f"partner at {self.endpoint} reports no tokens, so partner.max_dollars (--budget) cannot be kept; give "
-                "partner.max_requests alone"
+                f"partner at {self.endpoint} reports no tokens, so partner.max_dollars (--budget) cannot be kept",
+                "give partner.max_requests alone",
             )
-        text = answer.choices[0].message.content if answer.choices else None
+        text = answer.choices[0].message.text if answer.choices else ""
         reason = str(answer.choices[0].finish_reason) if answer.choices else "none"
-        if not text or not text.strip() or reason not in ("stop", "length"):
+        if reason == "length":  # a model that thinks may spend the limit before it says a word
+            return Reply(self._redacted(text), True, reason)
+        if not text.strip() or reason != "stop":
             what = "was broken off" if text else "is empty"
             raise _Retriable(f"the answer {what} (finish reason {self._said(reason)})")
-        return Reply(self._redacted(text), reason == "length", reason)
+        return Reply(self._redacted(text), False, reason)
 
     def _priced(self, usage: _Usage) -> PartnerUsage:
         asked, answered = usage.prompt_tokens, usage.completion_tokens
@@ -291,8 +304,20 @@ async def _bound(response: httpx.Response) -> None:
     response.stream = Bounded()
 
 
+class _Part(BaseModel):
+    type: str
+    text: str = ""
+
+
 class _Message(BaseModel):
-    content: str | None = None
+    content: str | list[_Part] | None = None
+
+    @property
+    def text(self) -> str:
+        """Text of the message; some servers send it in parts, with thoughts as parts of another type."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content if part.type == "text")
+        return self.content or ""
 
 
 class _Choice(BaseModel):
@@ -300,25 +325,27 @@ class _Choice(BaseModel):
     finish_reason: str | None = None
 
 
-class _Usage(BaseModel):
-    prompt_tokens: Annotated[int, Field(ge=0, lt=10**9)] = 0
-    completion_tokens: Annotated[int, Field(ge=0, lt=10**9)] = 0
-
-
 class _Completion(BaseModel):
     """Fields of an answer that are read here, validated because the types of the package `openai` accept any JSON."""
 
     choices: list[_Choice]
-    usage: _Usage | None = None
 
-    @field_validator("usage", mode="wrap")
-    @classmethod
-    def _usable(cls, value: Any, read: Callable[[Any], _Usage | None]) -> _Usage | None:
-        """Returns the usage; None if it is invalid, so that a good answer is still used."""
-        try:
-            return read(value)
-        except ValueError:
-            return None
+
+class _Usage(BaseModel):
+    prompt_tokens: Annotated[int, Field(ge=0, lt=10**9)]
+    completion_tokens: Annotated[int, Field(ge=0, lt=10**9)]
+
+
+class _Billed(BaseModel):
+    usage: _Usage
+
+
+def _usage_of(body: bytes) -> _Usage | None:
+    """Returns the tokens of an answer; None unless it reports both counts, because a budget needs both."""
+    try:
+        return _Billed.model_validate_json(body).usage
+    except ValidationError:
+        return None
 
 
 def retry_after(headers: Any) -> float:

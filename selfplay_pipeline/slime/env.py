@@ -202,11 +202,12 @@ class _SeatedGuarded:
         began = time.monotonic()
         try:
             return await self.seated.act()
-        except RequestCapError:
-            cap = self.env.config.selfplay.chat.max_requests
+        except RequestCapError as error:
+            # slime's file has the keys in another section, and its command has no --budget.
+            limit = error.limit.replace("partner.max_", "selfplay.chat.max_").replace(" (--budget)", "")
             raise UserError(
-                f"partner: all {cap} requests of selfplay.chat.max_requests are sent by this process; training stops "
-                "here, and the same command with a higher number continues from the last save"
+                f"{limit}; training stops here, and the same command with another limit, which each process keeps by "
+                "itself, continues from the last save"
             ) from None
         except (EngineError, UserError, ImportError):
             raise  # a missing module is missing for every episode

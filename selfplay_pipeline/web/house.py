@@ -193,6 +193,10 @@ class House:
         self._taken.add(place)
         for one in seated.values():
             one.waits, one.starts = False, True
+        for one in self.people.values():
+            if one.waits and self.is_over(one):  # nobody can wait for an episode after the last
+                one.waits = False
+                one.begun.set()
         try:
             people = {seat: one.name for seat, one in seated.items()}
             kept = await self._seat(self.job.episode_id(*place), place, people, ())

@@ -59,6 +59,13 @@ def test_a_scripted_player_gets_the_same_line_twice_and_the_table_orders_the_lin
     assert found == [f"sharing {few}", f"sharing {few}", f"random {few}", "*silence*", "*people*"]
 
 
+def test_another_number_of_states_in_the_same_folder_is_refused_by_the_options_name():
+    same = ("benchmark", "random", "--games", "bargaining-free", "--output", "one", "--states-per-game")
+    assert selfplay(*same, "2").returncode == 0
+    done = selfplay(*same, "3")
+    assert done.returncode == 2 and " = 2, now it is 3 (option --states-per-game); give the earlier" in done.stderr
+
+
 @pytest.mark.long
 def test_tasks_that_are_played_later_join_the_line_of_the_same_player(tmp_path):
     for player, task in (("sharing", "planning"), ("sharing", "bargaining-fixed"), ("random", "bargaining-free")):
@@ -109,6 +116,7 @@ def test_a_chat_model_is_billed_as_counted_and_within_the_budget(tmp_path):
     ("arguments", "says"),
     [
         (("random", "--games", "chess"), "--games: no game or task 'chess'; choose among matching, "),
+        (("random", "--game", "bargaining"), "no such option: --game; did you mean --games "),
         (("nobody",), "no scripted player or checkpoint 'nobody'"),
         (("own-view", "--games", "bargaining"), "the scripted player own-view plays only "),
         (("random", "sharing"), "plays one player, but 2 are given; --table"),

@@ -198,20 +198,38 @@ def test_the_cap_counts_all_that_is_sent_and_is_never_passed(endpoint):
 
 def test_a_budget_cannot_be_kept_if_the_server_reports_no_tokens(endpoint):
     answer = {"choices": [{"message": {"content": "[message] a"}, "finish_reason": "stop"}]}
-    endpoint.script = [body(answer)] * 2
-    assert isinstance(ask(endpoint, 1)[0][0], Reply)
-    said, sent = error_of(endpoint, RequestCapError, max_dollars=1.0)
-    assert "reports no tokens" in said and sent == 1
+    half = [{}, {"total_tokens": 5}, {"prompt_tokens": 5}, {"completion_tokens": 5}]
+    for billed in ({}, {"usage": None}, *({"usage": usage} for usage in half)):
+        endpoint.script = [body(answer | billed)] * 2
+        assert isinstance(ask(endpoint, 1)[0][0], Reply)
+        said, sent = error_of(endpoint, RequestCapError, max_dollars=1.0)
+        assert "reports no tokens" in said and sent == 1
+
+
+NO_CHOICES = body({"choices": "none", "usage": {"prompt_tokens": 500, "completion_tokens": 40}})
 
 
 async def test_tokens_and_dollars_are_added_up_also_of_answers_that_were_no_use(endpoint):
-    endpoint.script = [says(None, tokens=(1000, 100)), says("[message] a", tokens=(3000, 50))]
+    endpoint.script = [says(None, tokens=(500, 60)), NO_CHOICES, says("[message] a", tokens=(3000, 50))]
     used, client = [], ChatClient(PartnerConfig(base_url=endpoint.url, prices=[2, 8]), first_pause=0)
     await client.reply(HELLO, (0,), used.append)
     await client.close()
     assert client.total == sum(used, PartnerUsage())
     assert (client.total.prompt_tokens, client.total.completion_tokens) == (4000, 150)
     assert client.total.dollars == pytest.approx((4000 * 2 + 150 * 8) / 1e6)
+
+
+def test_a_budget_is_kept_also_if_the_answers_have_another_form(endpoint):
+    endpoint.script = [NO_CHOICES] * 3
+    said, sent = error_of(endpoint, RequestCapError, max_dollars=0.0015)
+    assert "of partner.max_dollars" in said and sent == 2
+
+
+def test_an_answer_in_parts_is_the_text_of_its_parts_without_the_thoughts(endpoint):
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    parts = [thought, {"type": "text", "text": "[message] "}, {"type": "text", "text": "fine"}]
+    endpoint.script = [body({"choices": [{"message": {"content": parts}, "finish_reason": "stop"}]})]
+    assert ask(endpoint)[0] == [REPLY]
 
 
 def test_a_reply_cut_by_its_limit_says_so_and_no_answer_is_asked_for_compressed(endpoint):
@@ -224,6 +242,12 @@ def test_a_reply_cut_by_its_limit_says_so_and_no_answer_is_asked_for_compressed(
     endpoint.script = [cut]
     assert ask(endpoint, max_tokens=5)[0] == [Reply("[message] I was", True, "length")]
     assert endpoint.requests[0]["max_tokens"] == 5 and encodings == ["identity"]
+
+
+def test_a_reply_whose_limit_was_spent_on_thoughts_is_a_cut_one_and_not_asked_for_again(endpoint):
+    endpoint.script = [says(None, reason="length"), says("", reason="length")]
+    answers, total = ask(endpoint, 2)
+    assert answers == [Reply("", True, "length")] * 2 and total.requests == 2
 
 
 # --- cache --------------------------------------------------------------------------------------------------
@@ -377,11 +401,11 @@ def test_it_reads_what_any_player_reads_under_the_shy_rules_and_its_tokens_are_a
 
 
 def test_its_turns_are_recorded_with_their_finish_reason_and_a_cut_one_is_an_error(endpoint):
-    endpoint.script = [says("[message] I was about to", reason="length")]
+    endpoint.script = [says("[message] I was about to", reason="length"), says(None, reason="length")]
     seated = play_one(endpoint)
     turns = [turn for turn in seated.episode.turns if turn.seat == 1]
-    assert (turns[0].finish_reason, turns[0].error_kind) == ("length", "cut")
-    assert {turn.finish_reason for turn in turns[1:]} == {"stop"}
+    assert [(turn.finish_reason, turn.error_kind) for turn in turns[:2]] == [("length", "cut")] * 2
+    assert {turn.finish_reason for turn in turns[2:]} == {"stop"}
     assert "too long" in endpoint.requests[1]["messages"][-1]["content"]
 
 

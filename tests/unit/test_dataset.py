@@ -87,6 +87,12 @@ def test_the_card_has_licence_players_and_reference_lines(folder: Path) -> None:
         assert line in card
 
 
+def test_the_card_says_whose_prompts_and_which_seed_a_row_has(folder: Path) -> None:
+    card = (folder / "README.md").read_text()
+    assert "seats of `chat` and `person` have the game's configured prompts in place of those that they read" in card
+    assert "| meta.seed | seed of the run that played the episode" in card
+
+
 def test_a_dataset_is_replaced_and_other_folders_are_kept(files: list[Path], folder: Path, tmp_path: Path) -> None:
     assert export_episodes(files[:1], GAME, folder.parent / "twice").episodes == 12
     assert export_episodes(files[1:], GAME, folder.parent / "twice").episodes == 8
@@ -94,3 +100,9 @@ def test_a_dataset_is_replaced_and_other_folders_are_kept(files: list[Path], fol
     done = selfplay("export", str(files[0]), "--output", str(tmp_path))
     assert done.returncode == 2 and "holds something that" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_private_without_push_is_refused(files: list[Path], tmp_path: Path) -> None:
+    done = selfplay("export", str(files[0]), "--output", str(tmp_path / "out"), "--private")
+    assert done.returncode == 2 and "--private is for a dataset on the hub; give --push" in done.stderr
+    assert not [*tmp_path.iterdir()]

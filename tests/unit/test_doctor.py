@@ -329,11 +329,18 @@ def test_a_folder_with_a_configuration_alone_is_enough(tmp_path):
     assert "7,615,616,512 parameters" in "\n".join(doctor(f"--gpus 8 --model {tmp_path}"))
 
 
-@pytest.mark.parametrize("option", ["--nodes=2", "--host-memory=64", "--disk=1"])
+@pytest.mark.parametrize("option", ["--gpu-memory=24", "--nodes=2", "--host-memory=64", "--disk=1"])
 def test_half_a_description_of_a_machine_is_refused(option):
     done = selfplay("doctor", option)
     assert (done.returncode, done.stdout) == (2, "")
     assert "give --gpus, its number of GPUs" in done.stderr
+
+
+@pytest.mark.parametrize(("gpus", "device", "fits"), [(8, "cpu", "cuda"), (0, "cuda", "cpu")])
+def test_a_device_that_the_described_machine_lacks_is_refused(gpus, device, fits):
+    done = selfplay("doctor", f"--gpus={gpus}", f"--device={device}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"--gpus {gpus} describes a machine for --device {fits}, not {device}" in done.stderr
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ from selfplay_pipeline.generate.records import PERSON, POLICY, EpisodeRecord, re
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 from selfplay_pipeline.warm_start.tiny_weights import new_model
-from selfplay_pipeline.web.house import House
+from selfplay_pipeline.web.house import PRESENT, House
 from selfplay_pipeline.web.run import Place, serve_people
 from selfplay_pipeline.web.server import HEADERS, Server
 
@@ -370,6 +370,27 @@ def test_a_key_opens_the_door_and_other_names_of_the_machine_do_not(tmp_path):
             local = Server(house, {}, "", frozenset({"127.0.0.1:1"}), "x")
             with pytest.raises(web.HTTPMisdirectedRequest):
                 local._check_origin(make_mocked_request("GET", "/", headers={"Host": "evil.example:1"}))
+
+    asyncio.run(play())
+
+
+def test_who_still_waits_when_the_last_episode_is_taken_is_told_that_it_is_over(tmp_path):
+    async def play() -> None:
+        async with (
+            served_here(MatchingGame(BOARD), tmp_path) as (house, url),
+            person_at(url) as away,
+            person_at(url) as one,
+            person_at(url) as other,
+        ):
+            house.limit = 1
+            assert (await away.begin()).heading == "Waiting for another person"
+            (someone,) = house.people.values()
+            someone.seen -= 2 * PRESENT
+            assert (await one.begin()).heading == "Waiting for another person"
+            assert (await other.begin()).heading == "Waiting for the other player"
+            for address in ("/", "/wait"):
+                await away.get(address)
+                assert "No further episodes are played here" in away.page
 
     asyncio.run(play())
 

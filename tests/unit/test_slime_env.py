@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from chat_endpoint import ChatEndpoint, body
 from factories import BOARD, Habits, make_episode
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,10 +20,8 @@ from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
-from selfplay_pipeline.generate.chat_model import RequestCapError
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.slime import env as env_module
-from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.data import game_of, game_row
 from selfplay_pipeline.slime.env import EpisodeEnv, build_env
 from selfplay_pipeline.slime.hooks import post_process_rewards
@@ -145,20 +144,40 @@ def test_whatever_a_partners_client_raises_ends_the_episode_and_tells_no_secret(
     assert "sk-secret" not in caplog.text + str(env.sample)
 
 
+def test_a_missing_module_would_end_every_episode_and_ends_the_run(monkeypatch):
+    missing = Broken(ModuleNotFoundError("No module named 'openai'"))
+    monkeypatch.setattr(env_module, "_partner", lambda config, game, loop: missing)
+    env = env_of()
+    env.reset()
+    with pytest.raises(ImportError, match="openai"):
+        env.step("[message] hello")
+
+
+UNBILLED = body({"choices": [{"message": {"content": "[message] hm"}, "finish_reason": "stop"}]})
+
+
 @pytest.mark.parametrize(
-    ("error", "kind", "words"),
+    ("limit", "answers", "words"),
     [
-        (ModuleNotFoundError("No module named 'openai'"), ImportError, "openai"),
-        (RequestCapError("all sent"), UserError, r"all 7 requests of selfplay\.chat\.max_requests .* the last save"),
+        ({"max_requests": 1}, [], r"all 1 requests of selfplay\.chat\.max_requests are sent"),
+        ({"max_dollars": 1e-6}, [], r"\$0\.00 of selfplay\.chat\.max_dollars 1e-06 are spent"),
+        ({"max_dollars": 1}, [UNBILLED], r"reports no tokens, so selfplay\.chat\.max_dollars cannot be kept"),
     ],
 )
-def test_what_would_end_every_episode_ends_the_run(monkeypatch, error, kind, words):
-    monkeypatch.setattr(env_module, "_partner", lambda config, game, loop: Broken(error))
-    env = env_of()
-    env.config = RolloutConfig.model_validate({"selfplay": {"chat": {"max_requests": 7}}})
-    env.reset()
-    with pytest.raises(kind, match=words):
-        env.step("[message] hello")
+def test_a_limit_of_the_chat_model_ends_the_run_and_is_named_as_slimes_file_names_it(limit, answers, words):
+    with ChatEndpoint(answers) as endpoint:
+        chat = {"base_url": endpoint.url, "prompt": "plain", **limit}
+        env = build_env(
+            sample_of(NewSample, BOARD), arguments(hf_checkpoint=None, selfplay={"partner": "chat", "chat": chat})
+        )
+        env.reset()
+
+        def talk():
+            for _ in range(2):
+                env.step("[message] hello")
+
+        with pytest.raises(UserError, match=words + r".*; training stops here, and .* from the last save"):
+            talk()
 
 
 @pytest.mark.parametrize("blocked", [False, True])
