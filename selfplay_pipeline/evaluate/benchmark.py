@@ -44,7 +44,8 @@ class TaskResult(BaseModel):
         episodes: Number of played episodes.
         lost: Number of missing episodes, lost to the engine or the chat model.
         worth_of_words: Reward minus reward with swapped messages; None in free play and for `chat`.
-        tokens: Number of sampled tokens per episode; None for scripted players, and if the chat model reports none.
+        tokens: Number of sampled tokens per episode, those of answers from the cache included; None for scripted
+            players, and if the chat model or the cache does not report all.
         usage: Requests, tokens and price of the chat model; None for other players.
         silence: Silence line of the configuration; a bound for play without words in the fixed protocol.
         people: Reward of people on recorded states of the configuration; None if no people played the configuration.
@@ -225,9 +226,11 @@ async def _play(config: Config, job: EvaluationJob, servers: Servers) -> TaskRes
     )
 
 
-def _answered_tokens(games: Path) -> int:
-    """Returns the number of tokens that a chat model sampled in the stored episodes."""
-    return sum(record.partner.completion_tokens for record in read_episodes(games) if record.partner is not None)
+def _answered_tokens(games: Path) -> int | None:
+    """Returns the number of tokens that a chat model sampled in the stored episodes; None if it is unknown."""
+    usages = [record.partner for record in read_episodes(games) if record.partner is not None]
+    found = sum(usages, PartnerUsage()).with_cached()
+    return found and found[0]
 
 
 def people_on(game: Game) -> Interval | None:
@@ -290,11 +293,13 @@ def table_of(lines: Sequence[Line]) -> str:
 
 
 def _cells(result: TaskResult) -> tuple[str, ...]:
-    usage, figures = result.usage, (result.agreement, result.turns, result.words)
+    figures = result.agreement, result.turns, result.words
+    # As the tokens, the price is that of all answers, so that players with and without a cache can be compared.
+    priced = result.usage and result.usage.with_cached()
     return (
         str(result.reward),
         "" if result.worth_of_words is None else str(result.worth_of_words),
         *(f"{figure.value:.{digits}f}" for figure, digits in zip(figures, (2, 1, 0), strict=True)),
         "" if result.tokens is None else f"{result.tokens:.0f}",
-        f"{usage.dollars:.2f}" if usage and usage.completion_tokens else "",
+        f"{priced[1]:.2f}" if priced else "",
     )

@@ -15,7 +15,11 @@ from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.generate.episode import Reply
 
 FILE_NAME = "chat_answers.sqlite3"
-TABLE = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, text TEXT NOT NULL, reason TEXT NOT NULL)"
+TABLES = {
+    "answers": "key TEXT PRIMARY KEY, text TEXT NOT NULL, reason TEXT NOT NULL",
+    # A table of its own, because files of earlier versions have answers without it, and some servers report no tokens.
+    "tokens": "key TEXT PRIMARY KEY, prompt INTEGER NOT NULL, completion INTEGER NOT NULL",
+}
 
 
 def cache_key(**decides: Any) -> str:
@@ -48,7 +52,8 @@ class AnswerCache:
             self._database = sqlite3.connect(self.path, timeout=60, isolation_level=None)
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
-            self._database.execute(TABLE)
+            for table, columns in TABLES.items():
+                self._database.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
 
     def get(self, key: str) -> Reply | None:
         """Returns the answer stored under a key; None if there is none."""
@@ -58,12 +63,23 @@ class AnswerCache:
                 raise sqlite3.DataError("an answer is not text")
         return Reply(row[0], row[1] == "length", row[1]) if row else None
 
-    def put(self, key: str, answer: Reply) -> None:
-        """Store an answer. The first answer of a key is kept, so that all processes get the same one."""
+    def tokens(self, key: str) -> tuple[int, int] | None:
+        """Returns the tokens of the prompt and of the answer that a key's answer was billed for; None if unknown."""
         with self._explained():
-            self._database.execute(
+            row = self._database.execute("SELECT prompt, completion FROM tokens WHERE key = ?", (key,)).fetchone()
+            if row and not all(isinstance(value, int) for value in row):
+                raise sqlite3.DataError("a number of tokens is not a number")
+        return (row[0], row[1]) if row else None
+
+    def put(self, key: str, answer: Reply, tokens: tuple[int, int] | None = None) -> None:
+        """Store an answer with its tokens. The first answer of a key is kept, so that all processes get the same."""
+        with self._explained(), self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            added = self._database.execute(
                 "INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", (key, answer.text, answer.finish_reason)
             )
+            if added.rowcount and tokens is not None:
+                self._database.execute("INSERT OR REPLACE INTO tokens VALUES (?, ?, ?)", (key, *tokens))
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -85,5 +101,5 @@ def _check_ours(path: Path) -> None:
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{quiet}", timeout=60, uri=True)) as database:
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type != 'index'")}
         columns = [name for _, name, *_ in database.execute("PRAGMA table_info(answers)")]
-    if tables and (tables != {"answers"} or columns != ["key", "text", "reason"]):
+    if tables and (not {"answers"} <= tables <= TABLES.keys() or columns != ["key", "text", "reason"]):
         raise UserError(f"partner.cache: {path}: a database of something else; name another file")

@@ -120,10 +120,18 @@ class ChatClient:
         async with asking:
             answer = self._cache.get(key)
             if answer is not None:
-                used(PartnerUsage(cache_hits=1))
+                used(self._hit(self._cache.tokens(key)))
                 return answer
-            answer = await self._ask(request, used)
-            self._cache.put(key, answer)
+            billed = PartnerUsage()
+
+            def bill(usage: PartnerUsage) -> None:
+                nonlocal billed
+                billed += usage
+                used(usage)
+
+            answer = await self._ask(request, bill)
+            tokens = billed.prompt_tokens, billed.completion_tokens
+            self._cache.put(key, answer, tokens if any(tokens) else None)
             return answer
 
     async def close(self) -> None:
@@ -252,9 +260,18 @@ class ChatClient:
 
     def _priced(self, usage: _Usage) -> PartnerUsage:
         asked, answered = usage.prompt_tokens, usage.completion_tokens
+        return PartnerUsage(prompt_tokens=asked, completion_tokens=answered, dollars=self._price(asked, answered))
+
+    def _hit(self, tokens: tuple[int, int] | None) -> PartnerUsage:
+        """Returns the usage of an answer from the cache, given its tokens."""
+        if tokens is None:
+            return PartnerUsage(cache_hits=1)
+        dollars = self._price(*tokens)
+        return PartnerUsage(cache_hits=1, counted_hits=1, cached_completion_tokens=tokens[1], cached_dollars=dollars)
+
+    def _price(self, asked: int, answered: int) -> float:
         prices = self.config.prices
-        dollars = (asked * prices[0] + answered * prices[1]) / 1e6
-        return PartnerUsage(prompt_tokens=asked, completion_tokens=answered, dollars=dollars)
+        return (asked * prices[0] + answered * prices[1]) / 1e6
 
     def _said(self, text: str) -> str:
         """Returns the first 200 characters of a server's text on one line, without the key."""

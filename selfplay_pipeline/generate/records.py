@@ -286,10 +286,25 @@ class PartnerUsage(_Record):
     completion_tokens: int = 0
     dollars: float = 0.0
     """Price in US dollars of the tokens that the endpoint reported, at the configured prices."""
+    counted_hits: int = 0
+    """Number of `cache_hits` whose tokens the cache knows; the next two fields are of these answers."""
+    cached_completion_tokens: int = 0
+    cached_dollars: float = 0.0
+    """Price in US dollars that the answers from the cache had when they were sent, at the prices configured now."""
 
     def __add__(self, other: PartnerUsage) -> PartnerUsage:
         mine, theirs = self.model_dump(), other.model_dump()
         return PartnerUsage(**{name: mine[name] + theirs[name] for name in mine})
+
+    def with_cached(self) -> tuple[int, float] | None:
+        """Returns the completion tokens and the price of all answers, those from the cache included.
+
+        It is None if the endpoint reports no tokens, or the cache does not know those of an answer.
+        """
+        tokens = self.completion_tokens + self.cached_completion_tokens
+        if not tokens or self.counted_hits < self.cache_hits:
+            return None
+        return tokens, self.dollars + self.cached_dollars
 
 
 class EpisodeRecord(_Record):

@@ -1,6 +1,7 @@
 """`selfplay benchmark`: published states, lines that repeat to the byte, and a chat model that is billed as counted."""
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,28 @@ def test_a_chat_model_is_billed_as_counted_and_within_the_budget(tmp_path):
         done, second = play(*budget)  # the stored episode is paid for already
         assert done.returncode == 2 and second == 2 < each
         assert play(*budget[:2], "--budget", "1")[0].returncode == 0
+
+
+def test_answers_from_the_cache_have_the_tokens_and_the_price_that_they_had(tmp_path):
+    def play(output):
+        done = selfplay(
+            "benchmark", "chat", "--config", "my.yaml", "--games", "bargaining-fixed", *FEW, "--output", output
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()[2], read_lines_of([tmp_path / output])[0].tasks["bargaining-fixed"]
+
+    with ChatEndpoint() as endpoint:
+        partner = {"base_url": endpoint.url, "cache": str(tmp_path / "cache"), "prices": [2000, 8000]}
+        (tmp_path / "my.yaml").write_text(json.dumps({"partner": partner}))
+        (row, first), sent = play("one"), len(endpoint.requests)
+        assert first.tokens == 10 * sent / 3 and f"| {1000 * PRICE * sent:.2f} |" in row
+        again, second = play("two")
+        assert again == row and second.tokens == first.tokens and len(endpoint.requests) == sent
+        assert (second.usage.cache_hits, second.usage.dollars) == (sent, 0)
+        with sqlite3.connect(tmp_path / "cache" / "chat_answers.sqlite3") as database:
+            database.execute("DROP TABLE tokens")  # as in a file of an earlier version
+        unknown, third = play("three")
+        assert third.tokens is None and unknown.endswith("|  |  |")
 
 
 @pytest.mark.parametrize(

@@ -253,16 +253,30 @@ def test_a_reply_whose_limit_was_spent_on_thoughts_is_a_cut_one_and_not_asked_fo
 # --- cache --------------------------------------------------------------------------------------------------
 
 
+HIT = PartnerUsage(cache_hits=1, counted_hits=1, cached_completion_tokens=10, cached_dollars=0.00028)
+"""Usage of an answer from the cache."""
+
+
 def test_all_that_decides_an_answer_decides_its_entry_also_after_a_restart(endpoint, tmp_path):
     cache = tmp_path / "answers.db"
     first, _ = ask(endpoint, 3, cache=cache)
-    assert ask(endpoint, 3, cache=cache) == (first, PartnerUsage(cache_hits=3)) and len(endpoint.requests) == 3
+    assert ask(endpoint, 3, cache=cache) == (first, HIT + HIT + HIT) and len(endpoint.requests) == 3
     for options in ({"model": "other"}, {"temperature": 0.0}, {"max_tokens": 9}, {"messages": [*HELLO, *HELLO]}):
         assert ask(endpoint, cache=cache, **options)[1].requests == 1
     with ChatEndpoint() as elsewhere:
         assert ask(elsewhere, cache=cache)[1].requests == 1
-    used = PartnerUsage(requests=1, cache_hits=3, prompt_tokens=100, completion_tokens=10, dollars=0.00028)
-    assert ask(endpoint, 4, cache=cache)[1] == used
+    sent = PartnerUsage(requests=1, prompt_tokens=100, completion_tokens=10, dollars=0.00028)
+    assert ask(endpoint, 4, cache=cache)[1] == HIT + HIT + HIT + sent
+
+
+def test_an_answer_whose_tokens_the_cache_does_not_know_is_used_and_makes_the_sum_unknown(endpoint, tmp_path):
+    first, used = ask(endpoint, 2, cache=tmp_path / "answers.db")
+    assert used.with_cached() == (20, 2 * 0.00028)
+    with sqlite3.connect(tmp_path / "answers.db") as database:
+        database.execute("DROP TABLE tokens")  # as in a file of an earlier version
+    again, used = ask(endpoint, 3, cache=tmp_path / "answers.db")
+    assert again[:2] == first and (used.cache_hits, used.counted_hits, used.completion_tokens) == (2, 0, 10)
+    assert used.with_cached() is None
 
 
 def test_what_two_episodes_ask_at_the_same_time_is_sent_once(endpoint, tmp_path):
@@ -444,7 +458,9 @@ def test_episodes_of_one_state_do_not_share_answers_but_a_repeated_run_does(endp
     sent = len(endpoint.requests)
     again = generate(settings(endpoint, **cache), tmp_path / "again.jsonl")
     assert len({json.dumps(request) for request in endpoint.requests}) < sent == len(endpoint.requests)
-    assert again.partner == PartnerUsage(cache_hits=sent)
+    hits = {"cache_hits": sent, "counted_hits": sent, "cached_completion_tokens": 10 * sent}
+    hits |= {"cached_dollars": sent * HIT.cached_dollars}
+    assert again.partner.model_dump() == pytest.approx(PartnerUsage(**hits).model_dump())
     turns = [{one.episode_id: one.turns for one in read_episodes(path)} for path in tmp_path.glob("*.jsonl")]
     assert turns[0] == turns[1]
 
