@@ -1,4 +1,4 @@
-"""A reward that says nothing of a legal episode's plan: a control that drifts as far as self-play and stays legal."""
+"""A reward that says nothing of a legal episode's plan: a control that drifts and stays legal."""
 
 import hashlib
 import random

@@ -71,7 +71,7 @@ def short(one: Interval) -> str:
     return f"{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]"
 
 
-SELF, WARM, MUTED, PLACEBO = "self-play", "warm start", "muted", "placebo"
+SELF, WARM, MUTED, PLACEBO, NOISE = "self-play", "warm start", "muted", "placebo", "noise"
 heard, learned, squares, silenced, apart, fixed, honest, longer, four, mediation, planned3, planned4, coded = (
     Study(f"learn_{name}")
     for name in (
@@ -80,7 +80,7 @@ heard, learned, squares, silenced, apart, fixed, honest, longer, four, mediation
     )
 )  # fmt: skip
 coded_seeds = [Study("learn_coded", f"seed_{seed}") for seed in (3, 4, 5)]
-CODED_PLAYERS = ("the warm start", "self-play", "muted", "placebo")
+CODED_PLAYERS = ("the warm start", "self-play", "muted", "placebo", "noise")
 
 
 def told_true(seed: int, who: str, mode: str) -> float:
@@ -89,6 +89,12 @@ def told_true(seed: int, who: str, mode: str) -> float:
     of = stored(f"learn_coded/told_{seed}.json")["files"]
     counts = of[f"data/learn_coded/evaluations/seed_{seed}/{folder}/{mode}.jsonl"]
     return counts["true"] / counts["told"]
+
+
+def exchange_costs(seed: int, arm: str) -> float:
+    """The reward that an arm loses in the exam if the words of the code are exchanged."""
+    of = stored(f"learn_coded/exam_{seed}.json")["rewards"][f"data/learn_coded/{arm}/seed_{seed}/iter_28/checkpoint"]
+    return of["heard"] - of["exchanged"]
 
 
 LINES = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game).wordless
@@ -164,6 +170,10 @@ ROWS = [
     ("worth of words, muted, played with messages", MUTED, "worth", "", "reward"),
     ("placebo, its rise", PLACEBO, "rise", "+", "reward"),
     ("self-play minus placebo", PLACEBO, "below_self_play", "+", "reward"),
+    ("noise, its rise", NOISE, "rise", "+", "reward"),
+    ("noise, minus silence", NOISE, "over_silence", "+", "reward"),
+    ("self-play minus noise", NOISE, "below_self_play", "+", "reward"),
+    ("worth of words, noise", NOISE, "worth", "", "reward"),
 ]
 """Their rows: label, player, part, sign and figure."""
 FIGURES: list[tuple[Any, ...]] = [
@@ -200,12 +210,14 @@ FIGURES: list[tuple[Any, ...]] = [
     (CODED, "the readers reach {:.3f}, {:.3f} and {:.3f}",
      *(stored(f"learn_coded/exam_{seed}.json")["rewards"][f"data/learn_coded/self-play/seed_{seed}/iter_28/checkpoint"][
          "two_words"] for seed in (3, 4, 5))),
-    (CODED, "rises to silence ({:+}, from {:+.3f}, sampled), and its worth of words to {}",
-     coded.of("noise", "sampled", part="over_silence"), coded_seeds[2].of(WARM, "sampled", part="over_silence").value,
-     coded.of("noise", "sampled", part="worth")),
-    (CODED, "ends {:.3f} [{:.3f}, {:.3f}] above it, with a worth of {:.3f}",
-     *dict(coded.of("noise", "sampled", part="below_self_play")).values(),
-     coded_seeds[2].of(SELF, "sampled", part="worth").value),
+    (CODED, "in {:.3f} of its sampled episodes, and its reward is {:+}, {:+} and {:+} from silence",
+     coded.of(NOISE, "sampled", "agreed").value,
+     *(study.of(NOISE, "sampled", part="over_silence") for study in coded_seeds)),
+    (CODED, "Its words gain {}, {} and {} there", *(study.of(NOISE, "sampled", part="worth") for study in coded_seeds)),
+    (CODED, "Exchanged words cost it {:.3f}, {:.3f} and {:.3f} in the exam",
+     *(exchange_costs(seed, NOISE) for seed in (3, 4, 5))),
+    (CODED, "cost the readers {:.3f}, {:.3f} and {:.3f}.", *(exchange_costs(seed, SELF) for seed in (3, 4, 5))),
+    (SHOWN, "self-play is {:+} above it", coded.of(NOISE, "sampled", part="below_self_play")),
     *((CODED, f"| {who} | {{:.2f}} | {{:.2f}} | {{:.2f}} | {{:.2f}} | {{:.2f}} | {{:.2f}} |",
        *(told_true(seed, who, mode) for seed in (3, 4, 5) for mode in MODES)) for who in CODED_PLAYERS),
 
