@@ -49,7 +49,7 @@ class ChatTokenizer:
         self._control -= set(self._encode("\U0010fffd"))
         self._harmless: dict[tuple[Any, ...], list[int]] = {}
         self.can_think = THOUGHT_END in template
-        """Whether the template can show thoughts."""
+        """True if the template can show thoughts."""
         tags = (THOUGHT, THOUGHT_END) if self.can_think else ()
         self._silent = {token for token, about in added.items() if about.special and about.content not in tags}
         # Without a system message, which Mistral's templates repeat in the last user message.
