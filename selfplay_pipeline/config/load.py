@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 
 from selfplay_pipeline.config.fields import keys, listed
 from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.training import key_of
 from selfplay_pipeline.config.used_keys import check_used
 from selfplay_pipeline.config.yaml_file import YamlFile, read_yaml
 from selfplay_pipeline.core.errors import UserError
@@ -43,6 +44,12 @@ KINDS = {
     "less_than_equal": "at most {le:g}", "less_than": "a number below {lt:g}", "literal_error": "{expected}",
 }  # fmt: skip
 """Expected value, by pydantic's name of the mistake."""
+
+
+def _added(earlier: list[Any], further: list[str]) -> list[Any]:
+    """Returns settings of verl with further ones, which replace those of the same keys."""
+    again = {*map(key_of, further)}
+    return [one for one in earlier if not isinstance(one, str) or key_of(one) not in again] + further
 
 
 def own_settings(source: str | None) -> dict[str, Any]:
@@ -105,7 +112,7 @@ def load_config(
         target = file.data.setdefault(section, {}) if section else file.data
         if isinstance(target, dict):  # else it is refused below
             earlier = target.get(key)
-            target[key] = [*earlier, *value] if dotted == ADDED and isinstance(earlier, list) else value
+            target[key] = _added(earlier, value) if dotted == ADDED and isinstance(earlier, list) else value
     _find_game(file)
     _drop_nulls(file)
     try:

@@ -14,14 +14,6 @@ SUPERVISED = {"imitate": "a supervised loss"}
 """Loss of `imitate`, which needs none of GRPO's options."""
 
 
-SET_BY_TRAINER = {
-    "data.train_batch_size": "train.train_batch_size (train-online: online.states_per_step)",
-    "data.seed": "seed",
-    "data.shuffle": "seed",
-    "actor_rollout_ref.actor.ppo_mini_batch_size": "train.train_batch_size and train.mini_batches",
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "train.micro_batch_size or train.max_tokens_per_pass",
-}
-"""Keys of verl that would have no effect as overrides, with the keys that decide their values."""
 Schedule = Literal["constant", "cosine"]
 Logger = Literal["console", "tensorboard", "wandb", "trackio", "mlflow", "swanlab", "clearml"]
 
@@ -147,7 +139,10 @@ class TrainOptions(Section):
     Imitated rows have no advantages, so that this option is refused for them.
     """
     overrides: list[str] = []
-    """Further settings of verl as Hydra overrides, such as those after `--` on the command line."""
+    """Further settings of verl as Hydra overrides.
+
+    Those after `--` on the command line are added to those of the file; a key that is in both has the former's value.
+    """
 
     @property
     def imitated(self) -> int | None:
@@ -186,6 +181,11 @@ class TrainOptions(Section):
         return overrides
 
 
+def key_of(override: str) -> str:
+    """Returns the key that a Hydra override sets."""
+    return override.partition("=")[0].lstrip("+~")
+
+
 def _check_override(override: str) -> None:
     """Raises ValueError unless Hydra can read the override; verl itself would notice only after its start."""
     try:
@@ -202,8 +202,6 @@ def _check_override(override: str) -> None:
         raise ValueError(f"{override!r} is not a Hydra override (it names no key); write KEY=VALUE")
     if key.startswith("actor_rollout_ref.model.lora"):
         raise ValueError(f"{override!r}: give train.lora_rank, lora_alpha and lora_targets in place of verl's own keys")
-    if instead := SET_BY_TRAINER.get(key):
-        raise ValueError(f"{override!r}: the trainer sets this key itself, from {instead}; give that in its place")
 
 
 class PolicyTraining(TrainOptions):

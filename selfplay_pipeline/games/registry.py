@@ -302,7 +302,9 @@ def check_as_imported(path: str, contents: str) -> None:
         contents: Content hash of the file now.
     """
     if vars(sys.modules.get(path, sys)).get(CONTENTS, contents) != contents:
-        raise UserError(f"{path}: has changed since this command read it; restore it, or give the command again")
+        raise UserError(
+            f"{path}: has changed since it was read; restore it, or start again (in a notebook, the kernel)"
+        )
 
 
 @contextmanager

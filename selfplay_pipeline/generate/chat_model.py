@@ -323,7 +323,7 @@ async def _bound(response: httpx.Response) -> None:
 
 class _Part(BaseModel):
     type: str
-    text: str = ""
+    text: str | None = None
 
 
 class _Message(BaseModel):
@@ -333,7 +333,7 @@ class _Message(BaseModel):
     def text(self) -> str:
         """Text of the message; some servers send it in parts, with thoughts as parts of another type."""
         if isinstance(self.content, list):
-            return "".join(part.text for part in self.content if part.type == "text")
+            return "".join(part.text or "" for part in self.content if part.type == "text")
         return self.content or ""
 
 

@@ -105,7 +105,7 @@ def check_context(config: Config, model: str, states: Sequence[State] | None = N
     game: Game = make_game(config.game)
     chat = ChatTokenizer.load(model, thinking=config.generate.thinking)
     chat.check_belongs_to(model)
-    if config.generate.thinking and not chat.can_think:
+    if config.generate.thinking and model == str(config.model) and not chat.can_think:  # partners need not think
         raise UserError(
             f"generate.thinking: the chat template of {model} knows no thoughts; leave it out, or take a model that "
             "thinks, such as Qwen3"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config.identity import check_same, deciding, portable
-from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
+from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions, key_of
 from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.core.content_hash import content_hash, file_hash
@@ -116,12 +116,12 @@ async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update)
         if trainer is None and not exported(state_dir(config), config.output / "checkpoint"):
             check_cluster(config, [config.model, config.reference_model, config.data], config.output)
         data, groups, planned = _read_groups(config)
-        _check_checkpoint_remains(config)
     state, metrics = state_dir(config), metrics_path(config)
     checkpoint = config.output.resolve() / "checkpoint"
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
         with computing():
             claim(config, _record(config, data, groups))
+            check_checkpoint_remains(config)
         done = go_back_to_last_logged_save(state, metrics)
         keep_lines(metrics, done)
         keep_lines(config.output / "trained_rows.jsonl", done)
@@ -174,8 +174,8 @@ def plan_train(config: TrainConfig) -> str:
     """
     _check_training_of(config)
     data, groups, planned = _read_groups(config)
-    _check_checkpoint_remains(config)
     check_claim(config, _record(config, data, groups))
+    check_checkpoint_remains(config)
     rows, done = sum(len(group.rows) for group in groups), saved_step(state_dir(config))
     return (
         f"{config.model} is trained on {rows} rows in {len(groups)} groups of {config.data}, to {config.output}; steps "
@@ -384,8 +384,23 @@ def check_options(config: PolicyTraining, *further_models: str | None) -> None:
         check_verls_keys(config)
 
 
+SET_BY_TRAINER = {
+    "data.train_batch_size": "train.train_batch_size",
+    "data.seed": "seed",
+    "data.shuffle": "seed",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": "train.train_batch_size and train.mini_batches",
+}
+"""Keys of verl that would have no effect as overrides, with the keys that decide their values."""
+
+
 def check_verls_keys(config: TrainConfig) -> None:
-    """Raises UserError unless verl's configuration takes the user's overrides."""
+    """Raises UserError unless verl takes the user's overrides, and the trainer leaves them as they are."""
+    for override in config.overrides:
+        if instead := SET_BY_TRAINER.get(key_of(override)):
+            raise UserError(
+                f"train.overrides: {override!r}: the trainer sets this key itself, from {instead}; give that in its "
+                "place"
+            )
     check_overrides(config, preparing_overrides(config, resolve_device(config.device)))
 
 
@@ -439,7 +454,7 @@ def exported(state: Path, checkpoint: Path) -> bool:
     return (state / "exported.json").exists() and (checkpoint / "config.json").exists()
 
 
-def _check_checkpoint_remains(config: TrainConfig) -> None:
+def check_checkpoint_remains(config: PolicyTraining) -> None:
     """Raises UserError if the checkpoint of a finished training was removed and cannot be written anew.
 
     The last save then has the trainer's state, but no copy of the weights for a checkpoint. That of an adapter has one.
@@ -448,7 +463,7 @@ def _check_checkpoint_remains(config: TrainConfig) -> None:
     finished = (state / "exported.json").exists() and not exported(state, checkpoint)
     if finished and not config.lora_rank and not any(state.glob("global_step_*/actor/huggingface/*.safetensors")):
         raise UserError(
-            f"{checkpoint}: was removed after the training; put it back, or remove {config.output} and train again"
+            f"{checkpoint}: was removed after the training; put it back, or train again with another --output"
         )
 
 

@@ -25,6 +25,7 @@ from selfplay_pipeline.games.base import Game, GameSettings, read_state
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.offline import (
+    check_checkpoint_remains,
     check_claim,
     check_options,
     claim,
@@ -110,6 +111,7 @@ async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
         with computing():
             claim(config, _identity(config))
+            check_checkpoint_remains(config)
         keep_lines(metrics_path(config), planned)  # removes an incomplete last line, left by a killed process
         _absorb(config, read_lines(verl_log(config)))
         done = go_back_to_last_logged_save(state, metrics_path(config))
@@ -213,6 +215,7 @@ def check_begun(config: OnlineConfig) -> None:
     """
     _look_at(config)
     check_claim(config, _identity(config))
+    check_checkpoint_remains(config)
 
 
 def read_rows(config: GameSettings, path: Path) -> tuple[int, dict[str, Any]]:

@@ -674,7 +674,7 @@ def test_the_command_ends_with_the_command_that_evaluates_the_checkpoint_and_mis
     checkpoint.rename(tmp_path / "moved")  # the last save keeps no second copy of its weights
     for further in ((), ("--dry-run",)):
         done = selfplay(*command, *further)
-        assert done.returncode == 2 and "was removed after the training; put it back, or remove" in done.stderr
+        assert done.returncode == 2 and "was removed after the training; put it back, or train again" in done.stderr
     (tmp_path / "moved").rename(checkpoint)
     assert selfplay(*command).returncode == 0
 

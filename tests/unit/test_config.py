@@ -99,6 +99,8 @@ def test_settings_of_verl_on_the_command_line_follow_those_of_the_file(tmp_path)
     config = load_config(path, {"train.overrides": ["actor_rollout_ref.actor.grad_clip=0.5"]})
     assert [one.rpartition("actor.")[2] for one in config.train.overrides] == ["entropy_coeff=0.01", "grad_clip=0.5"]
     assert len(load_config(path, {}).train.overrides) == 1
+    again = load_config(path, {"train.overrides": ["++actor_rollout_ref.actor.entropy_coeff=0"]})
+    assert again.train.overrides == ["++actor_rollout_ref.actor.entropy_coeff=0"]
 
 
 def test_a_byte_order_mark_an_empty_file_and_numbers_as_people_write_them_are_understood(tmp_path):

@@ -235,7 +235,7 @@ def test_a_file_that_is_changed_while_a_command_plays_its_game_is_refused(tmp_pa
     config = load_config("tiny_honest", {"game": str(path)})
     before = contents_of_game(config.game)
     path.write_text(path.read_text().replace("right = float(", "right = 0.5 * float("))
-    with pytest.raises(UserError, match=r"own.py: has changed since this command read it; restore it, or give the"):
+    with pytest.raises(UserError, match=r"own.py: has changed since it was read; restore it, or start again"):
         contents_of_game(config.game)
     path.write_text(Path("examples/sums.py").read_text())
     assert contents_of_game(config.game) == before

@@ -133,3 +133,4 @@ def test_a_model_whose_template_knows_no_thoughts_is_refused():
     with pytest.raises(UserError, match=r"generate.thinking: the chat template of data/tiny_honest_model knows no"):
         check_context(config, "data/tiny_honest_model")
     check_context(load_config("tiny_honest", {}), "data/tiny_honest_model")
+    check_context(config, "data/tiny_model")  # a partner need not think

@@ -312,14 +312,18 @@ def test_what_is_no_address_of_a_cluster_is_refused(address):
         ({"train.overrides": ["trainer.total_epochs=[1"]}, r"train.overrides: .* is not a Hydra override"),
         ({"train.lora_rank": -1}, "lora_rank"),
         ({"train.overrides": ["actor_rollout_ref.model.lora_rank=8"]}, "give train.lora_rank"),
-        ({"train.overrides": ["data.seed=9"]}, "the trainer sets this key itself, from seed; give that in its place"),
-        ({"train.overrides": ["actor_rollout_ref.actor.ppo_mini_batch_size=8"]}, "itself, from train.train_batch_size"),
         ({"train.best_of_group": 3}, "train.best_of_group: GRPO compares all episodes of a group; leave it out, or"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options, said):
     with pytest.raises(UserError, match=said):
         check_training(load_config("tiny", options).train, "cpu")
+
+
+@pytest.mark.parametrize("key", ["data.seed", "+data.shuffle", "actor_rollout_ref.actor.ppo_mini_batch_size"])
+def test_keys_of_verl_that_the_trainer_sets_itself_are_refused(key):
+    with pytest.raises(UserError, match=r"train.overrides: .* the trainer sets this key itself, from .*; give that in"):
+        check_verls_keys(config(overrides=[f"{key}=8"]))
 
 
 @pytest.mark.parametrize(

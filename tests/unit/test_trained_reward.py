@@ -188,7 +188,7 @@ def test_a_file_that_is_changed_while_a_command_uses_it_is_refused(games, tmp_pa
     path = written(tmp_path, "return outcome.rewards")
     convert(games, "first", path=path)
     written(tmp_path, "return [0, 1]")
-    with pytest.raises(UserError, match=r"own.py: has changed since this command read it; restore it, or give the"):
+    with pytest.raises(UserError, match=r"own.py: has changed since it was read; restore it, or start again"):
         convert(games, "second", path=path)
     written(tmp_path, "return outcome.rewards")
     convert(games, "second", path=path)
