@@ -35,6 +35,8 @@ from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 CONFIG = "bench/language.yaml"
+ADAPTER = "bench/smollm2_tells_adapter"
+"""The adapter that this command made on an H200."""
 IGNORED = -100
 """Label of a token that is not learned."""
 WARM_UP = 0.05
@@ -78,9 +80,15 @@ def main(
     learning_rate: Annotated[float, typer.Option(min=0, help="Peak of AdamW's learning rate.")] = 1e-3,
     seed: Annotated[int, typer.Option(help="Seeds states, weights and the order of rows.")] = 1,
     prepare: Annotated[bool, typer.Option("--prepare", help="Make the rows, and stop.")] = False,
+    adapter: Annotated[
+        Path | None, typer.Option(help=f"Adapter to merge, such as {ADAPTER}, in place of a training.")
+    ] = None,
 ) -> None:
     """Imitate scripted players, on a GPU if there is one, and write the model with its adapter merged in."""
     check_folder(output, "model")
+    if adapter is not None:
+        write_merged(with_adapter(model, adapter), model, output, {"adapter": str(adapter)})
+        return
     lesson = Lesson.read(write_rows(model, work, states, seed))
     if prepare:
         return
@@ -89,13 +97,7 @@ def main(
     plan = Schedule(rows, epochs, minutes, learning_rate)
     policy = with_adapter(model, rank)
     record = {"states": states, "rank": rank, "seed": seed} | vars(plan) | train(policy, lesson, plan, seed)
-    policy.to(torch.bfloat16)  # so that base and stored adapter give exactly the merged model
-    with filling(output) as new:
-        policy.save_pretrained(new / "adapter")
-        merged = policy.merge_and_unload()
-        merged.to("cpu").save_pretrained(new)
-        AutoTokenizer.from_pretrained(model).save_pretrained(new)
-        (new / "warm_start.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+    write_merged(policy, model, output, record)
 
 
 def write_rows(model: Path, work: Path, states: int, seed: int) -> Path:
@@ -187,14 +189,29 @@ class Schedule:
         return self.rate * min(1.0, done / WARM_UP) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-def with_adapter(model: Path, rank: int) -> Any:
-    """Returns the model with a new LoRA adapter on each linear layer but the head, on a GPU if there is one."""
-    from peft import LoraConfig, get_peft_model
+def write_merged(policy: Any, model: Path, output: Path, record: dict[str, Any]) -> None:
+    """Write the adapter, the model with the adapter merged in, and how it was made; all weights in bfloat16."""
+    policy.to(torch.bfloat16)
+    with filling(output) as new:
+        policy.save_pretrained(new / "adapter")
+        policy.merge_and_unload().to("cpu").save_pretrained(new)
+        AutoTokenizer.from_pretrained(model).save_pretrained(new)
+        (new / "warm_start.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+
+
+def with_adapter(model: Path, adapter: int | Path) -> Any:
+    """Returns the model with an adapter from a folder, or a new one of this rank, on a GPU if there is one.
+
+    A new adapter is on each linear layer but the head.
+    """
+    from peft import LoraConfig, PeftModel, get_peft_model
 
     cuda = torch.cuda.is_available()
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16 if cuda else torch.float32)
-    adapter = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
-    policy = get_peft_model(base, adapter)
+    if isinstance(adapter, Path):
+        return PeftModel.from_pretrained(base, str(adapter))
+    new = LoraConfig(r=adapter, lora_alpha=2 * adapter, target_modules="all-linear", task_type="CAUSAL_LM")
+    policy = get_peft_model(base, new)
     for weight in policy.parameters():
         if weight.requires_grad:
             weight.data = weight.data.float()
