@@ -63,7 +63,7 @@ PARTS = {
     "own": Part(0.3, "own-view", False, {0: 4, 1: 1}),
     "random": Part(0.2, "random", False, {1: 1}),
 }
-"""What is imitated: `player` holds seat 1, and `speaking-teacher` seat 0."""
+"""Imitated parts: `player` holds seat 1, and `speaking-teacher` seat 0."""
 
 
 def main(

@@ -90,14 +90,15 @@ def shared_with(context: typer.Context, command: str) -> dict[str, Any]:
     return {name: value for name, value in context.meta[GIVEN].items() if name in names and value is not None}
 
 
-def chosen_game(context: typer.Context) -> dict[str, Any]:
+def chosen_game(context: typer.Context, model: str | None = None) -> dict[str, Any]:
     """Returns the options --config and --game for a suggested command, so that it plays the game of this command.
 
-    The configuration is the given --config, else that of a shipped --model; the result is empty without any of these.
+    The configuration is the given --config, else that of a shipped model, which is --model unless another is named; the
+    result is empty without any of these.
     """
     from selfplay_pipeline.config.load import configuration_of
 
-    model = given(context, "model")
+    model = model or given(context, "model")
     config = given(context, "config") or (configuration_of(model) if model else None)
     game = given(context, "game")
     return ({"config": config} if config else {}) | ({"game": game} if game else {})

@@ -196,7 +196,7 @@ def train(
     output = output or data.parent / "training"
     check_folder(output, "train")
     check_there(data)  # before the imports and the configuration, which take long
-    from selfplay_pipeline.config.load import configuration_of, own_settings
+    from selfplay_pipeline.config.load import own_settings
     from selfplay_pipeline.train.offline import plan_train
     from selfplay_pipeline.train.offline_stage import model_of, train_policy, training_of
 
@@ -212,8 +212,8 @@ def train(
         planned(plan_train(job))
     show_training(run(train_policy(job)))
     # Without --config, a shipped model selected the game; its new checkpoint does not.
-    of_model = {"config": configuration_of(str(settings.model))}
-    suggest("evaluate", output / "checkpoint", of_model | shared_with(context, "evaluate"))
+    game = chosen_game(context, str(settings.model))
+    suggest("evaluate", output / "checkpoint", game | shared_with(context, "evaluate"))
 
 
 @app.command(cls=taking(*IMITATING))

@@ -277,17 +277,15 @@ def imported(path: str) -> ModuleType:
     """Returns the module of a user's file, after importing it if necessary; its name is its path.
 
     Raises:
-        UserError: The file cannot be imported, with its line in the message, or it has changed since it was imported.
+        UserError: The file cannot be imported, with its line in the message.
     """
-    contents = file_hash(Path(path)) if Path(path).is_file() else ""
-    check_as_imported(path, contents)
     if path not in sys.modules:
         spec = spec_from_file_location(path, path)
         assert spec is not None and spec.loader is not None
         sys.modules[path] = module = module_from_spec(spec)
-        vars(module)[CONTENTS] = contents
         try:
             with importing(path):
+                vars(module)[CONTENTS] = file_hash(Path(path))
                 spec.loader.exec_module(module)
         except UserError:
             del sys.modules[path]
