@@ -54,8 +54,11 @@ class RequestCapError(UserError):
     """
 
     def __init__(self, limit: str, then: str = CONTINUES) -> None:
-        super().__init__(f"{limit}; {then}")
+        super().__init__(limit, then)  # the arguments with which a process of Ray makes a copy of the error
         self.limit = limit
+
+    def __str__(self) -> str:
+        return "; ".join(self.args)
 
 
 class ChatClient:

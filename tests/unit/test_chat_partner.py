@@ -5,6 +5,7 @@ import gzip
 import json
 import logging
 import os
+import pickle
 import sqlite3
 import subprocess
 import sys
@@ -194,6 +195,11 @@ def test_the_cap_counts_all_that_is_sent_and_is_never_passed(endpoint):
     answers, total = ask(endpoint, 10, max_requests=7)
     assert len(endpoint.requests) == total.requests == 7
     assert [sum(isinstance(one, kind) for one in answers) for kind in (Reply, RequestCapError)] == [5, 5]
+
+
+def test_a_copy_of_the_caps_error_from_another_process_says_the_same():
+    error = pickle.loads(pickle.dumps(RequestCapError("all 7 requests are sent", "raise the cap")))
+    assert (str(error), error.limit) == ("all 7 requests are sent; raise the cap", "all 7 requests are sent")
 
 
 def test_a_budget_cannot_be_kept_if_the_server_reports_no_tokens(endpoint):
