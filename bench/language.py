@@ -25,10 +25,14 @@ import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench import command
+from selfplay_pipeline.config.identity import check_same
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.imitation import TRAIN, Source, make_rows
-from selfplay_pipeline.core.files import filling, replacing
+from selfplay_pipeline.core.content_hash import content_hash
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import filling, replacing, write_json
 from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.stage import generate_episodes
@@ -86,12 +90,16 @@ def main(
 ) -> None:
     """Imitate scripted players, on a GPU if there is one, and write the model with its adapter merged in."""
     check_folder(output, "model")
+    if adapter is not None and prepare:
+        raise UserError("--adapter: it needs no rows; leave out --prepare")
     if adapter is not None:
         write_merged(with_adapter(model, adapter), model, output, {"adapter": str(adapter)})
         return
     lesson = Lesson.read(write_rows(model, work, states, seed))
     if prepare:
         return
+    if rows > (most := len(lesson.learned())):
+        raise UserError(f"--rows {rows}: the lesson has {most} rows to train on; give fewer, or more --states")
     torch.manual_seed(seed)
     torch.set_float32_matmul_precision("high")
     plan = Schedule(rows, epochs, minutes, learning_rate)
@@ -101,9 +109,15 @@ def main(
 
 
 def write_rows(model: Path, work: Path, states: int, seed: int) -> Path:
-    """Play the episodes, convert them to rows, and return their file; an existing file is kept."""
-    file = work / TRAIN
+    """Play the episodes, convert them to rows, and return their file; an existing file is kept.
+
+    Raises:
+        UserError: The file is of other states, another seed or another model.
+    """
+    file, record = work / TRAIN, work / "rows.json"
+    decided = {"states": states, "seed": seed, "weights": content_hash(str(model))}
     if file.exists():
+        check_same(work, read_object(record, "python -m bench.language"), decided)
         return file
     chat, first, tables = ChatTokenizer.load(str(model)), 0, list[pa.Table]()
     for name, part in PARTS.items():
@@ -119,6 +133,7 @@ def write_rows(model: Path, work: Path, states: int, seed: int) -> Path:
             made = make_rows([Source(episodes)], game, chat, choice, context_length=2048, seed=seed)
             kept = [{key: row[key] for key in KEPT} | {"part": f"{name}, seat {seat}"} for row in made.parts[TRAIN]]
             tables.append(pa.Table.from_pylist(kept[::every]))
+    write_json(record, decided)
     with replacing(file) as new:
         pq.write_table(pa.concat_tables(tables, promote_options="permissive"), new)
     return file
@@ -154,7 +169,7 @@ class Lesson:
 
     def batches(self, rows: int, epochs: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yields the tokens and labels of each step, without the columns that only padding would fill."""
-        numbers, rng = [row for row in range(len(self.parts)) if row % 100], random.Random(seed)
+        numbers, rng = self.learned(), random.Random(seed)
         for _ in range(epochs):
             rng.shuffle(numbers)
             for begin in range(0, len(numbers) - rows + 1, rows):
@@ -166,6 +181,10 @@ class Lesson:
         tokens, labels = self.tokens[chosen], self.labels[chosen]
         used = int((tokens != 0).any(0).nonzero().max()) + 1
         return tokens[:, :used], labels[:, :used]
+
+    def learned(self) -> list[int]:
+        """Returns the numbers of the rows that are not held out."""
+        return [row for row in range(len(self.parts)) if row % 100]
 
     def held_out(self) -> dict[str, list[int]]:
         """Returns the numbers of the held-out rows of each part."""
@@ -222,7 +241,7 @@ def train(policy: Any, lesson: Lesson, plan: Schedule, seed: int) -> dict[str, A
     """Train the adapter, and return the number of steps and the loss of the held-out rows of each part."""
     weights = [weight for weight in policy.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=plan.rate, betas=(0.9, 0.98), weight_decay=0.0)
-    steps = plan.epochs * (len(lesson.parts) * 99 // 100 // plan.rows)
+    steps = plan.epochs * (len(lesson.learned()) // plan.rows)
     began, step, done = time.monotonic(), 0, 0.0
     for tokens, labels in lesson.batches(plan.rows, plan.epochs, seed):
         done = max((step + 1) / steps, (time.monotonic() - began) / 60 / plan.minutes)

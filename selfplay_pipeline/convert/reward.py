@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from statistics import fmean
 from typing import Any
@@ -91,7 +90,7 @@ class TrainedReward:
 
 def _function_in(config: RewardConfig) -> Callable[..., Sequence[float]]:
     contents_of(config)
-    function = getattr(imported(os.path.realpath(str(config.path))), FUNCTION, None)
+    function = getattr(imported(str(config.path)), FUNCTION, None)
     if not callable(function):
         raise UserError(f"{config.path}: defines no function `{FUNCTION}(state, turns, outcome)`; write it")
     found: Callable[..., Sequence[float]] = function

@@ -40,6 +40,7 @@ def convert_episodes(
     games, out_dir = Path(games), Path(out_dir)
     check_credit(config)
     check_folder(out_dir, "convert")
+    reward = TrainedReward(config.reward) if config.reward.changes else None  # its code runs before it is hashed
     decided = decided_by(config, games, out_dir)
     check_claim(out_dir, decided)
     return run_convert(
@@ -48,7 +49,7 @@ def convert_episodes(
         val_fraction=config.convert.val_fraction,
         seed=config.seed,
         placebo=config.convert.placebo,
-        reward=TrainedReward(config.reward) if config.reward.changes else None,
+        reward=reward,
         credits_by=make_game(config.game) if config.convert.credit == "turn" else None,
         skip_bad=skip_bad,
         decided=decided,

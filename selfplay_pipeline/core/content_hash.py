@@ -65,6 +65,11 @@ def _hashes_of(files: Sequence[Path], model: str) -> list[str]:
     return hashes
 
 
+def bytes_hash(data: bytes) -> str:
+    """Returns the hash that a file with these bytes has."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
+
+
 def file_hash(file: Path) -> str:
     """Returns the hash of a file's bytes at the moment of the call."""
     state = file.stat()

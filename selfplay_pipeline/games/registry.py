@@ -16,7 +16,6 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from importlib.util import module_from_spec, spec_from_file_location
 from inspect import getfile, isclass
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +24,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny, TypeAdapter
 from pydantic_core import PydanticCustomError
 
-from selfplay_pipeline.core.content_hash import file_hash
+from selfplay_pipeline.core.content_hash import bytes_hash
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.games.base import Game, GameSettings
 
@@ -273,20 +272,23 @@ def _in_file(file: str, wanted: str) -> type[Game]:
     return games[0]
 
 
-def imported(path: str) -> ModuleType:
-    """Returns the module of a user's file, after importing it if necessary; its name is its path.
+def imported(file: str) -> ModuleType:
+    """Returns the module of a user's file, after importing it if necessary; its name is its real path.
+
+    A caller that records what it did hashes the file with `config.identity.contents`, which refuses a file that has
+    changed since.
 
     Raises:
         UserError: The file cannot be imported, with its line in the message.
     """
+    path = os.path.realpath(file)
     if path not in sys.modules:
-        spec = spec_from_file_location(path, path)
-        assert spec is not None and spec.loader is not None
-        sys.modules[path] = module = module_from_spec(spec)
+        sys.modules[path] = module = ModuleType(path)
         try:
             with importing(path):
-                vars(module)[CONTENTS] = file_hash(Path(path))
-                spec.loader.exec_module(module)
+                code = Path(path).read_bytes()  # read once: Python's own loader might run an older file from its cache
+                vars(module).update({"__file__": path, CONTENTS: bytes_hash(code)})
+                exec(compile(code, path, "exec"), vars(module))
         except UserError:
             del sys.modules[path]
             raise

@@ -5,7 +5,6 @@ To add a figure, add to FIGURES the document, its phrase with `{}` in place of e
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -145,10 +144,7 @@ def at_a_million(rows: list[dict[str, Any]], name: str) -> float:
     return float(large[name] + slope * (1_000_000 - large["episodes"]))
 
 
-def of_smollm2(stage: str, figure: Callable[[Any], float], *, mute: bool = False) -> list[float]:
-    """A figure of each run of SmolLM2 on a GPU, of the runs with messages or of the muted ones."""
-    runs = stored("gpu/smollm2.json")["runs"]
-    return [figure(run[stage]) for name, run in runs.items() if name.startswith("muted") == mute]
+SMOLLM2 = stored("gpu/smollm2.json")
 
 
 def scripted(player: str, name: str) -> Interval:
@@ -422,12 +418,17 @@ FIGURES: list[tuple[Any, ...]] = [
     ("docs/results/silence.md", "| `sharing` | {0.value:.5f} [{0.low:.5f}, {0.high:.5f}] | {1:.1f} % |",
      scripted("sharing", "reward"), 100 * scripted("sharing", "optimal").value),
 
-    *(("docs/results/tried.md", f"| {label} | {{:.3f}} | {{:.3f}} | {{:.2f}} |",
-       fmean(of_smollm2("evaluate", lambda found: found["held_out_reward"]["value"], mute=mute)),
-       fmean(of_smollm2("evaluate", lambda found: found["held_out_greedy_reward"]["value"], mute=mute)),
-       1 - fmean(of_smollm2("generate", lambda found: found["groups_without_signal"] / found["groups"], mute=mute)))
-      for label, mute in (("with messages", False), ("muted", True))),
-    ("docs/results/gpu.md", "held at most {:,} MiB", stored("gpu/smollm2.json")["highest_memory_mib"]),
+    *(("docs/results/tried.md", "| {}, seed {} | {} | {} | {:.2f} |", "muted" if "muted" in name else "with messages",
+       name[-1], *(interval(run["evaluate"][figure]) for figure in ("held_out_reward", "held_out_greedy_reward")),
+       1 - run["generate"]["groups_without_signal"] / run["generate"]["groups"])
+      for name, run in SMOLLM2["runs"].items()),
+    ("docs/results/tried.md", "{:.3f} of {:,} episodes agreed",
+     fmean(run["generate"]["agreement_rate"] for run in SMOLLM2["runs"].values()),
+     sum(run["generate"]["episodes"] for run in SMOLLM2["runs"].values())),
+    *(("docs/results/gpu.md", phrase, *(choose(run[stage]["seconds"] for run in SMOLLM2["runs"].values())
+                                        for choose in (min, max)))
+      for phrase, stage in (("{:.0f} to {:.0f} s for 400", "evaluate"), ("{:.0f} to {:.0f} s for 3,072", "generate"))),
+    ("docs/results/gpu.md", "held at most {:,} MiB", SMOLLM2["highest_memory_mib"]),
 
     *((GROWTH, "| `{command}` | {episodes:,} | {seconds} | {processor} | {peak_mb} |".format(**row))
       for rows in growth().values() for row in rows),

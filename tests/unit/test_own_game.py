@@ -2,6 +2,7 @@
 
 import json
 import os
+import py_compile
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from command import selfplay
 
 from selfplay_pipeline.config.identity import contents_of_game
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core.content_hash import file_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games import registry
 from selfplay_pipeline.generate.records import read_episodes
@@ -239,6 +241,18 @@ def test_a_file_that_is_changed_while_a_command_plays_its_game_is_refused(tmp_pa
         contents_of_game(config.game)
     path.write_text(Path("examples/sums.py").read_text())
     assert contents_of_game(config.game) == before
+
+
+def test_the_file_is_what_runs_although_python_keeps_an_older_one(tmp_path):
+    """Python compares the time and the size of a file with those of its compiled copy, not the contents."""
+    path = tmp_path / "own.py"
+    path.write_text("CONSTANT = 1\n")
+    py_compile.compile(str(path))
+    before = path.stat()
+    path.write_text("CONSTANT = 2\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    module = registry.imported(str(path))
+    assert (module.CONSTANT, vars(module)[registry.CONTENTS]) == (2, file_hash(path))
 
 
 # --- stored files import nothing ----------------------------------------------------------------------------

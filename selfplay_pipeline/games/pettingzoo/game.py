@@ -125,7 +125,7 @@ def _made(env: str) -> Any:
     if place.endswith(".py") and not os.path.isfile(place):  # noqa: PTH113
         raise UserError(f"game.env: {place}: there is no such file; name the file of an environment")
     if place.endswith(".py"):
-        module: Any = imported(os.path.realpath(place))
+        module: Any = imported(place)
     else:
         with importing(place):
             module = import_module(place)
