@@ -199,7 +199,8 @@ FIGURES: list[tuple[Any, ...]] = [
     (PLANNER, "it is {:.3f} sampled and {:.3f} greedy. Seed 3 exceeds the goal ({:.3f} and {:.3f}); seed 2 does not "
      "({:.3f} and {:.3f})", *planned60.values(SELF, "talk_score"),
      *(PLANNED60["talk_scores_of_seeds"][seed][mode] for seed in "32" for mode in MODES)),
-    (PLANNER, "{:.3f} of the reward, compared with {:.3f} after 28 iterations. Telling costs {:.3f}, compared with {:.3f}",
+    (PLANNER, "{:.3f} of the reward, compared with {:.3f} after 28 iterations. Telling costs {:.3f}, compared with "
+     "{:.3f}",
      *(study.lost(SELF)[part].value for part in (1, 0) for study in (planned60, planned3))),
     (PLANNER, "is {:.3f} with seed 2 and {:.3f} with seed 3", *(
         found["sampled"] - found["sampled_swapped"] for found in PLANNED60["rewards_of_seeds"].values())),
