@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import random
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench import command
+from bench.planner import IGNORED, risen_and_fallen
 from selfplay_pipeline.config.identity import check_same
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.imitation import TRAIN, Source, make_rows
@@ -41,8 +41,6 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 CONFIG = "bench/language.yaml"
 ADAPTER = "bench/smollm2_tells_adapter"
 """The adapter that this command made on an H200."""
-IGNORED = -100
-"""Label of a token that is not learned."""
 WARM_UP = 0.05
 """Share of the training over which the learning rate rises."""
 KEPT = ("prompt_ids", "response_ids", "response_mask")
@@ -205,7 +203,7 @@ class Schedule:
 
     def rate_at(self, done: float) -> float:
         """Returns the learning rate after a share of the training: it rises linearly, and falls along a cosine."""
-        return self.rate * min(1.0, done / WARM_UP) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        return self.rate * risen_and_fallen(done, WARM_UP)
 
 
 def write_merged(policy: Any, model: Path, output: Path, record: dict[str, Any]) -> None:
@@ -228,7 +226,7 @@ def with_adapter(model: Path, adapter: int | Path) -> Any:
     cuda = torch.cuda.is_available()
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16 if cuda else torch.float32)
     if isinstance(adapter, Path):
-        return PeftModel.from_pretrained(base, str(adapter))
+        return PeftModel.from_pretrained(base, str(adapter)).to("cuda" if cuda else "cpu")
     new = LoraConfig(r=adapter, lora_alpha=2 * adapter, target_modules="all-linear", task_type="CAUSAL_LM")
     policy = get_peft_model(base, new)
     for weight in policy.parameters():

@@ -97,6 +97,16 @@ def main(
         (new / "warm_start.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
 
 
+def risen_and_fallen(done: float, warm_up: float) -> float:
+    """Returns a learning rate as a share of its peak: it rises linearly over `warm_up`, and falls along a cosine.
+
+    Args:
+        done: Share of the training that is done.
+        warm_up: Share of the training over which the rate rises.
+    """
+    return min(1.0, done / warm_up) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Options of the training, as the command has them."""
@@ -114,7 +124,7 @@ class Schedule:
 
     def rate_at(self, done: float) -> float:
         """Returns the learning rate after a share of the training: it rises linearly, and falls along a cosine."""
-        return self.rate * min(1.0, done / WARM_UP) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        return self.rate * risen_and_fallen(done, WARM_UP)
 
 
 @dataclass(frozen=True)

@@ -288,7 +288,7 @@ def imported(file: str) -> ModuleType:
             with importing(path):
                 code = Path(path).read_bytes()  # read once: Python's own loader might run an older file from its cache
                 vars(module).update({"__file__": path, CONTENTS: bytes_hash(code)})
-                exec(compile(code, path, "exec"), vars(module))
+                exec(compile(code, path, "exec", dont_inherit=True), vars(module))  # not this file's __future__
         except UserError:
             del sys.modules[path]
             raise

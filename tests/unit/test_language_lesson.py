@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from bench import language
-from bench.language import ADAPTER, IGNORED, PARTS, Lesson, Schedule, loss_of, train, with_adapter, write_merged
+from bench.language import ADAPTER, PARTS, Lesson, Schedule, loss_of, train, with_adapter, write_merged
+from bench.planner import IGNORED
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 

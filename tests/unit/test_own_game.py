@@ -255,6 +255,12 @@ def test_the_file_is_what_runs_although_python_keeps_an_older_one(tmp_path):
     assert (module.CONSTANT, vars(module)[registry.CONTENTS]) == (2, file_hash(path))
 
 
+def test_the_file_keeps_its_own_kind_of_annotations(tmp_path):
+    """Code that is compiled here would take over `from __future__ import annotations` from the module that does it."""
+    (tmp_path / "own.py").write_text("CONSTANT: int = 1\n")
+    assert registry.imported(str(tmp_path / "own.py")).__annotations__ == {"CONSTANT": int}
+
+
 # --- stored files import nothing ----------------------------------------------------------------------------
 
 
