@@ -28,6 +28,8 @@ from selfplay_pipeline.web.order import Order
 
 MOST_PEOPLE = 100_000
 """Largest number of people of one file."""
+ENDLESS = ("num_groups", "episodes_per_state")
+"""Names under which a record of played episodes stores their number. A study ends when its people end it."""
 LONGEST = 20_000
 """Largest number of characters of one text."""
 INSTRUCTIONS = (
@@ -138,8 +140,9 @@ class OpenStudy:
         endless = {"num_episodes": count * MOST_PEOPLE, "episodes_per_state": MOST_PEOPLE}
         config = config.model_copy(update={"generate": config.generate.model_copy(update=endless)})
         job = make_job(config, output, str(config.model), 0, 0, [PERSON, *study.partners])
+        played = {key: value for key, value in job.arguments.items() if key not in ENDLESS}
         decided = {f"study.{key}": getattr(study, key) for key in ("episodes", "seats", "seed", "altered")}
-        return replace(job, seed=study.seed, arguments=portable(job.arguments | self.states.identity | decided, output))
+        return replace(job, seed=study.seed, arguments=portable(played | self.states.identity | decided, output))
 
 
 def read_study(path: Path, config: Config) -> OpenStudy:

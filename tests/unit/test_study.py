@@ -400,14 +400,21 @@ def said_in(page: str) -> list[str]:
     return re.findall(r'<div class="text">([^<]*)</div>', page)
 
 
-def test_a_file_is_not_continued_with_another_study(tmp_path):
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("seed: 3", "seed: 4", "study.seed = 3, now it is 4"),
+        ("count: 5", "count: 6", "evaluate.num_states = 5, now it is 6"),
+    ],
+)
+def test_a_file_is_not_continued_with_another_study(tmp_path, old, new, said):
     async def play() -> None:
         async with served(tmp_path):
             pass
-        async with served(tmp_path, STUDY.replace("seed: 3", "seed: 4")):
+        async with served(tmp_path, STUDY.replace(old, new)):
             pass
 
-    with pytest.raises(UserError, match=r"games.jsonl was begun with study.seed = 3, now it is 4"):
+    with pytest.raises(UserError, match=f"games.jsonl was begun with {said}; give the earlier value"):
         asyncio.run(play())
 
 
