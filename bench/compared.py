@@ -142,8 +142,9 @@ def evidence(players: dict[str, Player], silence: Interval | None, protocol: str
             return paired
         return {mode: minus(one, silence) for mode, one in reward(name, kind).items()}
 
+    seeds = [set(players[name].seeds) for name in (SELF_PLAY, MUTED, PLACEBO) if name in players]
     return Evidence(
-        seeds=min((len(players[name].seeds) for name in (SELF_PLAY, MUTED, PLACEBO) if name in players), default=0),
+        seeds=len(set.intersection(*seeds)) if seeds else 0,
         protocol=protocol,
         silent={mode: minus(one, silence) for mode, one in (silent or {}).items()} if silence else {},
         before=over_silence(WARM, "talking"),

@@ -30,7 +30,7 @@ class Evidence:
     """Measurements that the verdict is based on; empty for an arm that was not trained.
 
     Attributes:
-        seeds: Number of seeds of the arm that has the fewest.
+        seeds: Number of seeds that all arms have, since arms are compared seed by seed.
         protocol: `game.protocol` of the study.
         silent: Reward of the script that plays the silence line, minus this line; empty if none played.
         before: Reward of the warm start minus silence, with messages.

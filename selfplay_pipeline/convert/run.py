@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 import pickle
@@ -34,6 +32,7 @@ from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.records import (
     EpisodeRecord,
+    GroupStates,
     PolicyRecord,
     check_heard_as_said,
     is_altered,
@@ -75,7 +74,7 @@ class _Index:
     shared: bool = True
     """Whether all seats of each episode share one reward."""
     statuses: Counter[str] = field(default_factory=Counter)
-    states: dict[int, bytes] = field(default_factory=dict)
+    states: GroupStates = field(default_factory=GroupStates)
     policy: PolicyRecord | None = None
     """Checkpoint that sampled the first trajectory; None before the first one."""
     line: int = 0
@@ -198,10 +197,10 @@ def _read(
         report.episodes += 1
         for trajectory in record.trajectories:
             _check_sampler(f"{games}:{number}", number, record.sampler_of(trajectory), index)
-        written = json.dumps(record.state, sort_keys=True)
-        state = hashlib.blake2b(written.encode(), digest_size=8).digest()
-        if index.states.setdefault(record.group_index, state) != state:
-            raise UserError(f"{games}:{number}: field 'state': group {record.group_index} has two different states")
+        try:
+            index.states.check(record)
+        except ValueError as error:
+            raise UserError(f"{games}:{number}: {error}") from None
         index.offsets.append(index.rows.tell())
         rows = episode_to_rows(record, episodes_per_state=0)  # the group size is known at the end
         if credits is not None:

@@ -27,7 +27,6 @@ from selfplay_pipeline.generate.records import CHAT, PartnerUsage, Swap, read_ep
 from selfplay_pipeline.generate.seats import checkpoints_among, weights_of
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record
-from selfplay_pipeline.generate.store import repair
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
 LINE_FILE = "benchmark.json"
@@ -138,9 +137,10 @@ def check_benchmark(config: Config, job: BenchmarkJob) -> list[tuple[Task, Confi
     """Returns the parts of a benchmark.
 
     Raises:
-        UserError: The player cannot play a task, or the folder is not usable.
+        UserError: The player cannot play a task, the folder is not usable, or its line cannot be read.
     """
     check_folder(job.output, "benchmark")
+    _earlier_line(job.output / LINE_FILE)
     parts = list(job.parts(config))
     for _task, own, evaluation in parts:
         check_job(own, evaluation)
@@ -165,7 +165,7 @@ async def run_benchmark(config: Config, job: BenchmarkJob) -> Line:
     results = {}
     async with Servers(parts[0][1], job.output) as servers:
         if job.player == CHAT and config.partner.max_dollars is not None:
-            servers.chat(parts[0][1].partner).total += PartnerUsage(dollars=_spent(job.output))
+            servers.chat(parts[0][1].partner).total += PartnerUsage(dollars=spent(job.output))
         for task, own, evaluation in parts:
             results[task.name] = await _play(own, evaluation, servers)
     line = Line(
@@ -184,24 +184,35 @@ async def run_benchmark(config: Config, job: BenchmarkJob) -> Line:
 
 def _with_earlier_tasks(line: Line, path: Path) -> Line:
     """Returns the line with the other tasks that the same player played into this folder, in the suite's order."""
-    found = dict[str, TaskResult]()
-    if path.exists():
-        (earlier,) = read_lines_of([path])
-        compared = {"player", "mode", "settings"}
-        if earlier.model_dump(include=compared) == line.model_dump(include=compared):
-            found = earlier.tasks
-    found = found | line.tasks
+    compared, earlier = {"player", "mode", "settings"}, _earlier_line(path)
+    same = earlier is not None and earlier.model_dump(include=compared) == line.model_dump(include=compared)
+    found = (earlier.tasks if earlier and same else {}) | line.tasks
     tasks = [task for task in all_tasks() if task.name in found]
     partial = any(found[task.name].states < task.given.states for task in tasks)
     return line.model_copy(update={"tasks": {task.name: found[task.name] for task in tasks}, "partial": partial})
 
 
-def _spent(folder: Path) -> float:
+def _earlier_line(path: Path) -> Line | None:
+    """Returns the line of an earlier benchmark in the same folder; None if there is no file.
+
+    Raises:
+        UserError: The file does not have exactly one line of this version of the suite.
+    """
+    if not path.exists():
+        return None
+    found = read_lines_of([path])
+    if len(found) != 1:
+        raise UserError(
+            f"{path}: expected one line of `selfplay benchmark`, found {len(found)}; move the file away, "
+            "or give another --output"
+        )
+    return found[0]
+
+
+def spent(folder: Path) -> float:
     """Returns the price of the stored episodes in US dollars."""
     files = sorted(folder.glob("*/*.jsonl"))
-    for file in files:
-        repair(file)
-    records = (record for file in files for record in read_episodes(file))
+    records = (record for file in files for record in read_episodes(file, growing=True))
     return sum(record.partner.dollars for record in records if record.partner is not None)
 
 
@@ -284,7 +295,9 @@ def table_of(lines: Sequence[Line]) -> str:
     for task in (task for task in all_tasks() if any(task.name in line.tasks for line in lines)):
         played = [(line, line.tasks[task.name]) for line in lines if task.name in line.tasks]
         for line, result in sorted(played, key=lambda pair: -(pair[1].reward.value or 0)):
-            name = f"{line.player} ({result.states} of {task.given.states} states)" if line.partial else line.player
+            notes = [f"{result.states} of {task.given.states} states"] if line.partial else []
+            notes += [f"{result.lost} episodes lost"] if result.lost else []
+            name = f"{line.player} ({', '.join(notes)})" if notes else line.player
             rows.append((task.name, name, *_cells(result)))
         for name in ("silence", "people"):
             if (reward := getattr(played[0][1], name)) is not None:

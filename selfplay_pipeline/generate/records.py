@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 from array import array
@@ -537,6 +538,19 @@ def is_altered(record: EpisodeRecord) -> bool:
     return record.swap is not None and any(seat.kind == "person" for seat in record.seats)
 
 
+class GroupStates:
+    """Compares the states of episodes that have one group number. Memory grows by a hash per group."""
+
+    def __init__(self) -> None:
+        self._hashes: dict[int, bytes] = {}
+
+    def check(self, record: EpisodeRecord) -> None:
+        """Raises ValueError if an earlier episode of the same group has another state."""
+        state = hashlib.blake2b(json.dumps(record.state, sort_keys=True).encode(), digest_size=8).digest()
+        if self._hashes.setdefault(record.group_index, state) != state:
+            raise ValueError(f"field 'state': group {record.group_index} has two different states")
+
+
 def tell_left_out(path: Path, altered: int) -> None:
     """Log the number of episodes of a file that were left out because messages of a person were altered."""
     if altered:
@@ -552,15 +566,18 @@ def check_heard_as_said(record: EpisodeRecord) -> None:
         )
 
 
-def read_episodes(path: File) -> Iterator[EpisodeRecord]:
+def read_episodes(path: File, *, growing: bool = False) -> Iterator[EpisodeRecord]:
     """Yields the episodes of a file, one line at a time.
+
+    Args:
+        growing: Leave out an incomplete last line, which another process may be writing.
 
     Raises:
         UserError: The file is missing, or a line is invalid; the message names file, line and field.
     """
     path = Path(path)
     for number, line in read_lines(path):
-        if not line.strip():
+        if not line.strip() or (growing and not line.endswith(b"\n")):
             continue
         try:
             yield parse_episode(line)

@@ -15,7 +15,7 @@ from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.games.base import Game, State
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import EpisodeRecord, named_at, parse_episode, read_lines
+from selfplay_pipeline.generate.records import EpisodeRecord, GroupStates, named_at, parse_episode, read_lines
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import Sums, measure
@@ -74,15 +74,20 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
         on_bytes: Function that is called with the number of bytes read since its last call.
 
     Raises:
-        UserError: A line is bad; the message names file, line and field.
+        UserError: A line is bad, or a group has two states; the message names file, line or episode, and field.
     """
     summary = Summary()
     states: dict[int, State] = {}
-    sums = Sums()
+    sums, of_groups = Sums(), GroupStates()
     result = Scan(file, [], summary, {}, {})
 
     for offset, size, record in episodes(file.path):
         on_bytes(size)
+        try:
+            of_groups.check(record)
+        except ValueError as error:
+            where = f"{file.path}: episode {record.episode_id}"
+            raise UserError(f"{where}: {error}; give the files of different runs one by one") from None
         summary.add(record)
         result.checkpoint, result.game = next(iter(record.checkpoints), None), record.game
         if record.game not in result.rules:

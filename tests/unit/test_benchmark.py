@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from chat_endpoint import ChatEndpoint
 from command import selfplay
+from factories import make_episodes, write_episodes
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.evaluate.benchmark import read_lines_of, table_of
+from selfplay_pipeline.evaluate.benchmark import read_lines_of, spent, table_of
 from selfplay_pipeline.evaluate.suite import Task, all_tasks, suite
+from selfplay_pipeline.generate.records import PartnerUsage
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 FEW = ("--states-per-game", "3")
@@ -65,6 +67,41 @@ def test_another_number_of_states_in_the_same_folder_is_refused_by_the_options_n
     assert selfplay(*same, "2").returncode == 0
     done = selfplay(*same, "3")
     assert done.returncode == 2 and " = 2, now it is 3 (option --states-per-game); give the earlier" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (0, "expected one line of `selfplay benchmark`, found 0; move the file away, or give another --output"),
+        (2, "expected one line of `selfplay benchmark`, found 2"),
+        (None, "benchmark.json:1: not a line of `selfplay benchmark`"),
+    ],
+)
+def test_a_folder_whose_line_cannot_be_read_is_refused_before_anything_is_played(tmp_path, lines, says):
+    line = {"suite": "selfplay-benchmark", "version": 1, "player": "p", "mode": "greedy", "partial": False}
+    text = json.dumps(line | {"settings": {}, "tasks": {}}) + "\n"
+    (tmp_path / "benchmark.json").write_text("garbage\n" if lines is None else text * lines)
+    done = selfplay("benchmark", "random", *FEW, "--output", ".", "--games", "bargaining-free")
+    assert done.returncode == 2 and says in done.stderr, done.stderr
+    assert [*tmp_path.iterdir()] == [tmp_path / "benchmark.json"]
+
+
+def test_the_price_of_stored_episodes_is_counted_without_touching_a_line_that_is_being_written(tmp_path):
+    (tmp_path / "task").mkdir()
+    games = tmp_path / "task" / "scripted.jsonl"
+    usage = PartnerUsage(requests=1, prompt_tokens=100, completion_tokens=10, dollars=0.25)
+    records = [record.model_copy(update={"partner": usage}) for record in make_episodes(1, 2)]
+    write_episodes(games, records)
+    games.write_text(text := games.read_text() + '{"schema_version":2,"epi')
+    assert spent(tmp_path) == 0.5
+    assert games.read_text() == text
+
+
+def test_the_table_tells_of_lost_episodes():
+    line = read_lines_of([RESULTS / "leaderboard.jsonl"])[0]
+    name, result = next(iter(line.tasks.items()))
+    lost = line.model_copy(update={"tasks": {name: result.model_copy(update={"lost": 7})}})
+    assert f"| {line.player} (7 episodes lost) |" in table_of([lost])
 
 
 @pytest.mark.long

@@ -122,6 +122,15 @@ def test_what_was_not_trained_yet_is_missing_and_arms_are_compared_over_the_seed
     assert players[MUTED].below_self_play["sampled"]["reward"].value == pytest.approx(0.08, abs=0.01)
 
 
+@pytest.mark.parametrize(("seeds", "shared"), [([1, 2], 2), ([2, 3], 1), ([3, 4], 0)])
+def test_seeds_count_that_all_arms_have(seeds, shared):
+    players = compare(outcomes(2, **TALKS, **SILENT), {}, 50)
+    players[PLACEBO] = players[PLACEBO].model_copy(update={"seeds": seeds})
+    found = evidence(players, about(0.84, 0.001), "fixed")
+    assert found.seeds == shared
+    assert any("more than one seed" in name for name in failing(found)) == (shared < 2)
+
+
 def test_messages_that_cannot_be_altered_have_no_figures_of_listening():
     tested, untested = (Totals.of({"follows": (np.ones(states), np.ones(states))}) for states in (20, 0))
     hearing = {SELF_PLAY: {seed: {"changed": tested, "swapped": untested} for seed in (1, 2)}}

@@ -38,7 +38,14 @@ from selfplay_pipeline.games.mediation.rules import (
 from selfplay_pipeline.games.mediation.scripted import _told_offers, best_pair, player_view
 from selfplay_pipeline.games.mediation.states import Calendars, _calendar, possible_events
 from selfplay_pipeline.games.mediation.teacher import LESSONS
-from selfplay_pipeline.games.mediation.text import format_proposal, parse_proposal, span, split_room, told_costs
+from selfplay_pipeline.games.mediation.text import (
+    format_proposal,
+    parse_proposal,
+    span,
+    split_room,
+    told_costs,
+    told_offer,
+)
 from selfplay_pipeline.games.mediation.wordless import mean_rewards, wordless_rewards
 from selfplay_pipeline.generate.people import NOBODY, replayed
 from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, SeatRecord
@@ -474,6 +481,15 @@ def test_rooms_times_and_told_points_are_read():
     assert told_costs("[message] 0 9 1 4") == {0: 9, 1: 4}
     assert told_costs("[message] Hi! flight 0 costs me 9 points, flight 12: 4.") == {0: 9, 12: 4}
     assert told_costs("[message] price -3 arrival -1") == {}
+    assert told_offer("[message] price -3, arrival -1") == (-3, -1)
+
+
+@pytest.mark.parametrize("digits", [10, 309, 5000])
+def test_a_number_that_is_far_too_long_tells_nothing(digits):
+    number = "9" * digits
+    assert told_costs(f"[message] 0 {number}") == told_costs(f"[message] flight 0: {number}") == {}
+    for text in (f"[message] price {number} arrival 1", f"[message] price 1 arrival {number}"):
+        assert told_offer(text) is None
 
 
 # --- players, figures, lines ----------------------------------------------------------------------------------

@@ -157,6 +157,12 @@ def test_a_line_that_is_being_written_is_not_there_yet_and_a_bad_one_is_named(tm
         scan(EpisodesFile(path, "training", "games"))
 
 
+def test_a_file_of_two_runs_whose_groups_have_the_same_numbers_is_refused(tmp_path):
+    records = [record for seed in (0, 1) for record in make_episodes(2, 2, seed=seed)]
+    with pytest.raises(UserError, match=r"games\.jsonl: episode \S+: field 'state': group 0 has two different states"):
+        scan_of(tmp_path / "games.jsonl", records)
+
+
 # --- which episodes are in the page
 
 
@@ -202,7 +208,7 @@ def test_a_page_has_as_many_bytes_as_it_may_have_whatever_was_said(tmp_path, cha
 
 
 def test_a_group_that_is_too_large_is_left_out_and_the_others_stay(tmp_path):
-    large = [spoken("[message] " + "<" * 7_000, group=0, episode=n) for n in range(8)]
+    large = [spoken("[message] " + "<" * 7_000, group=9, episode=n) for n in range(8)]
     found = scan_of(tmp_path / "games.jsonl", [*large, *make_episodes(5, 2, seed=3)])
     ids = {episode.id for episode in take_sample([found], lambda found: None, 60_000).episodes}
     assert ids and large[0].episode_id not in ids

@@ -19,8 +19,9 @@ PROPOSAL = re.compile(
 )
 TOLD = re.compile(r"flight\s*#?(\d{1,3})\b[^.,;?]*?\b(\d{1,3})\b", re.IGNORECASE)
 """Pattern of a flight and of the points that its meetings cost, in English."""
-PAIRS = re.compile(r"^[\s\d]+$")
-OFFERED = re.compile(r"price (-?\d+),? arrival (-?\d+)")
+PAIRS = re.compile(r"^\s*\d{1,4}(?:\s+\d{1,4})*\s*$")
+"""Pattern of flights and points in the form that small models learn. A longer number would be none of the game."""
+OFFERED = re.compile(r"price (-?\d{1,9}),? arrival (-?\d{1,9})(?!\d)")
 """Pattern of what a user tells about its points for the last proposal."""
 
 
