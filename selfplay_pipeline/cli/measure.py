@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
-from selfplay_pipeline.cli.options import load, taking
+from selfplay_pipeline.cli.options import given, load, taking
 from selfplay_pipeline.cli.shared import OTHERS, DryRun, output_file, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
@@ -270,7 +271,25 @@ def _load_for(player: str, context: typer.Context) -> Config:
     """Returns the configuration; without --config, a shipped model plays the game that it was trained for."""
     from selfplay_pipeline.config.load import configuration_of
 
-    return load(context, {"model": player if configuration_of(player) else None})
+    settings = load(context, {"model": player if configuration_of(player) else None})
+    if given(context, "config") is None:
+        _warn_of_other_rules(player, settings)
+    return settings
+
+
+def _warn_of_other_rules(player: str, settings: Config) -> None:
+    from selfplay_pipeline.config.identity import differences, flatten, in_words
+    from selfplay_pipeline.iterate.folder import rules_of
+
+    rules = rules_of(Path(player))
+    found = differences(rules, flatten({"game": settings.game.model_dump(mode="json")})) if rules else {}
+    found.pop("game.mute", None)
+    if "game.name" in found:
+        found = {"game.name": found["game.name"]}
+    if found:
+        logger.warning(
+            f"{player} was trained with {in_words(found)}; give the --config of its training if it is to play that game"
+        )
 
 
 def _states(settings: Config, file: Path | None) -> StateSet:

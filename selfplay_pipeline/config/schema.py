@@ -280,8 +280,8 @@ class IterateConfig(Section):
     partner: str = SELF
     """The policy's partner: `self`, or a player that is not trained: a script, `chat`, or another checkpoint.
 
-    With another player as partner, the policy plays only `seat`. `selfplay generate --help` names the scripts; `chat`
-    is the model of the section `partner`.
+    With another player as partner, the policy plays only `seat`. A wrong name lists the scripts of the game; `chat` is
+    the model of the section `partner`.
     """
     seat: Annotated[int, Field(ge=0)] = 0
     """Seat of the policy opposite another player; this partner holds all other seats."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -249,6 +250,16 @@ def trained_with(path: Path) -> tuple[str, int] | None:
     manifest = read_model(path / "manifest.json", Manifest, "selfplay iterate")
     partner = manifest.weights.get("partner")
     return (partner, int(manifest.config["iterate"].get("seat", 0))) if partner else None
+
+
+def rules_of(checkpoint: Path) -> dict[str, Any]:
+    """Returns the keys of the game that the run of a checkpoint plays; empty if it is in no run folder."""
+    places = (checkpoint, *checkpoint.absolute().parents[:2]) if checkpoint.is_dir() else ()
+    for manifest in (place / "manifest.json" for place in places):
+        if manifest.exists():
+            with suppress(UserError):  # a file of something else
+                return flatten({"game": read_model(manifest, Manifest, "selfplay iterate").config.get("game", {})})
+    return {}
 
 
 def describe(settings: dict[str, Any]) -> dict[str, Any]:

@@ -128,5 +128,5 @@ def test_a_key_is_one_of_the_configuration(page):
 
 def test_the_example_of_a_configuration_can_be_used(tmp_path):
     (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "configuration.md").read_text(), re.DOTALL)
-    (tmp_path / "my.yaml").write_text("base: default\n" + example)
+    (tmp_path / "my.yaml").write_text(example)
     assert load_config(str(tmp_path / "my.yaml"), {}).train.gpus_per_node == 8

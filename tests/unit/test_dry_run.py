@@ -16,7 +16,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.games.matching.rules import MatchingConfig
-from selfplay_pipeline.iterate.folder import RunDirectory
+from selfplay_pipeline.iterate.folder import RunDirectory, describe
 from selfplay_pipeline.train.online_states import write_games
 from selfplay_pipeline.warm_start import smollm2
 
@@ -198,3 +198,28 @@ def test_a_dry_run_of_convert_refuses_what_convert_refuses(folder):
     assert done.returncode == 2 and "games.jsonl:1: field 'turns'" in done.stderr
     again = dry("convert", folder / "out", "--skip-bad")
     assert again.returncode == 2 and "--skip-bad left out all 1 episodes" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("trained", "options", "says"),
+    [
+        ("tiny", (), "was trained with game.hard_factor = 1.25, now it is 0.0; "),
+        (
+            "tiny_bargaining",
+            (),
+            "was trained with game.name = 'bargaining', now it is 'matching'; give the --config of",
+        ),
+        ("tiny", ("--config", "tiny_honest"), None),
+        ("tiny_honest", ("--mute",), None),
+        (None, (), None),
+    ],
+)
+def test_a_checkpoint_of_other_rules_than_the_default_ones_is_named(tmp_path, monkeypatch, trained, options, says):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    checkpoint = tmp_path / "run" / "iter_1" / "checkpoint"
+    shutil.copytree("data/tiny_honest_model", checkpoint)
+    if trained:
+        write_json(tmp_path / "run" / "manifest.json", describe(load_config(trained, {}).model_dump(mode="json")))
+    done = selfplay("evaluate", str(checkpoint), "--num-states", "2", "--dry-run", *options)
+    assert done.returncode == 0, done.stderr
+    assert (says or "") in done.stderr and ("was trained with" in done.stderr) == (says is not None), done.stderr

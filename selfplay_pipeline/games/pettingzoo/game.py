@@ -121,7 +121,7 @@ def _made(env: str) -> Any:
     if not place:
         raise UserError(f"game.env: {env!r} names no environment; give FILE.py:FUNCTION or MODULE:FUNCTION")
     if find_spec("pettingzoo") is None:
-        raise UserError("game.name: pettingzoo is not installed; pip install 'selfplay-pipeline[pettingzoo]'")
+        raise UserError("game.name: pettingzoo is not installed; pip install pettingzoo gymnasium")
     if place.endswith(".py") and not os.path.isfile(place):  # noqa: PTH113
         raise UserError(f"game.env: {place}: there is no such file; name the file of an environment")
     if place.endswith(".py"):

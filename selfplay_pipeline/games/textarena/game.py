@@ -120,7 +120,7 @@ def _number(value: Any) -> float:
 def _registry() -> dict[str, Any]:
     """Returns TextArena's registered environments by name."""
     if find_spec("textarena") is None:
-        raise UserError("game.name: textarena is not installed; pip install 'selfplay-pipeline[textarena]'")
+        raise UserError("game.name: textarena is not installed; pip install textarena==0.7.4 nltk")
     with redirect_stdout(io.StringIO()):
         found: dict[str, Any] = import_module("textarena.envs.registration").ENV_REGISTRY
     return found
