@@ -182,7 +182,7 @@ def work_of(config: Config, row: int) -> Work:
         config: The configuration.
         row: Tokens of the longest row.
     """
-    train, mean = config.train, int(ROW_SHARE * row)
+    train, mean = config.train, max(1, int(ROW_SHARE * row))
     episodes = num_groups(config) * config.generate.episodes_per_state
     rows = round(train.epochs * episodes * trained_seats(config))
     old_log_probs = (

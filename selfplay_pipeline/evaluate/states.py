@@ -132,7 +132,7 @@ def key_of(game: Game, state: dict[str, Any]) -> str:
 
 def states_in(game: Game, games: Path) -> set[str]:
     """Returns the keys (`key_of`) of all states in a file of episodes."""
-    return {key_of(game, json.loads(line)["state"]) for _, line in read_lines(games)}
+    return {key_of(game, json.loads(line)["state"]) for _, line in read_lines(games) if line.strip()}
 
 
 def count_shared(game: Game, states: StateSet, played: Iterable[str]) -> int:

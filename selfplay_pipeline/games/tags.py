@@ -78,6 +78,8 @@ INLINE = re.compile(
     r"</?(?:b|i|u|em|strong|code|pre|t[dh])>|(?<![*_`])[*_`]{1,3}(?=[^\s*_`])|(?<=[^\s*_`])[*_`]{1,3}(?![*_`])", re.I
 )
 """Pattern of emphasis. A mark without a partner is kept in the text, because it may be part of a list."""
+DOTTED = str.maketrans("İı", "ii")
+"""Letters that `re.IGNORECASE` takes for an i, and `str.casefold` does not."""
 SPELLINGS = str.maketrans("‘’‚“”„«»‐‑‒–—―−", '\'\'\'"""""-------')
 
 
@@ -110,7 +112,7 @@ def tagged(text: str) -> tuple[ActionKind, str]:
 
 
 def _kind(tag: re.Match[str]) -> ActionKind:
-    name = tag[1].lower()
+    name = folded(tag[1])
     return ActionKind.PROPOSE if name == "proposal" else ActionKind(name)
 
 
@@ -142,6 +144,11 @@ def _content(kind: ActionKind, behind: str) -> str:
         return text.strip(".!")
     opening = _OPENING.match(text)
     return text[opening.end() if opening else 0 :]
+
+
+def folded(text: str) -> str:
+    """Returns the text in small letters; two texts that `re.IGNORECASE` takes for the same give the same."""
+    return text.translate(DOTTED).casefold()
 
 
 def plain(text: str) -> str:

@@ -153,10 +153,10 @@ def check_generate(config: Config, output: Path, first_state: int, seats: Sequen
 
 def check_trainable(config: Config) -> None:
     """Raises UserError unless the configured episodes are usable for training."""
-    if config.generate.episodes_per_state < 2 and config.train.imitated != 0:
+    if config.generate.episodes_per_state < 2:
         raise UserError(
             "generate.episodes_per_state (--episodes-per-state): an episode alone has nothing to be compared with, so "
-            "that nothing is learned from a group of one episode; play each state at least twice"
+            "that `convert` leaves out a group of one episode; play each state at least twice"
         )
     if config.generate.temperature == 0:
         raise UserError(

@@ -382,8 +382,13 @@ class Loop:
         since = range(max(1, number - config.iterate.evaluate_every + 1), number + 1)
         game = make_game(config.game)
         with computing():
-            played = set[str]().union(*(states_in(game, self.run.games(earlier)) for earlier in since))
+            kept = [games for earlier in since if (games := self.run.games(earlier)).exists()]
+            played = set[str]().union(*(states_in(game, games) for games in kept))
         shared = count_shared(game, states, played)
+        if gone := len(since) - len(kept):
+            logger.warning(
+                f"iteration {number}: {gone} files of episodes are gone, so that their states are not compared"
+            )
         if shared:
             logger.warning(f"iteration {number}: {shared} held-out states were among those trained on")
         job = EvaluationJob(

@@ -127,7 +127,7 @@ class Server:
         person, data = self._person(request), await _form(request)
         key = self._key_of(data.get("token") or secrets.token_urlsafe())
         if person is None:
-            if not hmac.compare_digest(data.get("key", "").strip().encode(), self.door_key.encode()):
+            if not hmac.compare_digest(data.get("key", "").strip().encode("utf-8", "replace"), self.door_key.encode()):
                 return self._front(None, status=403, wrong_key=True)
             if self.study is not None and data.get("consent") != "yes":
                 return self._front(None, status=422, no_consent=True)

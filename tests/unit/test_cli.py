@@ -72,6 +72,7 @@ MISTAKES = [
     ("train-online /nowhere", "/nowhere/test.parquet: "),
     ("train-online /nowhere --games /no", "give /nowhere or --games /no, not both"),
     ("train-online --model /nowhere", "/nowhere: no Hugging Face model there"),
+    ("iterate --method filtered-bc --best-of-group 0 --episodes-per-state 1", "play each state at least twice"),
     *((f"{loop} --episodes-per-state 1", "play each state at least twice") for loop in ("train-online", "iterate")),
     *((f"{loop} --temperature 0", "greedy episodes cannot be trained on") for loop in ("train-online", "iterate")),
     ("iterate --no-such-option", "selfplay: no such option: --no-such-option; `"),

@@ -239,6 +239,10 @@ def doctor(arguments: str, returncode: int = 0) -> list[str]:
     return done.stdout.splitlines()
 
 
+def test_rows_of_a_token_are_estimated():
+    assert doctor("--gpus 8 --row-tokens 1")
+
+
 @pytest.mark.parametrize(
     ("machine", "advice"),
     [

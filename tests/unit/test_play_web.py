@@ -348,6 +348,9 @@ def test_forged_requests_are_refused_and_change_nothing(tmp_path):
             for person, path in ((other, f"/episode/{form.action.split('/')[2]}"), (stranger, "/wait"), (one, "/x")):
                 await person.get(path)
                 assert person.status == 404
+            for charset, key in (("utf-7", b"key=+2AA-"), ("unicode_escape", rb"key=\ud800")):
+                await stranger.post("/begin", key, headers={"Content-Type": f"{FORM}; charset={charset}"})
+                assert stranger.status < 500
             (kept,) = [kept for kept in house.running.values() if kept.people == {0: "p1"}]
             assert len(house.running) == 2 and kept.episode.turns == []
             await one.post(turn, fields)

@@ -29,6 +29,7 @@ from selfplay_pipeline.convert.replay import recorded_episodes
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.people import Held, PeopleReport, run_people
+from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import Game, Status, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.scripted import Sharing
@@ -415,6 +416,22 @@ def test_a_file_is_not_continued_with_another_study(tmp_path, old, new, said):
             pass
 
     with pytest.raises(UserError, match=f"games.jsonl was begun with {said}; give the earlier value"):
+        asyncio.run(play())
+
+
+def test_a_file_is_not_continued_with_other_states_of_the_same_file(tmp_path):
+    (tmp_path / "free.yaml").write_text(FREE)
+    game = make_game(load_config(str(tmp_path / "free.yaml"), {}).game)
+    states = [json.dumps(game.state_to_json(state)) for state in held_out_states(game, 7).states]
+    (tmp_path / "states.jsonl").write_text("\n".join(states) + "\n")
+    some = STUDY.replace("{count: 5}", f"{{file: {tmp_path / 'states.jsonl'}, count: 6}}")
+
+    async def play() -> None:
+        for text in (some, some, some.replace("count: 6", "count: 7")):
+            async with served(tmp_path, text):
+                pass
+
+    with pytest.raises(UserError, match=r"games\.jsonl was begun with contents of states = "):
         asyncio.run(play())
 
 

@@ -86,7 +86,7 @@ def parse_share(body: str, counts: Triple) -> Triple:
         found = BEHIND.match(body, place) or BEFORE.match(body, place)
         if found is None:
             raise _error(ErrorKind.MALFORMED, f"'{body[place : place + 40].strip()}' is not clear", counts)
-        item, place = found["item"].lower(), found.end()
+        item, place = tags.folded(found["item"]), found.end()
         if item in taken:
             raise _error(ErrorKind.REPEATED_ITEM, f"the {item} is named twice", counts)
         taken[item] = int(found["number"])
@@ -128,7 +128,7 @@ def told_values(text: str) -> dict[int, int]:
         found = [match for pattern in patterns for match in pattern.finditer(sentence)]
         for match in sorted(found, key=lambda match: match.end()):
             number = match["number"]
-            told[ITEMS.index(match["item"].lower())] = int(number) if number.isdigit() else 0
+            told[ITEMS.index(tags.folded(match["item"]))] = int(number) if number.isdigit() else 0
     return told
 
 
@@ -136,7 +136,7 @@ def asked_items(text: str) -> set[int]:
     """Returns the item types whose value a message asks for; all of them if it asks for values and names none."""
     asked: set[int] = set()
     for question in questions_in(text):
-        named = {ITEMS.index(match["item"].lower()) for match in re.finditer(ITEM, question, re.IGNORECASE)}
+        named = {ITEMS.index(tags.folded(match["item"])) for match in re.finditer(ITEM, question, re.IGNORECASE)}
         bare = not re.sub(rf"{ITEM}|\b(?:and|or|the|your)\b|\W", "", question, flags=re.IGNORECASE)
         if (bare or ASKS_VALUE.search(question)) and not ASKS_ITEMS.search(question):
             asked |= named or (set(range(len(ITEMS))) if ALL_VALUES.search(question) else set())

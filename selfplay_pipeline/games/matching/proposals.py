@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from selfplay_pipeline.games.base import ParseError
 from selfplay_pipeline.games.matching.actions import ErrorKind
-from selfplay_pipeline.games.tags import ELSEWHERE, plain
+from selfplay_pipeline.games.tags import ELSEWHERE, folded, plain
 
 Matching = tuple[tuple[int, int], ...]
 """(reviewer, paper) index pairs."""
@@ -113,7 +113,7 @@ def _apart(gap: str) -> int:
 
 def _number(written: str | None) -> int | None:
     """Returns the number of a list entry; for a letter, its position in the alphabet."""
-    return written if written is None else int(written) if written.isdigit() else ord(written.lower()) - ord("a") + 1
+    return written if written is None else int(written) if written.isdigit() else ord(folded(written)) - ord("a") + 1
 
 
 def _with_marks(text: str, papers: tuple[str, ...], reviewers: tuple[str, ...]) -> str:
@@ -158,7 +158,7 @@ def _spellings(papers: tuple[str, ...], reviewers: tuple[str, ...]) -> tuple[re.
 
 
 def _folded(name: str) -> str:
-    return " ".join(plain(name).casefold().split())
+    return " ".join(folded(plain(name)).split())
 
 
 def _error(kind: ErrorKind, what: str) -> ParseError:

@@ -17,6 +17,7 @@ from selfplay_pipeline.games.base import ParseError
 from selfplay_pipeline.games.matching.proposals import format_proposal, short
 from selfplay_pipeline.games.matching.rules import MatchingState
 from selfplay_pipeline.games.matching.text import parse_action
+from selfplay_pipeline.games.tags import folded
 
 ROWS, COLUMNS = "reviewers", "papers"
 Exchange = Mapping[str, Sequence[int]]
@@ -108,4 +109,4 @@ def _spellings(
 
 
 def _folded(name: str) -> str:
-    return " ".join(name.casefold().split())
+    return " ".join(folded(name).split())

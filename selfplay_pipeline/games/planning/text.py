@@ -44,7 +44,7 @@ _TEXTS = sorted(
 )
 """Fixed texts of wishes, a text before those that it contains."""
 _NAMES = re.compile("|".join(re.escape(name) for name in sorted(CATEGORY, key=len, reverse=True)), re.IGNORECASE)
-_NAMED = {name.lower(): name for name in CATEGORY}
+_NAMED = {tags.folded(name): name for name in CATEGORY}
 _SHORT = re.compile(rf"^({'|'.join(_BY_SHORT)})(?: \+ ([^-;]+?))?(?: - ([^;]+))?$")
 """Pattern of a wish in the form that small models learn: `rating + 4 4.5 5 - 1 1.5`."""
 _SINGLE = re.compile(rf"\b(don't )?like ({'|'.join(str(v) for name in SINGLE for v in FEATURES[name])}) places")
@@ -161,8 +161,9 @@ def _told_in(part: str) -> Iterator[tuple[int, AnyPreference]]:
             yield match.start(), Budget(weight=UNKNOWN_WEIGHT, dollars=int(match[1]))
     for match in _CATEGORY.finditer(part):
         yield match.start(), OfCategory(weight=UNKNOWN_WEIGHT, category=match[1], penalize=False)
-    if (said := _VISIT.search(part)) and (names := [_NAMED[name.lower()] for name in _NAMES.findall(part, said.end())]):
-        yield said.start(), Visit(weight=UNKNOWN_WEIGHT, names=tuple(dict.fromkeys(names)), penalize=bool(said["must"]))
+    if (said := _VISIT.search(part)) and (written := _NAMES.findall(part, said.end())):
+        names = dict.fromkeys(_NAMED[tags.folded(name)] for name in written)
+        yield said.start(), Visit(weight=UNKNOWN_WEIGHT, names=tuple(names), penalize=bool(said["must"]))
 
 
 def format_points(points: Points) -> str:
