@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 
 from selfplay_pipeline.core.gpus import gpu_name, gpu_visible
 from selfplay_pipeline.doctor.estimate import Speed, gpu_speed
-from selfplay_pipeline.train.verl_overrides import worker_threads
+from selfplay_pipeline.train.verl_overrides import named_threads, worker_threads
 
 SIZE = 1024
 """Rows and columns of the matrices whose multiplication is timed."""
@@ -36,7 +35,7 @@ def cpu_speed() -> Speed:
     try:
         torch.set_num_threads(threads)
         training, host = _operations(), _memory()
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+        torch.set_num_threads(named_threads() or 1)
         prompts, memory = _operations(), _memory()
     finally:
         torch.set_num_threads(before)

@@ -224,23 +224,31 @@ class _Served:
         return self.slot.engine
 
 
-_SHAPE = ("architectures", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-          "num_key_value_heads", "vocab_size", "tie_word_embeddings")  # fmt: skip
+_OTHER_KEYS = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
+"""Keys of a model's configuration that do not change what it computes from its weights."""
 
 
 def _reloadable(serving: str, checkpoint: str) -> bool:
-    """Whether a server of one model can load the weights of another."""
-    if not Path(checkpoint).is_dir():
-        return False
-    return _shape(serving) == _shape(checkpoint) or not Path(serving).is_dir()
+    """Whether a server of one model can load the weights of another: all else must be equal.
+
+    SGLang loads only tensors, and keeps the architecture, the positions and the context length of the first model.
+    """
+    before, after = _architecture(serving), _architecture(checkpoint)
+    return Path(checkpoint).is_dir() and before is not None and before == after
 
 
-def _shape(model: str) -> dict[str, Any]:
+def _architecture(model: str) -> dict[str, Any] | None:
+    """Returns the configuration of a model in a folder or in the hub's cache; None if it cannot be read."""
     try:
-        config = json.loads((Path(model) / "config.json").read_text("utf-8"))
+        file = Path(model) / "config.json"
+        if not Path(model).is_dir():
+            from huggingface_hub import try_to_load_from_cache
+
+            file = Path(str(try_to_load_from_cache(model, "config.json")))
+        config = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError):
-        return {}
-    return {key: config.get(key) for key in _SHAPE}
+        return None
+    return {key: value for key, value in config.items() if key not in _OTHER_KEYS}
 
 
 async def sharing_servers(config: EngineConfig) -> list[str]:

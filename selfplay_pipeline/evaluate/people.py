@@ -275,9 +275,22 @@ def parts_of(games: Path) -> tuple[list[Held], int]:
     return [part for part in parts if part.person in present], len(absent)
 
 
+def _together(parts: Sequence[Held]) -> dict[str, str]:
+    """Returns the group of each person: all who played with each other, directly or through others.
+
+    Rewards of people in one episode are one observation, so that only groups are independent.
+    """
+    group_of, episodes = {part.person: part.person for part in parts}, dict[str, str]()
+    for part in parts:
+        one, other = group_of[part.person], group_of[episodes.setdefault(part.record.episode_id, part.person)]
+        group_of = {person: other if group == one else group for person, group in group_of.items()}
+    return group_of
+
+
 def with_partner(game: Game, parts: Sequence[Held], states: Sequence[int]) -> WithPartner:
     """Returns the figures of people with one partner."""
-    people = list(dict.fromkeys(part.person for part in parts))
+    group_of = _together(parts)
+    groups = list(dict.fromkeys(group_of.values()))
     plain = [part for part in parts if part.record.swap is None]
     to_alter = [part for part in parts if part.record.swap is not None]
     altered = [part for part in to_alter if part.is_altered]
@@ -285,15 +298,15 @@ def with_partner(game: Game, parts: Sequence[Held], states: Sequence[int]) -> Wi
     def crossed(chosen: Sequence[Held], *, reward_only: bool) -> Crossed:
         measured = [
             (
-                part.person,
+                group_of[part.person],
                 part.record.group_index,
                 measure_reward(Measured(game, part.record, (part.seat,))) if reward_only else part.measures(game),
             )
             for part in chosen
         ]
-        return Crossed.of(measured, people, states)
+        return Crossed.of(measured, groups, states)
 
-    words = None
+    words, played = None, {part.record.episode_id: part.record for part in plain}
     later = [part for part in plain if part.place != 0]
     if altered and later:
         heard = [text for part in altered for turn in part.record.turns for text in {*(turn.heard or {}).values()}]
@@ -308,8 +321,8 @@ def with_partner(game: Game, parts: Sequence[Held], states: Sequence[int]) -> Wi
     return WithPartner(
         people=len({part.person for part in plain}),
         states=len({part.record.group_index for part in plain}),
-        episodes=len(plain),
-        statuses=dict(Counter(part.record.outcome.status for part in plain)),
+        episodes=len(played),
+        statuses=dict(Counter(record.outcome.status for record in played.values())),
         figures=crossed(plain, reward_only=False).intervals(),
         altered=words,
         partly_altered=len(to_alter) - len(altered),

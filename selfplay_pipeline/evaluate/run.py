@@ -247,7 +247,8 @@ def _worth(config: Config, job: EvaluationJob, mode: Mode, lost: int) -> Words:
             tally.add([record])
             count.update(bool(text) for turn in record.turns for text in (turn.heard or {}).values())
         swapped[swap] = Swapped(tally.totals(), count.total(), count[False])
-    return worth_of_words(game, rewards_of(config, job, mode), swapped, lost)
+    whole = game.shared_reward or job.self_play
+    return worth_of_words(game, rewards_of(config, job, mode), swapped, lost, whole=whole)
 
 
 def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> None:

@@ -86,7 +86,7 @@ LABELS = {
 """Labels of the figures, in display order."""
 
 
-def worth_of_words(game: Game, said: Totals, swapped: Mapping[Swap, Swapped], lost: int) -> Words:
+def worth_of_words(game: Game, said: Totals, swapped: Mapping[Swap, Swapped], lost: int, *, whole: bool) -> Words:
     """Returns the worth of words.
 
     Args:
@@ -94,6 +94,8 @@ def worth_of_words(game: Game, said: Totals, swapped: Mapping[Swap, Swapped], lo
         said: Rewards by game state of the episodes with the original messages.
         swapped: Episodes on the same states by the rule of replacement; one is `swapped`.
         lost: Number of missing episodes.
+        whole: Whether the reward is that of all seats. The silence line bounds only their mean: a seat can reach more,
+            by taking from the others.
     """
     totals = {name: one.totals for name, one in swapped.items()}
 
@@ -106,7 +108,7 @@ def worth_of_words(game: Game, said: Totals, swapped: Mapping[Swap, Swapped], lo
         redrawn=isinstance(game, Redraw),
         swapped_reward=difference((1, anew)),
         worth=difference((1, said), (-1, anew)),
-        gain=reward.shifted(-line.value) if line else None,
+        gain=reward.shifted(-line.value) if line and whole else None,
         named_reward=difference((1, named)) if named else None,
         which=difference((1, named), (-1, anew)) if named else None,
         what=difference((1, said), (-1, named)) if named else None,

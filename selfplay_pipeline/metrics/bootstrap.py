@@ -190,10 +190,15 @@ def _resampled(
 
 
 def _widening(seeds: int, freedom: int) -> float:
-    """Returns the ratio of the t-interval of n values to their bootstrap interval: sqrt(n / (n - 1)) t / z."""
+    """Returns the ratio of the t-interval of n values to their bootstrap interval: sqrt(n / (n - 1)) t / z.
+
+    Two values have three resampled means only, and their bootstrap interval ends one standard error from the mean.
+    """
     if seeds == 1:
         return 1.0
     share = PERCENTILES[1] / 100
+    if seeds == 2 and freedom == 1:
+        return float(special.stdtrit(freedom, share))
     return float(np.sqrt(seeds / (seeds - 1)) * special.stdtrit(freedom, share) / special.ndtri(share))
 
 

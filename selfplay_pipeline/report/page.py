@@ -132,7 +132,13 @@ def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:
                 ),
             )
             if now and then
-        ] + [("best iteration", str(best.iteration), f"held out {best.held_out_reward.value:.3f}")]
+        ] + [
+            (
+                "best iteration",
+                str(best.iteration),
+                f"{best.held_out_reward.value:.3f} on the states that chose it",
+            )
+        ]
     return [
         (
             scan.file.label,

@@ -190,6 +190,17 @@ def _check_training_of(config: TrainConfig) -> None:
             f"reference_model {config.reference_model}: with lora_rank the reference policy is {config.base}, the "
             "model without the adapter; leave it out"
         )
+    if (
+        config.lora_rank
+        and config.initial_trainer_state is None
+        and config.base != config.model
+        and content_hash(config.base) != content_hash(config.model)
+    ):
+        raise UserError(
+            f"{config.output}: the adapter that made {config.model} is gone, and training would begin with "
+            f"{config.base} again; put the folder trainer_state of the last trained iteration back, or begin a new run "
+            "with this model"
+        )
     check_sampler(config)
     if config.initial_trainer_state is not None:
         _check_initial_state(config, config.initial_trainer_state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -353,7 +354,7 @@ def for_workers(config: TrainOptions, env: Mapping[str, str]) -> list[str]:
     """
     if not config.joins_cluster:
         return []
-    return [f"+ray_kwargs.ray_init.runtime_env.env_vars.{name}={json.dumps(value)}" for name, value in env.items()]
+    return [f"+ray_kwargs.ray_init.runtime_env.env_vars.{name}={_quoted(value)}" for name, value in env.items()]
 
 
 def worker_threads(workers: int, base: Mapping[str, str] = os.environ, *, spare: int = 0) -> int:
@@ -363,7 +364,13 @@ def worker_threads(workers: int, base: Mapping[str, str] = os.environ, *, spare:
     By default, Ray gives a process one thread. With `train.offload: cpu`, the optimizer runs on the CPU even on a
     machine with GPUs.
     """
-    return int(base.get("OMP_NUM_THREADS") or max(1, (len(os.sched_getaffinity(0)) - spare) // workers))
+    return named_threads(base) or max(1, (len(os.sched_getaffinity(0)) - spare) // workers)
+
+
+def named_threads(base: Mapping[str, str] = os.environ) -> int | None:
+    """Returns the number of OMP_NUM_THREADS, the first one of a list such as `4,2`; None if it names none."""
+    found = re.match(r"\s*(\d+)", base.get("OMP_NUM_THREADS", ""))
+    return int(found[1]) or None if found else None
 
 
 def everywhere(model: str) -> str:
@@ -416,15 +423,28 @@ def _ray_of_its_own(options: TrainOptions, device: Device) -> dict[str, Any]:
 
 
 def _hydra(value: Any) -> str:
-    """Returns a value in Hydra's override grammar: JSON, except for strings that need no quotes.
+    """Returns a value in Hydra's override grammar: strings in quotes if they need them, everything else as JSON.
 
     Without quotes, `8` would become a number and `true` a truth value, such as in the name of a folder.
     """
+    if isinstance(value, list):
+        return f"[{','.join(map(_hydra, value))}]"
+    if not isinstance(value, str):
+        return json.dumps(value)
     if (
-        isinstance(value, str)
+        value.isascii()
         and value[:1].isalpha()
         and value.lower() not in ("true", "false", "null", "inf", "nan")
         and all(character.isalnum() or character in "_-." for character in value)
     ):
         return value
-    return json.dumps(value)
+    return _quoted(value)
+
+
+def _quoted(value: str) -> str:
+    """Returns a string in quotes of Hydra's grammar, where a backslash counts only before a quote or an interpolation.
+
+    Source: https://hydra.cc/docs/advanced/override_grammar/basic/#quoted-values.
+    """
+    value = value.replace("${", "\\${")
+    return '"' + re.sub(r'(\\*)("|$)', lambda end: end[1] * 2 + ('\\"' if end[2] else ""), value) + '"'

@@ -134,6 +134,12 @@ def test_the_estimate_over_seeds_is_their_mean_and_differences_are_paired_within
     assert found.high - found.value == pytest.approx(t_interval, rel=0.2), "nothing varies but the seeds"
 
 
+def test_two_seeds_have_the_t_interval():
+    states = np.random.default_rng(6).random(50)
+    found = contrast_over_seeds([[(1, of(states + rise)), (-1, of(states))] for rise in (0.02, 0.10)])["reward"]
+    assert (found.value, found.high - found.value) == pytest.approx((0.06, 12.706 * 0.08 / 2), rel=0.01)
+
+
 def test_the_seeds_of_two_groups_are_not_paired_but_their_states_are():
     hardness = np.random.default_rng(9).random(50)
 

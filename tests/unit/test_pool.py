@@ -1,6 +1,7 @@
 """Which engine serves which checkpoint, and which servers and memory each engine has."""
 
 import asyncio
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from selfplay_pipeline.config.schema import Config, EngineConfig
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines import client, server_lock
-from selfplay_pipeline.engines.pool import EnginePool, engine_for, log_name, plan
+from selfplay_pipeline.engines.pool import EnginePool, _reloadable, engine_for, log_name, plan
 from selfplay_pipeline.engines.server_lock import ServerLock
 from selfplay_pipeline.engines.types import Engine, EngineError
 from selfplay_pipeline.generate.seats import check_seats
@@ -194,3 +195,20 @@ async def test_an_engine_that_several_ask_for_at_the_same_time_is_started_once()
     async with await begun([server], 1) as pool:
         await asyncio.gather(*map(ask, await asyncio.gather(*(pool.serving(A) for _ in range(4)))))
     assert loads([server]) == [1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reloadable"),
+    [
+        ({}, True),
+        ({"dtype": "bfloat16", "transformers_version": "4.57.0"}, True),
+        ({"rope_parameters": {"rope_theta": 100.0, "rope_type": "default"}}, False),
+        ({"max_position_embeddings": 512}, False),
+    ],
+)
+def test_a_server_loads_weights_only_of_a_model_that_is_the_same_in_all_else(tmp_path, changes, reloadable):
+    config = json.loads(Path("data/tiny_model/config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    assert _reloadable("data/tiny_model", str(tmp_path)) == reloadable
+    assert not _reloadable("someone/a-model-that-is-not-here", str(tmp_path))
+    assert not _reloadable(str(tmp_path / "gone"), str(tmp_path))

@@ -28,7 +28,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import recorded_episodes
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.evaluate.people import Held, PeopleReport, run_people
+from selfplay_pipeline.evaluate.people import Held, PeopleReport, run_people, with_partner
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import Game, Status, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
@@ -448,6 +448,21 @@ def test_altered_episodes_are_left_out_of_training(played, tmp_path, caplog):
     with pytest.raises(UserError, match="the policy took no turn in any of the 8 episodes"):
         run_convert(output, tmp_path / "rows")
     assert "8 episodes are left out" in caplog.text
+
+
+def test_people_who_played_together_are_one_observation():
+    game, states = MatchingGame(BOARD), [0, 1, 2]
+    pairs = [("a", "b", 0), ("c", "d", 1), ("a", "b", 2), ("d", "e", 0)]
+    records = [make_episode(state, number) for number, (*_, state) in enumerate(pairs)]
+    parts = [
+        Held(record, seat, person, PERSON, 1, [])
+        for record, (one, other, _) in zip(records, pairs, strict=True)
+        for seat, person in enumerate((one, other))
+    ]
+    found = with_partner(game, parts, states)
+    assert (found.people, found.episodes, sum(found.statuses.values())) == (5, 4, 4)
+    alone = [replace(part, person="abcde"[part.person in "cde"]) for part in parts if part.seat == 0]
+    assert found.figures["reward"] == with_partner(game, alone, states).figures["reward"]
 
 
 def test_figures_of_people_are_those_of_a_computation_by_hand(played, tmp_path, monkeypatch):

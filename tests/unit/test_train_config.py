@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 from pydantic import ValidationError
 from test_train_groups import write
 from transformers import AutoConfig
@@ -25,7 +26,7 @@ from selfplay_pipeline.core.loopback import loopback_environment
 from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.train.cluster import facts, no_room
 from selfplay_pipeline.train.groups import TrainData, read_data
-from selfplay_pipeline.train.offline import check_training, check_verls_keys, export_of, run_train
+from selfplay_pipeline.train.offline import check_training, check_verls_keys, export_of, plan_train, run_train
 from selfplay_pipeline.train.verl_overrides import (
     can_be_packed,
     environment,
@@ -76,17 +77,17 @@ TOLD = {
     }, {
         ACTOR + "optim.lr": "0.0003", ACTOR + "use_kl_loss": "true", ACTOR + "kl_loss_coef": "0.02",
         "+actor_rollout_ref.reference_model": "first", ACTOR + "optim.weight_decay": "0.0",
-        MODEL + "enable_gradient_checkpointing": "true", "trainer.logger": '["console", "tensorboard"]',
+        MODEL + "enable_gradient_checkpointing": "true", "trainer.logger": '[console,tensorboard]',
         "trainer.n_gpus_per_node": "2", MODEL + "path": '"/models/a b/c=d"',
         "+selfplay.groups_per_update": str(16 / 3),  # of 16 groups of 4 rows
     }),
     "an adapter is verl's own and is saved alone": ("cpu", {"lora_rank": 8, "lora_alpha": 32, "kl_coef": 0.1}, {
         MODEL + "lora_rank": "8", MODEL + "lora_alpha": "32", MODEL + "target_modules": "all-linear",
         MODEL + "lora.merge": "true", f"+{ACTOR}checkpoint.save_lora_only": "true",
-        ACTOR + "checkpoint.save_contents": '["model", "optimizer", "extra"]',
+        ACTOR + "checkpoint.save_contents": '[model,optimizer,extra]',
     }),
     "an adapter to some layers": ("cuda", {"lora_rank": 8, "lora_targets": ["q_proj", "v_proj"]}, {
-        MODEL + "target_modules": '["q_proj", "v_proj"]',
+        MODEL + "target_modules": '[q_proj,v_proj]',
     }),
     "with an adapter verl loads the base": ("cpu", {"lora_rank": 8, "base_model": "first", "kl_coef": 0.1}, {
         MODEL + "path": "first", "+actor_rollout_ref.reference_model": "first",
@@ -148,6 +149,8 @@ def test_a_worker_takes_its_share_of_all_cores_unless_it_is_told_how_many():
     cores = len(os.sched_getaffinity(0))
     assert [worker_threads(workers, {}) for workers in (1, cores, 1000)] == [cores, 1, 1]
     assert worker_threads(1, {"OMP_NUM_THREADS": "3"}, spare=1) == 3
+    assert worker_threads(1, {"OMP_NUM_THREADS": "4,2"}) == 4  # OpenMP takes a number for each level
+    assert [worker_threads(cores, {"OMP_NUM_THREADS": no}) for no in ("", " ", "0", "x")] == [1] * 4
     assert [worker_threads(workers, {}, spare=1) for workers in (1, 1000)] == [max(1, cores - 1), 1]
 
 
@@ -156,7 +159,7 @@ def test_an_adapter_is_exported_alone_with_its_base():
     assert (export.base, Path(export.saved).parts[-3:]) == ("first", ("global_step_7", "actor", "adapter"))
     assert export_of(config(), "cpu", 7).base is None
     usual = overrides("cpu")
-    assert '"hf_model"' in usual[ACTOR + "checkpoint.save_contents"]
+    assert "hf_model" in usual[ACTOR + "checkpoint.save_contents"]
     assert not {key for key in usual if "lora_rank" in key or "target" in key}
 
 
@@ -224,6 +227,39 @@ def test_a_batch_of_imitation_has_the_asked_rows_however_large_the_groups_are(tm
     data = read_data([path], alone=True)
     plan = plan_for(settings, data, len(data.to_train(False, settings.imitated)))
     assert [len(step) for step in plan] == [16, 16, 16]
+
+
+WORDS = [
+    "a b",
+    "josé",
+    "/home/josé/日本",
+    "${x}",
+    "/a/${x}/y",
+    'a"b',
+    "a\\b",
+    "a\\",
+    'a\\"',
+    "true",
+    "8",
+    "[a]",
+    "é",
+    "",
+]
+
+
+@pytest.mark.parametrize("value", [*WORDS, WORDS, [[word] for word in WORDS], None, True, 3, 0.5])
+def test_hydra_reads_a_value_as_it_was(value):
+    (line,) = to_hydra({"key": value})
+    read = OverridesParser.create().parse_override(line).value()
+    assert OmegaConf.to_container(OmegaConf.create({"key": read}), resolve=True) == {"key": value}
+
+
+def test_a_training_whose_adapter_is_gone_does_not_begin_with_the_first_model_again():
+    adapter = {"lora_rank": 8, "base_model": "data/tiny_model", "model": "data/tiny_honest_model"}
+    with pytest.raises(UserError, match=r"the adapter that made data/tiny_honest_model is gone.*trainer_state"):
+        plan_train(config(**adapter))
+    with pytest.raises(UserError, match=r"train\.parquet"):  # the next thing that is missing here
+        plan_train(config(**adapter | {"base_model": "data/tiny_honest_model"}))
 
 
 # --- several machines

@@ -114,9 +114,8 @@ def show_crossplay(result: CrossPlay, folder: Path) -> None:
         )
     for found in result.best_responses:
         console.print(f"best-response gap of {found.responder} to {found.partner}: {found.gap:+}")
-    widths = [
-        (cell.high - cell.low) / 2 for row in result.rewards for cell in row if cell.high and cell.low is not None
-    ]
+    bounds = [(cell.low, cell.high) for row in result.rewards for cell in row]
+    widths = [(high - low) / 2 for low, high in bounds if high is not None and low is not None]
     if widths:
         console.print(f"95 % intervals of ± {min(widths):.3f} to ± {max(widths):.3f}")
     console.print(one_line(f"written to {folder / 'crossplay.json'}"), soft_wrap=True)
