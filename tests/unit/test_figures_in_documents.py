@@ -6,7 +6,7 @@ To add a figure, add to FIGURES the document, its phrase with `{}` in place of e
 import json
 import re
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -74,12 +74,13 @@ def short(one: Interval) -> str:
 SELF, WARM, MUTED, PLACEBO, NOISE = "self-play", "warm start", "muted", "placebo", "noise"
 (
     heard, learned, squares, silenced, apart, fixed, honest, longer, four, mediation, planned3, planned4, planned60,
-    coded,
+    confirmed, coded,
 ) = (
     Study(f"learn_{name}")
     for name in (
         "listening", "listening_longer", "listening4x4", "listening_muted", "apart", "fixed", "honest", "long",
-        "apart4", "mediation", "planner3x3", "planner4x4", "planner3x3_longer", "coded",
+        "apart4", "mediation", "planner3x3", "planner4x4", "planner3x3_longer", "planner3x3_confirmed",
+        "coded",
     )
 )  # fmt: skip
 coded_seeds = [Study("learn_coded", f"seed_{seed}") for seed in (3, 4, 5)]
@@ -148,7 +149,7 @@ def at_a_million(rows: list[dict[str, Any]], name: str) -> float:
 
 
 SMOLLM2 = stored("gpu/smollm2.json")
-PLANNED60 = stored("learn_planner3x3_longer/more.json")
+PLANNED60, CONFIRMED = (stored(f"learn_planner3x3_{name}/more.json") for name in ("longer", "confirmed"))
 
 
 def scripted(player: str, name: str) -> Interval:
@@ -160,7 +161,10 @@ def expected(name: str) -> float:
 
 
 ROW = "| {:.3f} | {:.3f} | {:+.3f} | {} |"
-AGAINST_SILENCE = ((LONGER, learned), (SQUARE, squares), (PLANNER, planned3), (PLANNER, planned4), (PLANNER, planned60))
+AGAINST_SILENCE = (
+    (LONGER, learned), (SQUARE, squares),
+    *((PLANNER, study) for study in (planned3, planned4, planned60, confirmed)),
+)  # fmt: skip
 """Studies in which the script of silence played the same states."""
 ROWS = [
     ("warm start, reward", WARM, "talking", "", "reward"),
@@ -194,8 +198,14 @@ FIGURES: list[tuple[Any, ...]] = [
     (PLANNER, "with swapped messages the reward is {:.3f} below silence",
      -planned4.of(SELF, "sampled", part="swapped_over_silence").value),
     (PLANNER, "{:.3f} of the reward is lost to telling after self-play", planned4.lost(SELF)[0].value),
-    (SHOWN, "60 iterations take it from {:.3f} to {} (two seeds)", planned60.of(WARM, "sampled").value,
-     planned60.of(SELF, "sampled")),
+    (SHOWN, "60 iterations take it from {:.2f} to {} (four seeds)", planned60.of(WARM, "sampled").value,
+     interval(CONFIRMED["four_seeds"]["sampled"]["reward"])),
+    (PLANNER, "the talk score of seed 4 is {:.3f} sampled and {:.3f} greedy, and that of seed 5 {:.3f} and {:.3f}",
+     *(CONFIRMED["talk_scores_of_seeds"][seed][mode] for seed in "45" for mode in MODES)),
+    (PLANNER, "the mean talk score is {} sampled and {} greedy, the reward {} and {}, the worth of words {} and {}",
+     *(interval(CONFIRMED["four_seeds"][mode][name]) for name in ("talk_score", "reward", "worth") for mode in MODES)),
+    (PLANNER, "{:.3f} of the reward to planning, {:.3f} to telling",
+     *(confirmed.lost(SELF)[part].value for part in (1, 0))),
     (PLANNER, "it is {:.3f} sampled and {:.3f} greedy. Seed 3 exceeds the goal ({:.3f} and {:.3f}); seed 2 does not "
      "({:.3f} and {:.3f})", *planned60.values(SELF, "talk_score"),
      *(PLANNED60["talk_scores_of_seeds"][seed][mode] for seed in "32" for mode in MODES)),
@@ -464,7 +474,7 @@ COMMANDS = [
     (MEDIATION, "learn_mediation"), (FILTERED, "learn"), (LISTENING, "learn_listening"),
     (LONGER, "learn_listening_longer"), (SQUARE, "learn_listening4x4"),
     (PLANNER, "learn_planner3x3"), (PLANNER, "learn_planner4x4"), (CODED, "learn_coded"),
-    (PLANNER, "learn_planner3x3_longer"),
+    (PLANNER, "learn_planner3x3_longer"), (PLANNER, "learn_planner3x3_confirmed"),
     (LONGER, "learn_listening_muted"), (PARTNERS, "partners"), (PARTNERS, "partners_free"),
     (SHY, "shy"), ("docs/results/race.md", "race/tiny"),
 ]  # fmt: skip
@@ -504,3 +514,15 @@ def test_online_and_offline_training_change_places_with_the_baseline():
     rises = [(fmean(TRAINED) - base, PLAYED_ONLINE["after"] - base) for base in (BASELINE, *WARM_STARTS)]
     assert all(offline < while_playing for offline, while_playing in rises)
     assert fmean(TRAINED) - WARM_STARTS[0] > PLAYED_ONLINE["after"] - WARM_STARTS[-1], "with a baseline for each"
+
+
+def test_figures_over_four_seeds_are_t_intervals_over_the_means_of_each():
+    for mode in MODES:
+        for name in ("reward", "talk_score", "worth"):
+            of = "talk_scores_of_seeds" if name == "talk_score" else "rewards_of_seeds"
+            every = [one for found in (PLANNED60, CONFIRMED) for one in found[of].values()]
+            values = [one[mode] - (one[f"{mode}_swapped"] if name == "worth" else 0) for one in every]
+            half = 3.182 * stdev(values) / 2
+            kept = interval(CONFIRMED["four_seeds"][mode][name])
+            ends = (kept.value, kept.low, kept.high)
+            assert ends == pytest.approx((fmean(values), fmean(values) - half, fmean(values) + half), abs=1e-4)
