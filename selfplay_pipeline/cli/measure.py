@@ -79,7 +79,7 @@ def evaluate(
         return
     if checkpoint is None:
         raise UserError("evaluate: name the evaluated player, or give --people FILE")
-    settings = _load_for(checkpoint, context)
+    settings = _load_for(context, checkpoint, partner)
     checkpoint, partner = shipped(checkpoint), shipped(partner)
     from selfplay_pipeline.cli.show.evaluation import show_differences, show_evaluation
     from selfplay_pipeline.evaluate.run import (
@@ -160,7 +160,7 @@ def crossplay(
     """
     arms, given = zip(*(_arm_of(player) for player in players), strict=True)
     names = [_checkpoint_of(name) for name in given]
-    settings = _load_for(names[0], context)
+    settings = _load_for(context, *names)
     from selfplay_pipeline.cli.show.evaluation import show_crossplay
     from selfplay_pipeline.evaluate.crossplay import check_crossplay, plan_crossplay, run_crossplay
 
@@ -189,7 +189,7 @@ def listen(
     The player plays with itself, greedily. Each decision right after a message is repeated twice: with one score in the
     message changed, and with the scores of another state. After an interruption, the same command continues.
     """
-    settings = _load_for(player, context)
+    settings = _load_for(context, player)
     player = shipped(player)
     from selfplay_pipeline.cli.show.evaluation import show_listening
     from selfplay_pipeline.evaluate.listen import check_listen, run_listen
@@ -267,13 +267,14 @@ def _is_run(player: str) -> bool:
     return (Path(player) / "manifest.json").exists() and (Path(player) / "state.json").exists()
 
 
-def _load_for(player: str, context: typer.Context) -> Config:
+def _load_for(context: typer.Context, player: str, *others: str) -> Config:
     """Returns the configuration; without --config, a shipped model plays the game that it was trained for."""
     from selfplay_pipeline.config.load import configuration_of
 
     settings = load(context, {"model": player if configuration_of(player) else None})
     if given(context, "config") is None:
-        _warn_of_other_rules(player, settings)
+        for name in dict.fromkeys((player, *others)):
+            _warn_of_other_rules(name, settings)
     return settings
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -238,14 +237,11 @@ def _reloadable(serving: str, checkpoint: str) -> bool:
 
 
 def _architecture(model: str) -> dict[str, Any] | None:
-    """Returns the configuration of a model in a folder or in the hub's cache; None if it cannot be read."""
-    try:
-        file = Path(model) / "config.json"
-        if not Path(model).is_dir():
-            from huggingface_hub import try_to_load_from_cache
+    """Returns the configuration of a model on this machine, as transformers reads it; None if it cannot be read."""
+    from transformers import AutoConfig
 
-            file = Path(str(try_to_load_from_cache(model, "config.json")))
-        config = json.loads(file.read_text("utf-8"))
+    try:
+        config = AutoConfig.from_pretrained(model, local_files_only=True).to_dict()
     except (OSError, ValueError):
         return None
     return {key: value for key, value in config.items() if key not in _OTHER_KEYS}

@@ -309,10 +309,13 @@ def with_partner(game: Game, parts: Sequence[Held], states: Sequence[int]) -> Wi
     words, played = None, {part.record.episode_id: part.record for part in plain}
     later = [part for part in plain if part.place != 0]
     if altered and later:
-        heard = [text for part in altered for turn in part.record.turns for text in {*(turn.heard or {}).values()}]
+        records = {part.record.episode_id: part.record for part in altered}
+        heard = [
+            text for record in records.values() for turn in record.turns for text in {*(turn.heard or {}).values()}
+        ]
         anew = crossed(altered, reward_only=True)
         words = AlteredWords(
-            episodes=len(altered),
+            episodes=len(records),
             reward=anew.intervals()[REWARD.name],
             worth=crossed_contrast([(1, crossed(later, reward_only=True)), (-1, anew)])[REWARD.name],
             heard=len(heard),
@@ -325,7 +328,7 @@ def with_partner(game: Game, parts: Sequence[Held], states: Sequence[int]) -> Wi
         statuses=dict(Counter(record.outcome.status for record in played.values())),
         figures=crossed(plain, reward_only=False).intervals(),
         altered=words,
-        partly_altered=len(to_alter) - len(altered),
+        partly_altered=len({part.record.episode_id for part in to_alter if not part.is_altered}),
     )
 
 

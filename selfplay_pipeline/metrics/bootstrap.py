@@ -136,7 +136,8 @@ def difference_over_seeds(
 
     The seeds of the groups are resampled apart, since seed i of one group has nothing to do with seed i of the other;
     the states are resampled together. The deviations are scaled up as in `contrast_over_seeds`, to the t-interval with
-    as many degrees of freedom as there are seeds, minus 2 (equal variances).
+    as many degrees of freedom as there are seeds, minus 2 (equal variances). With two seeds in a group whose spread is
+    far larger than the other's, the interval is up to 28 % narrower.
 
     Raises:
         ValueError: A group has only one seed, or the evaluations have different numbers of states.

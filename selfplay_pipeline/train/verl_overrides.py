@@ -446,5 +446,5 @@ def _quoted(value: str) -> str:
 
     Source: https://hydra.cc/docs/advanced/override_grammar/basic/#quoted-values.
     """
-    value = value.replace("${", "\\${")
+    value = re.sub(r"(\\*)\$\{", lambda start: start[1] * 2 + r"\${", value)
     return '"' + re.sub(r'(\\*)("|$)', lambda end: end[1] * 2 + ('\\"' if end[2] else ""), value) + '"'

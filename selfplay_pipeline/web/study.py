@@ -17,7 +17,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.terminal.harmless import harmless
-from selfplay_pipeline.evaluate.states import StateSet, first_of, held_out_states, read_states
+from selfplay_pipeline.evaluate.states import StateSet, held_out_states, read_states
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import PERSON
@@ -28,8 +28,6 @@ from selfplay_pipeline.web.order import Order
 
 MOST_PEOPLE = 100_000
 """Largest number of people of one file."""
-ENDLESS = ("num_groups", "episodes_per_state")
-"""Names under which a record of played episodes stores their number. A study ends when its people end it."""
 LONGEST = 20_000
 """Largest number of characters of one text."""
 INSTRUCTIONS = (
@@ -140,9 +138,8 @@ class OpenStudy:
         endless = {"num_episodes": count * MOST_PEOPLE, "episodes_per_state": MOST_PEOPLE}
         config = config.model_copy(update={"generate": config.generate.model_copy(update=endless)})
         job = make_job(config, output, str(config.model), 0, 0, [PERSON, *study.partners])
-        played = {key: value for key, value in job.arguments.items() if key not in ENDLESS}
         decided = {f"study.{key}": getattr(study, key) for key in ("episodes", "seats", "seed", "altered")}
-        return replace(job, seed=study.seed, arguments=portable(played | self.states.identity | decided, output))
+        return replace(job, seed=study.seed, arguments=portable(job.arguments | self.states.identity | decided, output))
 
 
 def read_study(path: Path, config: Config) -> OpenStudy:
@@ -209,7 +206,7 @@ def _states(source: YamlFile, study: Study, game: Game) -> StateSet:
     if count < study.episodes:
         raise _too_few(source, count, study.episodes)
     name = f"{count} states of {chosen.file}"
-    return replace(first_of(game, states, count), name=name)
+    return replace(states, name=name, states=states.states[:count], human=states.human[:count])
 
 
 def _too_few(source: YamlFile, states: int, episodes: int) -> UserError:

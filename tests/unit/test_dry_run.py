@@ -222,4 +222,5 @@ def test_a_checkpoint_of_other_rules_than_the_default_ones_is_named(tmp_path, mo
         write_json(tmp_path / "run" / "manifest.json", describe(load_config(trained, {}).model_dump(mode="json")))
     done = selfplay("evaluate", str(checkpoint), "--num-states", "2", "--dry-run", *options)
     assert done.returncode == 0, done.stderr
+    assert says is None or says in selfplay("crossplay", "sharing", str(checkpoint), "--dry-run").stderr
     assert (says or "") in done.stderr and ("was trained with" in done.stderr) == (says is not None), done.stderr

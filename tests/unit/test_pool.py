@@ -210,5 +210,9 @@ def test_a_server_loads_weights_only_of_a_model_that_is_the_same_in_all_else(tmp
     config = json.loads(Path("data/tiny_model/config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | changes))
     assert _reloadable("data/tiny_model", str(tmp_path)) == reloadable
+    old = config | {"rope_theta": 10000.0}  # as earlier versions of transformers wrote it
+    del old["rope_parameters"], old["layer_types"]
+    (tmp_path / "config.json").write_text(json.dumps(old))
+    assert _reloadable("data/tiny_model", str(tmp_path))
     assert not _reloadable("someone/a-model-that-is-not-here", str(tmp_path))
     assert not _reloadable(str(tmp_path / "gone"), str(tmp_path))

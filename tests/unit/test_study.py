@@ -405,7 +405,7 @@ def said_in(page: str) -> list[str]:
     ("old", "new", "said"),
     [
         ("seed: 3", "seed: 4", "study.seed = 3, now it is 4"),
-        ("count: 5", "count: 6", "evaluate.num_states = 5, now it is 6"),
+        ("count: 5", "count: 6", "evaluate.num_states = 5, now it is 6; generate.num_episodes = "),
     ],
 )
 def test_a_file_is_not_continued_with_another_study(tmp_path, old, new, said):
@@ -415,7 +415,7 @@ def test_a_file_is_not_continued_with_another_study(tmp_path, old, new, said):
         async with served(tmp_path, STUDY.replace(old, new)):
             pass
 
-    with pytest.raises(UserError, match=f"games.jsonl was begun with {said}; give the earlier value"):
+    with pytest.raises(UserError, match=f"games.jsonl was begun with {said}"):
         asyncio.run(play())
 
 
@@ -431,7 +431,9 @@ def test_a_file_is_not_continued_with_other_states_of_the_same_file(tmp_path):
             async with served(tmp_path, text):
                 pass
 
-    with pytest.raises(UserError, match=r"games\.jsonl was begun with contents of states = "):
+    with pytest.raises(
+        UserError, match=r"games\.jsonl was begun with generate.num_episodes = 600000, now it is 700000"
+    ):
         asyncio.run(play())
 
 

@@ -21,7 +21,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, swaps_of
 from selfplay_pipeline.evaluate.states import held_out_states
-from selfplay_pipeline.evaluate.worth import rise_of
+from selfplay_pipeline.evaluate.worth import Swapped, rise_of, worth_of_words
 from selfplay_pipeline.games import registry
 from selfplay_pipeline.games.bargaining.rules import possible_values
 from selfplay_pipeline.games.base import MESSAGE, Game, state_rng
@@ -349,6 +349,13 @@ def test_a_rise_is_of_the_reward_and_of_the_worth_of_words_where_messages_were_s
 
 
 # --- the worth of words
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_reward_that_is_not_of_all_seats_has_no_gain_over_silence(whole):
+    said, anew = (Totals.of({"reward": (np.full(5, mean), np.ones(5))}) for mean in (0.95, 0.9))
+    found = worth_of_words(make_game(configured().game), said, {"swapped": Swapped(anew, 1, 0)}, 0, whole=whole)
+    assert found.worth.value == pytest.approx(0.05) and (found.gain is not None) == whole
 
 
 @pytest.mark.long
