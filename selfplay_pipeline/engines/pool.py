@@ -232,8 +232,10 @@ def _reloadable(serving: str, checkpoint: str) -> bool:
 
     SGLang loads only tensors, and keeps the architecture, the positions and the context length of the first model.
     """
-    before, after = _architecture(serving), _architecture(checkpoint)
-    return Path(checkpoint).is_dir() and before is not None and before == after
+    if serving == checkpoint or not Path(checkpoint).is_dir():
+        return Path(checkpoint).is_dir()
+    before = _architecture(serving)
+    return before is not None and before == _architecture(checkpoint)
 
 
 def _architecture(model: str) -> dict[str, Any] | None:
