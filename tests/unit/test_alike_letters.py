@@ -30,10 +30,10 @@ def test_a_tag_with_such_a_letter_is_the_tag_in_each_game(name, text, plain):
     assert (read.action, read.error_kind) == (expected.action, expected.error_kind)
 
 
-@pytest.mark.parametrize(("letter", "written"), ALIKE.items())
-def test_a_name_with_such_a_letter_is_the_name_in_a_proposal(letter, written):
-    text = format_proposal(PLAN, STATE.papers, STATE.reviewers).replace(letter, written)
-    for told in (text, text.replace(written, letter)):
+@pytest.mark.parametrize(("letter", "plain"), ALIKE.items())
+def test_a_name_with_such_a_letter_is_the_name_in_a_proposal(letter, plain):
+    text = format_proposal(PLAN, STATE.papers, STATE.reviewers)
+    for told in (text, text.replace(plain, letter)):
         assert parse_action(told, STATE.papers, STATE.reviewers).proposal == PLAN
 
 
@@ -43,7 +43,7 @@ def test_a_name_with_such_a_letter_is_the_name_in_other_play(name):
     assert "ava" not in (told := retold(STATE, names, f"[message] {name} BLEU 5").lower()) and "daniel" in told
 
 
-def test_such_a_letter_before_a_line_is_read_as_its_number_or_refused():
+def test_such_a_letter_as_the_number_of_a_line_is_refused():
     text = format_proposal(PLAN, STATE.papers, STATE.reviewers).replace("\n", "\nİ. ")
     with pytest.raises(ParseError):
         parse_action(text, STATE.papers, STATE.reviewers)
