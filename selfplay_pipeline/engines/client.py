@@ -13,6 +13,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.answers import ModelInfo, ServerInfo, Updated, completion_of, read
+from selfplay_pipeline.engines.architecture import differences
 from selfplay_pipeline.engines.http import (
     LONGEST_ANSWER,
     Http,
@@ -355,6 +356,8 @@ class Client:
     async def _bring(self, model: str) -> None:
         if not self._released and await self.find(model, attempts=3):
             return
+        if not self.server.ours:
+            await self._check_architecture(model)
         try:
             await self._load(Path(model))
         except UnknownPathError:
@@ -362,6 +365,16 @@ class Client:
             if not same_model(info.model_path, model):
                 raise
             self._trust(info)
+
+    async def _check_architecture(self, model: str) -> None:
+        """Raises UserError if the server serves a model of another architecture, as far as its files are known here."""
+        serving = (await self.info(attempts=3)).model_path
+        found = await asyncio.to_thread(differences, serving, model)
+        if found:
+            raise UserError(
+                f"{self.url} serves {serving:.200}, and {model} differs from it in {', '.join(found[:4])} of "
+                "config.json, which a running server keeps; start the server with that model"
+            )
 
     async def _load(self, checkpoint: Path) -> None:
         version = await asyncio.to_thread(content_hash, str(checkpoint))

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from selfplay_pipeline.config.schema import Config, EngineConfig
 from selfplay_pipeline.core.errors import UserError
@@ -16,6 +16,7 @@ from selfplay_pipeline.core.gpus import Device, resolve_device
 from selfplay_pipeline.core.model_sizes import model_vocabulary
 from selfplay_pipeline.core.reporting import logger, waiting
 from selfplay_pipeline.core.server_keys import SERVER_KEY, key_from_environment
+from selfplay_pipeline.engines.architecture import differences
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.client import Server, version_of
 from selfplay_pipeline.engines.server_lock import ServerLocks, in_lock_order
@@ -223,30 +224,11 @@ class _Served:
         return self.slot.engine
 
 
-_OTHER_KEYS = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
-"""Keys of a model's configuration that do not change what it computes from its weights."""
-
-
 def _reloadable(serving: str, checkpoint: str) -> bool:
-    """Whether a server of one model can load the weights of another: all else must be equal.
-
-    SGLang loads only tensors, and keeps the architecture, the positions and the context length of the first model.
-    """
+    """Whether a server of one model can load the weights of another."""
     if serving == checkpoint or not Path(checkpoint).is_dir():
         return Path(checkpoint).is_dir()
-    before = _architecture(serving)
-    return before is not None and before == _architecture(checkpoint)
-
-
-def _architecture(model: str) -> dict[str, Any] | None:
-    """Returns the configuration of a model on this machine, as transformers reads it; None if it cannot be read."""
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(model, local_files_only=True).to_dict()
-    except (OSError, ValueError):
-        return None
-    return {key: value for key, value in config.items() if key not in _OTHER_KEYS}
+    return differences(serving, checkpoint) == []
 
 
 async def sharing_servers(config: EngineConfig) -> list[str]:

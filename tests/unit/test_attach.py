@@ -1,7 +1,9 @@
 """An attached server answers with the weights of the checkpoint that shall be served, or the command says so."""
 
 import asyncio
+import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -169,6 +171,21 @@ async def test_of_a_model_of_the_hub_the_name_decides_and_its_version_must_stay(
             await ask(engine)
     (told,) = said
     assert "says that it serves some/model, version 'default'; which files it has loaded cannot be checked" in told
+
+
+@pytest.mark.parametrize("change", [{}, {"max_position_embeddings": 512}])
+async def test_a_server_loads_no_weights_of_another_architecture(tmp_path, checkpoint, change):
+    config = Path("data/tiny_model/config.json").read_text()
+    serving = model_in(tmp_path / "serving", b"other")
+    (serving / "config.json").write_text(config)
+    (checkpoint / "config.json").write_text(json.dumps(json.loads(config) | change))
+    server = SGLang()
+    server.model, server.weights = str(serving), content_hash(str(serving))
+    refused = f"serves {serving}, and {checkpoint} differs from it in max_position_embeddings of config.json"
+    async with await attached(server) as engine:
+        with pytest.raises(UserError, match=re.escape(refused)) if change else nullcontext():
+            await engine.serve(str(checkpoint))
+    assert loads(server) == (0 if change else 1)
 
 
 @pytest.mark.parametrize("same", [True, False])

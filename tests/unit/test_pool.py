@@ -23,7 +23,7 @@ from selfplay_pipeline.engines.server_lock import ServerLock
 from selfplay_pipeline.engines.types import Engine, EngineError
 from selfplay_pipeline.generate.seats import check_seats
 
-FOURTH = "selfplay_pipeline/games/bargaining/data/tiny_bargaining_model"
+FOURTH = "selfplay_pipeline/games/matching/data/tiny_planner4x4_model"
 A, B, C = (f"data/tiny{kind}_model" for kind in ("", "_honest", "_shy"))
 URLS = [f"http://127.0.0.1:{port}" for port in range(29_995, 30_000)]
 
