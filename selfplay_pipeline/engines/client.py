@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -120,6 +120,8 @@ class Client:
         self._hung = self._gone = ""
         self._released = False
         """True while the server has released its GPU memory and must not compute."""
+        self._releasing: asyncio.Task[None] | None = None
+        """Last release of the memory, which goes on if the command is stopped meanwhile."""
         self._unconfirmed = self._confirmed = 0
         """Number of all answers, and number of answers that preceded the last confirmation that the server still serves
         the model.
@@ -200,6 +202,11 @@ class Client:
         except RefusedError:
             info = ServerInfo()
         self.ranks, self.saves_memory = info.dp_size, info.enable_memory_saver
+
+    async def go_on(self) -> None:
+        """Let the server generate again, which a command that was killed while it loaded weights has paused."""
+        with suppress(EngineError):  # of a gateway, which cannot be paused either
+            await self.call("/continue_generation", {}, attempts=1)
 
     async def find(self, model: str, *, attempts: int | None = None) -> bool:
         """Returns whether the server reports a model's weights; if so, each later answer must name their version.
@@ -301,11 +308,8 @@ class Client:
                 await self.call("/pause_generation", {}, attempts=3)
                 # Returns once the scheduler is idle, which SGLang asserts before it releases memory.
                 await self.call("/flush_cache?timeout=60", {})
-                await self.call("/release_memory_occupation", RELEASED, attempts=1)
-                self._released = True
-                if not self.server.ours:
-                    version = {"new_version": WITHOUT_WEIGHTS, "abort_all_requests": False}
-                    await self.call("/update_weight_version", version)
+                self._releasing = asyncio.create_task(self._let_go())
+                await asyncio.shield(self._releasing)  # a server whose memory is gone must say so
             except EngineError as error:
                 if not self.server.ours:
                     raise EngineError(
@@ -314,6 +318,12 @@ class Client:
                     ) from None
                 self._tell(f"{self.url} is stopped, because it did not release its memory: {error}")
                 await self.server.end()
+
+    async def _let_go(self) -> None:
+        await self.call("/release_memory_occupation", RELEASED, attempts=1)
+        self._released = True
+        if not self.server.ours:
+            await self.call("/update_weight_version", {"new_version": WITHOUT_WEIGHTS, "abort_all_requests": False})
 
     async def returned(self) -> None:
         """Wait until the server is back or the wait has failed; if an earlier wait failed, try once more.
@@ -332,6 +342,8 @@ class Client:
     async def close(self) -> None:
         """Close the connections; an attached server that has released its memory gets it and its last weights back."""
         await self._stop_waiting()
+        if self._releasing is not None:
+            await asyncio.gather(self._releasing, return_exceptions=True)
         if self._released and not self.server.ours:
             try:
                 await self._load(Path(self.server.model))

@@ -129,10 +129,15 @@ class EnginePool:
             await slot.serve(checkpoint)
             return _Served(slot, slot.serves)
 
-    async def release(self) -> None:
-        """Release the GPU memory; the engines keep running, and allocate it again when they are next needed."""
+    async def release(self, checkpoint: str) -> None:
+        """Release the GPU memory; the engines keep running, and allocate it again when they are next needed.
+
+        Args:
+            checkpoint: Weights that an attached server gets which this command has not used yet, because only a server
+                that is locked and known releases its memory.
+        """
         for slot in reversed(self._slots):
-            await slot.release()
+            await slot.release(checkpoint)
 
     async def stop(self) -> None:
         """Stop the engines; they start again when they are needed."""
@@ -192,7 +197,9 @@ class _Slot:
             await self.engine.reload(Path(checkpoint))
         self.serves, self._released = wanted, False
 
-    async def release(self) -> None:
+    async def release(self, checkpoint: str) -> None:
+        if self.engine is None and self._config.server_url:
+            await self.serve(checkpoint)
         if self.engine is not None:
             await self.engine.release()
             self._released = True

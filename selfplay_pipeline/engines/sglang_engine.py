@@ -144,6 +144,7 @@ class SGLangEngine:
         except EngineError as error:
             raise UserError(f"{error}; is an SGLang server running there?") from None
         if not lacking:
+            await asyncio.gather(*(client.go_on() for client in self.clients))
             return
         self._tell(f"loading {model} into {', '.join(lacking)}")
         await self.reload(Path(model))

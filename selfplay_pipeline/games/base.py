@@ -513,8 +513,16 @@ class Game(ABC):
     def check_decision(self, state: State, decision: Any) -> None:  # noqa: B027
         """Raises ValueError unless a legal action in the state can have this decision."""
 
+    reads_facts: bool = True
+    """Whether `asking` also reads which facts messages ask for and tell."""
+
+    @property
+    def reads_questions(self) -> bool:
+        """Whether the game has its own `asking`; figures of questions are not measured in other games."""
+        return type(self).asking is not Game.asking
+
     def asking(self, state: State, turns: Sequence[Turn], seat: int) -> Asking:
-        """Returns counts of one seat's questions and of the answers to them; by default all counts are 0."""
+        """Returns counts of one seat's questions and of the answers to them; by default nothing is counted."""
         return Asking()
 
     def references(self, states: Sequence[State]) -> dict[str, list[float]]:

@@ -29,6 +29,7 @@ class Figure:
         summary: Key in the summary of a file of episodes, and so in `metrics.jsonl` and the loggers; "" if they omit
             the figure.
         everyone: Whether the summary measures all seats, not only the policy's.
+        reads: What a game must read in messages to have the figure: their questions, or also the facts in them.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Figure:
     note: str = ""
     summary: str = ""
     everyone: bool = False
+    reads: Literal["", "questions", "facts"] = ""
 
     def parts(self, episode: Any) -> tuple[float, float]:
         """Returns the numerator and denominator in one episode."""

@@ -64,6 +64,15 @@ def is_question(text: str, nouns: tuple[str, ...] = ()) -> bool:
     return bool(questions_in(text, nouns))
 
 
+def count_questions(turns: Sequence[Turn], seat: int) -> Asking:
+    """Returns counts of one seat's messages and questions, for a game that does not read facts.
+
+    Other seats' messages are not counted, since nobody knows which of them tell facts.
+    """
+    said = [untagged(turn.text) for turn in turns if turn.seat == seat and turn.action == MESSAGE]
+    return Asking(messages=len(said), questions=sum(map(is_question, said)))
+
+
 def count_asking(
     turns: Sequence[Turn],
     seat: int,

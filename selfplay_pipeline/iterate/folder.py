@@ -185,9 +185,12 @@ class RunDirectory:
                 try:
                     RESULTS[stage].model_validate(record.figures)
                 except ValidationError as error:
+                    then = f"remove this entry, and the same command repeats {stage}"
+                    if stage == "train":  # the trainer state that it began with is gone
+                        then = "restore it, or begin a new run with --output"
                     raise UserError(
                         f"{path}: iteration {number}, {stage}: {explain(error)}; `selfplay iterate` wrote this file; "
-                        f"remove this entry, and the same command repeats {stage}"
+                        f"{then}"
                     ) from None
         return self.state
 
@@ -228,7 +231,7 @@ def member_checkpoint(path: Path, number: int) -> str:
 
 def check_unchanged(checkpoint: str, made: Trained) -> None:
     """Raises UserError if a checkpoint of an iteration is missing, or holds other files than those that it made."""
-    if made.weights and not Path(checkpoint).is_dir():
+    if made.weights and not made.carried and not Path(checkpoint).is_dir():
         raise UserError(
             f"{checkpoint}: was removed after the iteration had made it; put it back, or begin a new run with --output"
         )

@@ -27,6 +27,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json, write_lines
 from selfplay_pipeline.core.gpus import resolve_device
 from selfplay_pipeline.core.reporting import logger
+from selfplay_pipeline.core.sections import LARGEST
 from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.engines.pool import plan, sharing_servers
 from selfplay_pipeline.evaluate.pairing import check_names
@@ -114,6 +115,8 @@ async def run_together(
             RunDirectory(run_dir).check(own)  # first, because the lock writes a file
         check_run(config)
         check_cluster(config.train, [config.model], folder)
+    shares = shares_gpu(config) or await attached_share(config)
+    check_ahead(config, shares=shares)
     with ExitStack() as stack:
         for _, run_dir in members:
             stack.enter_context(locked(run_dir / ".lock", f"run directory {run_dir}"))
@@ -124,8 +127,6 @@ async def run_together(
         reporting.begin()
         servers = Servers(config, folder, at_once=at_once(config), shares_gpu=shares_gpu(config), alone=True)
         trainer = Trainer()
-        shares = shares_gpu(config) or await attached_share(config)
-        check_ahead(config, shares=shares)
         loops = [
             (loop_type or Loop)(own, run, servers, trainer, stack.enter_context(PipelineLog(own, run.path)), shares)
             for run, (own, _) in zip(runs, members, strict=True)
@@ -290,11 +291,17 @@ class Loop:
 
     async def _train(self, number: int, checkpoint: str, rows: Path) -> Trained:
         if self.shares_gpu:
-            await self.servers.release()
+            await self.servers.release(checkpoint)
         elif not self.config.iterate.keep_processes:
             await self.servers.stop()
+        training = self._training(number, checkpoint, rows)
+        if training.initial_trainer_state is None and self._trained_before(number):
+            logger.warning(
+                f"iteration {number}: the trainer_state of the iteration before is gone, so training begins with a new "
+                "optimizer; to continue as before, stop, and put the folder back"
+            )
         try:
-            result = await train_policy(self._training(number, checkpoint, rows), self.trainer)
+            result = await train_policy(training, self.trainer)
         except NoSignalError as reason:
             logger.warning(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}")
             return Trained(
@@ -360,10 +367,17 @@ class Loop:
 
     def _earlier_state(self, number: int) -> Path | None:
         """Returns the trainer state to continue from; its float32 weights keep small updates that a bfloat16 checkpoint
-        loses.
+        loses. None if no iteration has trained, or if the newest state is gone.
         """
-        states = self._trainer_states(number - 1)
-        return states[-1] if states else None
+        made = self._trained_before(number)
+        if not made:
+            return None
+        state = self.run.iteration(made[-1]) / "trainer_state"
+        return state if state.exists() else None
+
+    def _trained_before(self, number: int) -> list[int]:
+        """Returns the earlier iterations that made a checkpoint of their own, in order."""
+        return [one for one in range(1, number) if (of := self.run.state.trained(one)) and not of.carried]
 
     def _trainer_states(self, last: int) -> list[Path]:
         """Returns the trainer states up to an iteration, in order; an untrained iteration has none."""
@@ -406,7 +420,7 @@ class Loop:
             rises = rises_over(config, job, first) if number and (first / "evaluation.json").exists() else {}
         figures = {mode: report.figures for mode, report in evaluation.modes.items()}
         sampled = figures["sampled"]
-        questions = {"held_out_questions": sampled["questions"]} if config.iterate.partner != SELF else {}
+        questions = {"held_out_questions": sampled.get("questions")} if config.iterate.partner != SELF else {}
         return Evaluated(
             checkpoint=checkpoint,
             held_out_reward=known(sampled["reward"]),
@@ -546,6 +560,8 @@ def check_alone(config: Config) -> None:
 
 def check_run(config: Config) -> None:
     """Raises UserError unless all players exist and this machine can play and train."""
+    if config.seed + config.iterate.num_iterations > LARGEST:
+        raise UserError(f"seed: {config.seed}: the last iteration's seed would be too large; give a smaller one")
     check_partner(config)
     check_trainable(config)
     check_credit(config)

@@ -119,22 +119,29 @@ FIGURES = (
     ),
     Figure(
         "questions", "questions an episode", lambda e: e.asked.questions,
-        chart="Questions", summary="questions_per_episode", note="Messages that ask.",
+        chart="Questions", summary="questions_per_episode", note="Messages that ask.", reads="questions",
     ),
-    Figure("facts", "facts asked for an episode", lambda e: e.asked.facts),
-    Figure("asking", "share of messages that ask", lambda e: e.asked.questions, lambda e: e.messages, unit="share"),
+    Figure("facts", "facts asked for an episode", lambda e: e.asked.facts, reads="facts"),
+    Figure(
+        "asking", "share of messages that ask", lambda e: e.asked.questions, lambda e: e.messages,
+        unit="share", reads="questions",
+    ),
     Figure(
         "specific", "questions for a fact", lambda e: e.asked.specific, lambda e: e.asked.questions,
-        unit="share", summary="specific_questions",
+        unit="share", summary="specific_questions", reads="facts",
     ),
-    Figure("repeated", "of these, asked again", lambda e: e.asked.repeated, lambda e: e.asked.specific, unit="share"),
+    Figure(
+        "repeated", "of these, asked again", lambda e: e.asked.repeated, lambda e: e.asked.specific,
+        unit="share", reads="facts",
+    ),
     Figure(
         "learned", "facts learned a question", lambda e: e.asked.learned, lambda e: e.asked.questions,
-        better="higher", summary="learned_per_question",
+        better="higher", summary="learned_per_question", reads="facts",
     ),
     Figure(
         "leaks", "partner's messages with facts that nobody asked for",
-        lambda e: e.asked.leaks, lambda e: e.asked.partner_messages, unit="share", summary="leaks_per_message",
+        lambda e: e.asked.leaks, lambda e: e.asked.partner_messages,
+        unit="share", summary="leaks_per_message", reads="facts",
     ),
 )  # fmt: skip
 
@@ -181,8 +188,15 @@ def _in_order(games: Sequence[Game]) -> Iterator[Figure]:
 
 
 def summarised(*games: Game) -> dict[str, Figure]:
-    """Returns the figures in summaries of files of episodes, by their keys there."""
-    return {figure.summary: figure for figure in figures_of(*games).values() if figure.summary}
+    """Returns the figures in summaries of files of these games' episodes, by their keys there.
+
+    Without games, the figures that every game may have.
+    """
+    return {
+        figure.summary: figure
+        for figure in figures_of(*games).values()
+        if figure.summary and (not games or any(_reads(game, figure) for game in games))
+    }
 
 
 def rows_of(columns: Sequence[Mapping[str, Any]], *games: Game) -> list[tuple[str, list[Any]]]:
@@ -201,11 +215,19 @@ def rows_of(columns: Sequence[Mapping[str, Any]], *games: Game) -> list[tuple[st
 
 def measure(episode: Measured) -> Measures:
     """Returns all figures of one episode."""
-    return {
-        name: figure.parts(episode)
-        for name, figure in figures_of(episode.game).items()
-        if (len(episode.seats) == 1 or not name.startswith(BY_SEAT)) and (figure is not TALK or _has_talk(episode))
-    }
+    return {name: figure.parts(episode) for name, figure in figures_of(episode.game).items() if _has(episode, figure)}
+
+
+def _has(episode: Measured, figure: Figure) -> bool:
+    """Whether a figure can be measured in an episode."""
+    if figure is TALK:
+        return _has_talk(episode)
+    return _reads(episode.game, figure) and (len(episode.seats) == 1 or not figure.name.startswith(BY_SEAT))
+
+
+def _reads(game: Game, figure: Figure) -> bool:
+    """Whether a game reads in messages what a figure counts."""
+    return not figure.reads or (game.reads_questions and (game.reads_facts or figure.reads == "questions"))
 
 
 def measure_reward(episode: Measured) -> Measures:

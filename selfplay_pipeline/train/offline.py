@@ -400,8 +400,10 @@ SET_BY_TRAINER = {
     "data.seed": "seed",
     "data.shuffle": "seed",
     "actor_rollout_ref.actor.ppo_mini_batch_size": "train.train_batch_size and train.mini_batches",
+    "actor_rollout_ref.actor.optim.lr": "train.learning_rate and iterate.decay_iterations",
+    "actor_rollout_ref.rollout.temperature": "generate.temperature, with which the rows were sampled",
 }
-"""Keys of verl that would have no effect as overrides, with the keys that decide their values."""
+"""Keys of verl that would have no effect as overrides, or contradict others, with the keys that decide their values."""
 
 
 def check_verls_keys(config: TrainConfig) -> None:
@@ -450,7 +452,8 @@ def _check_initial_state(config: TrainConfig, state: Path) -> None:
     shard = adapter.with_name(f"model_world_size_{config.workers}_rank_0.pt")
     if not step:
         raise UserError(
-            f"{state}: no trainer state there; leave out initial_trainer_state to begin with the weights of the model"
+            f"{state}: no trainer state there; put the save back, or remove the folder to begin with the weights of the "
+            "model and a new optimizer"
         )
     if config.lora_rank and not adapter.exists():
         raise UserError(f"{state}: saved without a LoRA adapter; leave out initial_trainer_state, or lora_rank")

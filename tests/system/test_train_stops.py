@@ -94,7 +94,7 @@ def test_an_update_that_breaks_the_weights_stops_before_the_next_one_is_logged(
     games: Path, tmp_path: Path, trainer_without_kl: Trainer
 ) -> None:
     """At learning rate 1e30 the first update leaves weights whose log-probs are not numbers."""
-    config = training(games, tmp_path / "out", overrides=["actor_rollout_ref.actor.optim.lr=1e30"])
+    config = training(games, tmp_path / "out", learning_rate=1e30)
     text = reason(config, trainer_without_kl)
     assert re.search(r"step 2: the update is not finite \(.*actor/grad_norm nan.*\); the save of step 1 is kept", text)
     assert logged(config) == [1]

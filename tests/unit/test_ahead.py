@@ -195,3 +195,18 @@ def test_a_server_and_a_trainer_on_the_same_gpus_are_refused(given, monkeypatch)
 def test_a_server_that_is_stopped_for_each_training_cannot_play_meanwhile():
     with pytest.raises(UserError, match=re.escape("keep_processes: false")):
         load_config("tiny", OPTIONS | {"iterate.keep_processes": False})
+
+
+def test_what_a_server_decides_is_refused_before_the_run_folder_is_begun(tmp_path, monkeypatch, stages):
+    async def shares(config):
+        return True
+
+    monkeypatch.setattr(loop, "attached_share", shares)
+    with pytest.raises(UserError, match=r"iterate.ahead 1: the server and the trainer are on the same GPUs"):
+        asyncio.run(run_iterate(load_config("tiny", OPTIONS), tmp_path / "run", stages))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_seed_of_the_last_iteration_is_checked_first():
+    with pytest.raises(UserError, match=r"seed: 2147483645: the last iteration's seed would be too large"):
+        check_run(load_config("tiny", OPTIONS | {"seed": 2147483645}))

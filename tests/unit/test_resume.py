@@ -19,8 +19,9 @@ from selfplay_pipeline.evaluate.pairing import Pairing
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.generate.stage import make_job
 from selfplay_pipeline.generate.summary import Played
-from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
+from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord, check_unchanged
 from selfplay_pipeline.iterate.loop import Loop, run_iterate
+from selfplay_pipeline.iterate.results import Trained
 from selfplay_pipeline.train.offline import TrainResult, claim
 from selfplay_pipeline.train.saves import (
     LATEST,
@@ -220,6 +221,37 @@ def test_a_model_that_was_carried_forward_keeps_its_name_and_is_found_in_a_moved
     kept = first if first == "some/model" else str((moved.path / first).resolve())
     own = str((moved.path / "iter_3" / "checkpoint").resolve())
     assert [moved.checkpoint(number) for number in (1, 2, 3)] == [kept, kept, own]
+
+
+def test_a_hub_model_that_was_carried_forward_is_no_folder_that_was_removed(monkeypatch):
+    monkeypatch.setattr("selfplay_pipeline.iterate.folder.content_hash", lambda model: "hash")
+    made = Trained.model_validate(FINISHED["train"] | {"checkpoint": "some/model", "carried": True, "weights": "hash"})
+    check_unchanged("some/model", made)
+    with pytest.raises(UserError, match="some/model: holds other files than"):
+        check_unchanged("some/model", made.model_copy(update={"weights": "other"}))
+    with pytest.raises(UserError, match="some/model: was removed after the iteration had made it"):
+        check_unchanged("some/model", made.model_copy(update={"carried": False}))
+
+
+def test_a_loop_says_that_a_trainer_state_is_gone(tmp_path, monkeypatch, caplog):
+    options = {"iterate.evaluate_every": 0, "iterate.num_iterations": 3, "iterate.keep_processes": False}
+    began_with, run = [], tmp_path / "run"
+
+    async def train(job, trainer):
+        began_with.append(job.initial_trainer_state)
+        if len(began_with) == 2:
+            shutil.rmtree(run / "iter_1" / "trainer_state")
+            raise KeyboardInterrupt
+        return trained(job.output)
+
+    monkeypatch.setattr("selfplay_pipeline.iterate.loop.train_policy", train)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(run_iterate(load_config("tiny", options), run, OnlyTraining))
+    assert "is gone" not in caplog.text
+    with caplog.at_level("WARNING"):
+        asyncio.run(run_iterate(load_config("tiny", options), run, OnlyTraining))
+    assert began_with[2:] == [None, run / "iter_2" / "trainer_state"]
+    assert caplog.text.count("iteration 2: the trainer_state of the iteration before is gone") == 1
 
 
 def test_the_identity_of_episodes_does_not_hold_where_a_run_is(tmp_path):

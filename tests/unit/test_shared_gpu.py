@@ -42,6 +42,8 @@ class SGLang(Fake):
     def __init__(self, refuses: str = "") -> None:
         super().__init__()
         self.gate.set()
+        self.slow = asyncio.Event()
+        self.slow.set()
         self.paths, self.refuses, self.released, self.under_way = [], refuses, False, 0
         for path in {*RELEASES, *TAKES_BACK} - {"generate"}:
             self.app.router.add_post(f"/{path}", self._control)
@@ -60,6 +62,8 @@ class SGLang(Fake):
         path = request.path.strip("/")
         self.paths.append(path)
         body = await request.json()
+        if path == "release_memory_occupation":
+            await self.slow.wait()
         if path == self.refuses:
             return web.json_response({"error": {"message": "no"}}, status=400)
         if path in ("release_memory_occupation", "resume_memory_occupation"):
@@ -224,6 +228,44 @@ def test_a_server_that_a_killed_command_left_without_memory_takes_it_back_for_th
         attached(other, lambda engine: engine.serve("their/model"))
 
 
+def test_a_server_that_a_killed_command_left_paused_goes_on_for_the_next(checkpoint):
+    server = Attached()
+    server.model, server.weights = str(checkpoint), content_hash(str(checkpoint))
+    attached(server, lambda engine: engine.serve(str(checkpoint)), ask)
+    assert server.paths == ["continue_generation", *["generate"] * 4]
+
+
+def test_a_command_that_is_stopped_while_a_server_releases_its_memory_gives_it_back(checkpoint):
+    server, slow = Attached(), asyncio.Event()
+
+    async def stopped(engine: SGLangEngine) -> None:
+        server.slow = slow
+        releasing = asyncio.create_task(engine.release())
+        while server.paths[-1] != "release_memory_occupation":
+            await asyncio.sleep(0.01)
+        releasing.cancel()
+        await asyncio.wait([releasing])
+        asyncio.get_running_loop().call_later(0.1, slow.set)
+
+    attached(server, lambda engine: engine.serve(str(checkpoint)), stopped)
+    assert server.paths == [*LOADS, *RELEASES, *TAKES_BACK]
+    assert (server.released, server.weights) == (False, content_hash(str(checkpoint)))
+
+
+def test_an_attached_server_that_a_resumed_command_has_not_used_releases_its_memory_too(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    server = Attached()
+
+    async def play() -> None:
+        config = load_config("tiny", {"engine.server_url": [await server.start()]})
+        async with EnginePool(config, tmp_path, alone=True) as engines:
+            await engines.release("data/tiny_model")
+            assert (server.released, server.weights) == (True, WITHOUT_WEIGHTS)
+
+    asyncio.run(play())
+    assert server.paths == [*LOADS, *RELEASES, *TAKES_BACK]
+
+
 def test_an_attached_server_that_does_not_release_its_memory_ends_the_command_in_one_line(checkpoint):
     server = Attached("release_memory_occupation")
     with pytest.raises(
@@ -276,11 +318,11 @@ def test_weights_that_were_given_back_are_loaded_anew_even_where_they_are_the_sa
 
     async def play(*served: str) -> None:
         async with EnginePool(Config(), Path("logs"), shares_gpu=True) as engines:
-            await engines.release()
+            await engines.release(served[0])
             for model in served:
                 await engines.serving(model)
                 await engines.serving(model)
-                await engines.release()
+                await engines.release(model)
 
     monkeypatch.setattr(pool, "open_engine", open_engine)
     asyncio.run(play(str(checkpoint), str(checkpoint)))
@@ -365,7 +407,7 @@ def test_the_server_gives_memory_back_before_a_training_and_the_trainer_after_it
     monkeypatch.setattr(iterate, "check_run", lambda config: None)
     monkeypatch.setattr(iterate, "train_policy", train)
     monkeypatch.setattr(iterate, "prepare_training", prepare)
-    monkeypatch.setattr(iterate.Servers, "release", lambda self: note_later("release"))
+    monkeypatch.setattr(iterate.Servers, "release", lambda self, checkpoint: note_later("release"))
     monkeypatch.setattr(iterate.Servers, "stop", lambda self: note_later("stop server"))
     monkeypatch.setattr(iterate.Trainer, "stop", lambda self: notes.append("stop trainer"))
     asyncio.run(iterate.run_iterate(load_config("tiny", settings | {"device": device}), tmp_path / "run", Noted))

@@ -198,7 +198,7 @@ def test_rows_of_a_model_with_other_layers_than_attention_are_padded(tmp_path, k
 
 
 def test_further_hydra_overrides_come_last_and_untouched():
-    own = ["actor_rollout_ref.actor.optim.lr=0.5", "+trainer.anything='a b'"]
+    own = ["actor_rollout_ref.actor.optim.weight_decay=0.5", "+trainer.anything='a b'"]
     assert verl_overrides(config(overrides=own), DATA, 13, "cpu")[-2:] == own
 
 
@@ -358,7 +358,13 @@ def test_options_that_cannot_be_are_refused(options, said):
         check_training(load_config("tiny", options).train, "cpu")
 
 
-@pytest.mark.parametrize("key", ["data.seed", "+data.shuffle", "actor_rollout_ref.actor.ppo_mini_batch_size"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "data.seed", "+data.shuffle", "actor_rollout_ref.actor.ppo_mini_batch_size", "actor_rollout_ref.actor.optim.lr",
+        "actor_rollout_ref.rollout.temperature",
+    ],
+)  # fmt: skip
 def test_keys_of_verl_that_the_trainer_sets_itself_are_refused(key):
     with pytest.raises(UserError, match=r"train.overrides: .* the trainer sets this key itself, from .*; give that in"):
         check_verls_keys(config(overrides=[f"{key}=8"]))

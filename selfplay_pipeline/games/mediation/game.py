@@ -21,6 +21,7 @@ from selfplay_pipeline.games.mediation.speaking import Speaking, SpeakingTeacher
 from selfplay_pipeline.games.mediation.teacher import LESSONS, DeafTeacher, Teacher
 from selfplay_pipeline.games.mediation.text import ErrorKind
 from selfplay_pipeline.games.prompts import load_prompts
+from selfplay_pipeline.games.questions import count_questions
 from selfplay_pipeline.games.silence import LineName, Rewards, in_words
 from selfplay_pipeline.games.tags import ActionKind
 
@@ -44,6 +45,7 @@ class MediationGame(Game):
     }  # fmt: skip
     lessons = LESSONS
     figures: Sequence[Figure] = measures.FIGURES
+    reads_facts = False
     lines = ("random",)
     alterations = KINDS
     about_humans = humans.ABOUT
@@ -104,7 +106,7 @@ class MediationGame(Game):
         return altered.keep_named(state, seat, text)
 
     def asking(self, state: MediationState, turns: Sequence[Turn], seat: int) -> Asking:
-        return measures.asking(turns, seat)
+        return count_questions(turns, seat)
 
     def references(self, states: Sequence[MediationState]) -> dict[str, list[float]]:
         return measures.references(states)

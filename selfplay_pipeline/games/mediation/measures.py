@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from selfplay_pipeline.games.base import MESSAGE, Asking, Turn
+from selfplay_pipeline.games.base import MESSAGE
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.losses import loss_figures
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.mediation.rules import AGENT, USERS, Costs, MediationState, Pair, check_pair
 from selfplay_pipeline.games.mediation.scripted import best_pair, player_view
 from selfplay_pipeline.games.mediation.text import told_costs, told_offer
-from selfplay_pipeline.games.questions import count_asking
 from selfplay_pipeline.games.tags import PROPOSALS
-
-
-def asking(turns: Sequence[Turn], seat: int) -> Asking:
-    """Returns counts of one seat's messages and questions; which facts they ask for is not read."""
-    return count_asking(turns, seat, lambda text: set[int](), lambda text, asked: set[int](), lambda fact: True)
 
 
 def references(states: Sequence[MediationState]) -> dict[str, list[float]]:

@@ -20,6 +20,7 @@ from selfplay_pipeline.games.planning.session import PlanningSession
 from selfplay_pipeline.games.planning.speaking import Speaking, SpeakingTeacher
 from selfplay_pipeline.games.planning.teacher import LESSONS, Teacher
 from selfplay_pipeline.games.planning.text import ErrorKind
+from selfplay_pipeline.games.questions import count_questions
 from selfplay_pipeline.games.silence import LineName, Rewards, in_words
 from selfplay_pipeline.games.tagged_session import TaggedGame
 from selfplay_pipeline.games.tags import ActionKind
@@ -41,6 +42,7 @@ class PlanningGame(TaggedGame):
     }  # fmt: skip
     lessons = LESSONS
     figures: Sequence[Figure] = measures.FIGURES
+    reads_facts = False
     lines = ("random",)
     about_humans = humans.ABOUT
 
@@ -81,7 +83,7 @@ class PlanningGame(TaggedGame):
         return states.redraw(state, seat, self.config, rng)
 
     def asking(self, state: PlanningState, turns: Sequence[Turn], seat: int) -> Asking:
-        return measures.asking(turns, seat)
+        return count_questions(turns, seat)
 
     def references(self, states: Sequence[PlanningState]) -> dict[str, list[float]]:
         return measures.references(states)

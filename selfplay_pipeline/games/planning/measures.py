@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from selfplay_pipeline.games.base import MESSAGE, Asking, Turn
+from selfplay_pipeline.games.base import MESSAGE
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.losses import loss_figures
 from selfplay_pipeline.games.measured import Measured
@@ -14,13 +14,7 @@ from selfplay_pipeline.games.planning.rules import AGENT, USER, PlanningState, P
 from selfplay_pipeline.games.planning.scripted import best_itinerary, player_view
 from selfplay_pipeline.games.planning.search_form import SEARCH
 from selfplay_pipeline.games.planning.text import brief, told_preferences
-from selfplay_pipeline.games.questions import count_asking
 from selfplay_pipeline.games.tags import PROPOSALS
-
-
-def asking(turns: Sequence[Turn], seat: int) -> Asking:
-    """Returns counts of one seat's messages and questions; which facts they ask for is not read."""
-    return count_asking(turns, seat, lambda text: set[int](), lambda text, asked: set[int](), lambda fact: True)
 
 
 def references(states: Sequence[PlanningState]) -> dict[str, list[float]]:

@@ -242,7 +242,7 @@ def _correlation_in_words(found: dict[str, Interval]) -> str:
 
 def _leaks_in_words(leaks: Interval) -> str:
     if leaks.value is None:
-        return "Leak meter: the partner said nothing."
+        return "Leak meter: the partner said nothing that is read for facts."
     return f"Leak meter: {leaks} of the partner's messages told a fact that nobody had asked for."
 
 
