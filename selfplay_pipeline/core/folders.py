@@ -38,12 +38,18 @@ STAGES = {"generate", "convert", "train"}
 """Commands that may share a folder: the stages of one iteration."""
 
 FILES_BEGIN = {
-    "report": b"<!doctype html>",
+    "report": b"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="content-security-policy" content="default-src 'none'; img-src data:; style-src 'sha256-""",
     "humans": b'{"schema_version":2,"episode_id":"person-',
     "slime data": b'{"prompt": [{"role": ',
     "silence": b'{\n  "entries": [',
 }
-"""First bytes of the output file of each command that replaces a single file."""
+"""First bytes of the output file of each command that replaces a single file, in lower case."""
 
 
 def check_folder(folder: Path, command: str) -> None:

@@ -247,7 +247,7 @@ def _worth(config: Config, job: EvaluationJob, mode: Mode, lost: int) -> Words:
             tally.add([record])
             count.update(bool(text) for turn in record.turns for text in (turn.heard or {}).values())
         swapped[swap] = Swapped(tally.totals(), count.total(), count[False])
-    whole = game.shared_reward or job.self_play
+    whole = game.shared_reward or job.seating is Seating.BOTH
     return worth_of_words(game, rewards_of(config, job, mode), swapped, lost, whole=whole)
 
 
@@ -281,7 +281,13 @@ def default_folder(player: str, partner: str, states: Path | None, config: Confi
         parts.append(f"seat {seat}")
     if config.game.mute:
         parts.append("mute")
-    return Path("data/evaluations") / "_".join(re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-") for part in parts)
+    return Path("data/evaluations") / "_".join(map(_plain, parts))
+
+
+def _plain(name: str) -> str:
+    """Returns a name as part of a file name: its letters and digits in any script, and `-` for all others."""
+    plain = re.sub(r"[^\w.]+|_+", "-", name).strip("-")
+    return plain if plain.strip(".") else _plain(Path(name).resolve().name or "root")
 
 
 def compare_with(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode, dict[str, Interval]]:

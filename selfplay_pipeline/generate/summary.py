@@ -71,11 +71,6 @@ class Played(BaseModel):
     partners: dict[str, WithPartner] = Field(default={}, exclude_if=lambda partners: not partners)
     """Figures by partner; empty unless the policy had several."""
 
-    @property
-    def share_without_signal(self) -> float:
-        """Share of the groups in which all rewards are equal."""
-        return self.groups_without_signal / max(1, self.groups)
-
 
 ALWAYS = [key for key in summarised() if key in Played.model_fields and Played.model_fields[key].is_required()]
 """Required figures of `Played`."""

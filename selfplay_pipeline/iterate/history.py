@@ -14,6 +14,7 @@ from selfplay_pipeline.iterate.folder import RunState, Stage
 from selfplay_pipeline.iterate.results import Best, Evaluated, Trained, WithForeign
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import TALK, figures_of, summarised
+from selfplay_pipeline.metrics.signal import Signal
 
 EPISODE_FIGURES = ("reward_standard_error", "distinct_messages", *summarised())
 """Figures of every game that `metrics.jsonl` has; the game's own figures are added."""
@@ -60,15 +61,20 @@ class Iteration:
         if self.played and self.trained:
             own = {name for name, value in (self.played.model_extra or {}).items() if isinstance(value, int | float)}
             line |= self.played.model_dump(include={*EPISODE_FIGURES, *own}, exclude_none=True)
-            line["groups_without_signal"] = self.played.share_without_signal
+            line["groups_without_signal"] = signal_of(self.played, self.converted).share
             if self.converted and self.converted.trained_reward is not None:
                 line["trained_reward"] = self.converted.trained_reward
-                line["groups_without_signal"] = self.converted.groups_without_signal / max(1, self.converted.groups)
             line |= self.played.model_dump(include={"partners"})
             line |= self.trained.model_dump(include={"steps", "checkpoint", "log_prob_gap", "staleness"})
         if self.evaluated:
             line |= {name: value for name, value in self.evaluated.model_dump().items() if value is not None}
         return line | {"seconds": self.seconds, "collapse": self.collapse}
+
+
+def signal_of(played: Played, converted: Converted | None) -> Signal:
+    """Returns the number of groups, and of groups without a signal, by the rewards that are trained on."""
+    found = played if converted is None or converted.trained_reward is None else converted
+    return Signal(found.groups, found.groups_without_signal)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.games.registry import own_games
 from selfplay_pipeline.iterate.conclusion import conclusion
 from selfplay_pipeline.iterate.folder import RunDirectory, Stage, short
-from selfplay_pipeline.iterate.history import history_of, wordless_in_words
+from selfplay_pipeline.iterate.history import history_of, signal_of, wordless_in_words
 from selfplay_pipeline.iterate.results import Best, Evaluated
 from selfplay_pipeline.metrics.bootstrap import Interval
 
@@ -72,12 +72,13 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
     for number, stages in sorted(run.state.iterations.items())[-newest if newest else None :]:
         cells = [""] * 6
         if played := run.state.played(number):
+            signal = signal_of(played, run.state.converted(number))
             cells = [
                 f"{played.mean_reward:.3f}",
                 f"{played.agreement_rate:.1%}",
                 f"{played.illegal_per_episode:.3f}",
                 f"{played.messages_per_episode:.2f}",
-                f"{played.groups_without_signal}/{played.groups}",
+                f"{signal.without}/{signal.groups}",
                 "",
             ]
         if trained := run.state.trained(number):

@@ -7,7 +7,7 @@ states minus the one over their pairs, which both contain. It is at least the la
 over people alone, or over states alone, leaves one of the spreads out.
 
 Few people give a t-interval: its degrees of freedom are one less than the smaller one of the numbers of people and of
-states. With one person or one state there is no interval, since the spread is unknown.
+states that have the figure. With one such person or one such state there is no interval, since the spread is unknown.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def crossed_contrast(terms: Sequence[tuple[float, Crossed]]) -> dict[str, Interv
     Figures that some term lacks are left out. All terms have the same people and the same states.
     """
     names = [name for name in terms[0][1].names if all(name in term.names for _, term in terms)]
-    played = np.any([term.episodes > 0 for _, term in terms], axis=0)
-    total = np.zeros(len(names))
-    shares = np.zeros((*played.shape, len(names)))  # of the error, by person and state (linearised ratios)
+    shape = (*terms[0][1].episodes.shape, len(names))
+    total, shares = np.zeros(len(names)), np.zeros(shape)  # shares of the error (linearised ratios)
+    counted, least = np.zeros(shape, dtype=bool), np.full(len(names), np.iinfo(int).max)
     for weight, term in terms:
         own = [term.names.index(name) for name in names]
         above, below = term.above[:, :, own], term.below[:, :, own]
@@ -82,21 +82,28 @@ def crossed_contrast(terms: Sequence[tuple[float, Crossed]]) -> dict[str, Interv
             ratio = above.sum(axis=(0, 1)) / whole
             shares += weight * (above - ratio * below) / whole
         total += weight * ratio
+        counted |= below != 0
+        for axis in (0, 1):
+            least = np.minimum(least, (below != 0).any(axis=axis).sum(axis=0))
     variances = [
-        _variance(shares.sum(axis=1), int(played.any(axis=1).sum())),
-        _variance(shares.sum(axis=0), int(played.any(axis=0).sum())),
-        _variance(shares.reshape(played.size, len(names)), int(played.sum())),
+        _variance(shares.sum(axis=1), counted.any(axis=1).sum(axis=0)),
+        _variance(shares.sum(axis=0), counted.any(axis=0).sum(axis=0)),
+        _variance(shares.reshape(-1, len(names)), counted.sum(axis=(0, 1))),
     ]
     variance = np.maximum(variances[0] + variances[1] - variances[2], np.maximum(variances[0], variances[1]))
-    least = min(int(term.episodes.any(axis=axis).sum()) for _, term in terms for axis in (0, 1))
-    half = special.stdtrit(least - 1, UPPER) * np.sqrt(variance) if least > 1 else np.full(len(names), np.nan)
+    half = np.where(least > 1, special.stdtrit(np.maximum(least - 1, 1), UPPER) * np.sqrt(variance), np.nan)
     return {name: _interval(value, width) for name, value, width in zip(names, total, half, strict=True)}
 
 
-def _variance(shares: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """Returns the variance of the sum of the shares of `count` independent clusters, shape (figures,)."""
+def _variance(shares: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Returns the variance of the sum of the shares of independent clusters, shape (figures,).
+
+    Args:
+        shares: Shares of the clusters, shape (clusters, figures).
+        counts: Number of clusters that have a share of each figure, shape (figures,).
+    """
     squares: NDArray[np.float64] = (shares**2).sum(axis=0)
-    return squares * count / (count - 1) if count > 1 else np.full_like(squares, np.nan)
+    return np.where(counts > 1, squares * counts / np.maximum(counts - 1, 1), np.nan)
 
 
 def _interval(value: float, half: float) -> Interval:

@@ -81,6 +81,11 @@ class Signal:
     groups: int
     without: int
 
+    @property
+    def share(self) -> float:
+        """Share of the groups that have no signal."""
+        return self.without / max(1, self.groups)
+
     @classmethod
     def of(cls, groups: Iterable[Collection[float]]) -> Signal:
         """Returns the counts for groups, each given as the rewards of its episodes."""

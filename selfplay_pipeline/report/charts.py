@@ -13,11 +13,13 @@ from selfplay_pipeline.evaluate.worth import LABELS
 from selfplay_pipeline.games.base import Game, KnownLine
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.iterate.history import signal_of
 from selfplay_pipeline.iterate.results import Evaluated
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import REWARD, figures_of
+from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.report.scan import Scan
-from selfplay_pipeline.report.sources import Source
+from selfplay_pipeline.report.sources import Source, trained_before
 
 BINS = 20
 MOST_POINTS = 500
@@ -83,7 +85,7 @@ def charts_of(source: Source, scans: Sequence[Scan]) -> list[Chart]:
             ),
             _with_foreign(source),
             _worth_of_words(source),
-            _flat_groups(scans),
+            _flat_groups(source, scans),
             *_steps(source),
             _seconds(source),
             _tokens(source, scans),
@@ -173,7 +175,7 @@ def _by_partner(source: Source) -> Chart:
     points: dict[str, list[tuple[float, float]]] = {}
     for number in source.state.iterations:
         for partner, found in played.partners.items() if (played := source.state.played(number)) else ():
-            points.setdefault(partner, []).append((number - 1, found.mean_reward))
+            points.setdefault(partner, []).append((trained_before(number, source.ahead), found.mean_reward))
     series = [Series(partner, *zip(*own, strict=True)) for partner, own in sorted(points.items())]
     note = "Means over the training episodes; each partner has other game states."
     return Chart("reward_by_partner", "Reward with each partner", note, ITERATIONS, REWARD.label, series)
@@ -220,16 +222,23 @@ def _series(label: str, points: Sequence[tuple[float, Interval]]) -> Series:
     return Series(label, [x for x, _ in points], values, low, high)
 
 
-def _flat_groups(scans: Sequence[Scan]) -> Chart:
+def _flat_groups(source: Source, scans: Sequence[Scan]) -> Chart:
     note = "Groups whose episodes all scored alike: GRPO learns nothing from them."
     found = [
-        (scan.file.trained, scan.summary.signal)
+        (scan.file.trained, _signal(source, scan))
         for scan in scans
         if scan.file.mode == "training" and max(map(len, scan.summary.rewards.values())) > 1  # it has begun
     ]
-    shares = [signal.without / signal.groups for _, signal in found]
+    shares = [signal.share for _, signal in found]
     series = Series(KINDS["training"], [trained for trained, _ in found], shares)
     return Chart("flat_groups", "Groups without signal", note, ITERATIONS, "share of groups", [series], share=True)
+
+
+def _signal(source: Source, scan: Scan) -> Signal:
+    """Returns the counts of an iteration's groups by the rewards that are trained on, or by the game's so far."""
+    number = scan.file.iteration or 0
+    played = source.state.played(number)
+    return signal_of(played, source.state.converted(number)) if played else scan.summary.signal
 
 
 BEFORE = "selfplay/held_out_loss/before"

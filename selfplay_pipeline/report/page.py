@@ -17,7 +17,7 @@ from selfplay_pipeline.evaluate.worth import LABELS, rows_of_words
 from selfplay_pipeline.games.drawing import UNKNOWN
 from selfplay_pipeline.iterate.conclusion import conclusion
 from selfplay_pipeline.iterate.folder import Manifest
-from selfplay_pipeline.iterate.history import Iteration, best_iteration, history_of
+from selfplay_pipeline.iterate.history import Iteration, best_iteration, history_of, signal_of
 from selfplay_pipeline.iterate.table import OF_EPISODES, PLAY_AND_TRAIN
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import REWARD, TALK, figures_of, rows_of
@@ -34,7 +34,9 @@ SLACK = 10_000
 KINDS = {"run": "Self-play", "iteration": "Iteration", "evaluation": "Evaluation", "episodes": "Episodes"}
 TIME = "%Y-%m-%d %H:%M UTC"
 ROW_HEADS = (
-    "iteration", *(figures_of()[name].label for name in OF_EPISODES), "groups without signal", "steps",
+    "iteration",
+    *(of.label + ", all seats" * of.everyone for of in map(figures_of().__getitem__, OF_EPISODES)),
+    "groups without signal", "steps",
     "held out", "greedy", "seconds: play", "train",
 )  # fmt: skip
 
@@ -193,7 +195,7 @@ def _row(iteration: Iteration) -> list[str]:
             f"{played.agreement_rate:.1%}",
             f"{played.illegal_per_episode:.3f}",
             f"{played.messages_per_episode:.2f}",
-            f"{played.share_without_signal:.0%}",
+            f"{signal_of(played, iteration.converted).share:.0%}",
             str(trained.steps),
         ]
     held_out = [evaluated.held_out_reward, evaluated.held_out_greedy_reward] if evaluated else []

@@ -92,7 +92,7 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
         result.checkpoint, result.game = next(iter(record.checkpoints), None), record.game
         if record.game not in result.rules:
             result.rules[record.game] = file.game_of(record.game)
-        episode = Measured(result.rules[record.game], record, record.seats_of(file.player))
+        episode = Measured(result.rules[record.game], record, file.seats(record))
         illegal = record.outcome.num_illegal
         result.places.append(Place(offset, record.group_index, record.episode, episode.reward, illegal))
         if len(states) < REFERENCE_STATES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +17,10 @@ from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.core.small_files import read_json
 from selfplay_pipeline.evaluate.crossplay import CrossPlay
 from selfplay_pipeline.evaluate.run import Evaluation
+from selfplay_pipeline.evaluate.tally import Seating
 from selfplay_pipeline.games.base import Game, GameSettings
 from selfplay_pipeline.games.registry import game_named, make_game, parse_game_config
+from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.iterate.folder import Manifest, RunDirectory, RunState
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.train.saves import read_lines
@@ -37,6 +40,9 @@ class EpisodesFile:
         label: Displayed description of the episodes.
         iteration: Iteration of the run; None outside a run.
         player: Name of the evaluated player, if it is not the trained policy.
+        seating: Seats of the evaluated player; None before the evaluation has ended, when its name tells them.
+        seat: Seat of `Seating.ONE`.
+        ahead: Number of iterations that playing was ahead (`iterate.ahead`).
     """
 
     path: Path
@@ -44,12 +50,21 @@ class EpisodesFile:
     label: str
     iteration: int | None = None
     player: str = ""
+    seating: Seating | None = None
+    seat: int = 0
+    ahead: int = 0
 
     @property
     def trained(self) -> int:
         """Number of training iterations that the playing policy had completed."""
         number = self.iteration or 0
-        return number - 1 if self.mode == "training" and number else number
+        return trained_before(number, self.ahead) if self.mode == "training" else number
+
+    def seats(self, record: EpisodeRecord) -> Sequence[int]:
+        """Returns the seats to measure in an episode."""
+        if self.seating is None:
+            return record.seats_of(self.player)
+        return self.seating.seats(record.episode, len(record.seats), self.seat)
 
     def game_config(self) -> GameSettings | None:
         """Returns the played rules, which `generate` and `evaluate` store next to the file; None if unknown."""
@@ -74,6 +89,7 @@ class Source:
         evaluation: The evaluation, if the folder holds exactly one.
         references: Mean reference rewards by name, from the newest evaluation.
         crossplay: The matrix of a folder of `crossplay`.
+        ahead: Number of iterations that the run's playing was ahead.
     """
 
     path: Path
@@ -85,6 +101,12 @@ class Source:
     evaluation: Evaluation | None = None
     references: dict[str, Interval] = field(default_factory=dict)
     crossplay: CrossPlay | None = None
+    ahead: int = 0
+
+
+def trained_before(number: int, ahead: int) -> int:
+    """Returns the number of iterations that the policy was trained in that plays the episodes of an iteration."""
+    return max(0, number - 1 - ahead)
 
 
 def discover(path: Path) -> Source:
@@ -107,17 +129,19 @@ def discover(path: Path) -> Source:
 
 def _run(path: Path) -> Source:
     run = RunDirectory(path)
-    state = run.load()
+    state, manifest = run.load(), _manifest(path / "manifest.json")
+    ahead = manifest.config["iterate"].get("ahead", 0) if manifest else 0
     files, steps, references = [], [], dict[str, Interval]()
     for number in run.numbers():
         folder = run.iteration(number)
         if run.games(number).exists():
-            files.append(EpisodesFile(run.games(number), "training", f"iteration {number}, training", number))
+            label = f"iteration {number}, training"
+            files.append(EpisodesFile(run.games(number), "training", label, number, ahead=ahead))
         evaluation = _evaluation(folder / "evaluation")
         files += _evaluated(folder / "evaluation", number)
         references = evaluation.references if evaluation else references
         steps += [(number, line) for line in _lines(folder / "metrics.jsonl")]
-    return Source(path, "run", files, state, steps, _manifest(path / "manifest.json"), references=references)
+    return Source(path, "run", files, state, steps, manifest, references=references, ahead=ahead)
 
 
 def _folder(path: Path) -> Source:
@@ -152,8 +176,10 @@ def _evaluated(folder: Path, iteration: int | None) -> list[EpisodesFile]:
     """Returns the episodes of an evaluation, also of an unfinished one."""
     where = "" if iteration is None else f"iteration {iteration}, "
     files = [(mode, folder / f"{mode}.jsonl") for mode in EVALUATED]
+    done = _evaluation(folder)
+    seating, seat = (done.seating, done.seat or 0) if done else (None, 0)
     return [
-        EpisodesFile(path, mode, f"{where}held out, {mode}", iteration, _evaluated_player(path))
+        EpisodesFile(path, mode, f"{where}held out, {mode}", iteration, _evaluated_player(path), seating, seat)
         for mode, path in files
         if path.exists()
     ]

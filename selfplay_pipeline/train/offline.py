@@ -452,8 +452,8 @@ def _check_initial_state(config: TrainConfig, state: Path) -> None:
     shard = adapter.with_name(f"model_world_size_{config.workers}_rank_0.pt")
     if not step:
         raise UserError(
-            f"{state}: no trainer state there; put the save back, or remove the folder to begin with the weights of the "
-            "model and a new optimizer"
+            f"{state}: no trainer state there; put the save back, or remove the folder to begin with the weights of "
+            "the model and a new optimizer"
         )
     if config.lora_rank and not adapter.exists():
         raise UserError(f"{state}: saved without a LoRA adapter; leave out initial_trainer_state, or lora_rank")

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -309,6 +310,14 @@ def test_the_board_of_a_run_is_read_from_its_arguments(tmp_path, size, known):
     for number in (1, 2):
         write_json(folder / f"iter_{number}" / "selfplay_games.args.json", arguments)
         assert (read(folder).comparable is not None) == (known and number == 2), "all iterations say it"
+
+
+def test_an_analysis_replaces_its_own_plots_and_no_others(done, log_dir, tmp_path):
+    out = shutil.copytree(done[1], tmp_path / "plots")
+    (out / "reward.png").write_text("of another command")
+    assert selfplay("questions", str(log_dir), "--output", str(out), "--format", "pdf").returncode == 0
+    assert not list(out.glob("*.svg")) and (out / "questions.pdf").exists()
+    assert (out / "reward.png").read_text() == "of another command"
 
 
 def test_analysis_json_holds_every_figure_with_its_interval(done):

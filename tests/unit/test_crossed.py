@@ -45,6 +45,22 @@ def test_the_interval_covers_the_truth_where_people_and_states_differ(people, st
     assert 0.91 < covered / 300 < 0.99
 
 
+def test_only_people_and_states_that_have_a_figure_count():
+    """Three people agreed on three states of 4 × 4; the others never did, and say nothing of the reward given that."""
+    values = np.random.default_rng(2).random((4, 4))
+    measured = [
+        (str(p), s, {"reward": (values[p, s] * (p < 3 and s < 3), float(p < 3 and s < 3))})
+        for p in range(4) for s in range(4)
+    ]  # fmt: skip
+    found = Crossed.of(measured, [*map(str, range(4))], range(4)).intervals()["reward"]
+    assert (found.low, found.high) == pytest.approx(
+        [getattr(crossed(values[:3, :3]).intervals()["reward"], end) for end in ("low", "high")]
+    )
+    alone = [(str(p), s, {"reward": (0.8 * (p == s == 0), float(p == s == 0))}) for p in range(4) for s in range(4)]
+    only = Crossed.of(alone, [*map(str, range(4))], range(4)).intervals()["reward"]
+    assert (only.value, only.low, only.high) == (0.8, None, None)
+
+
 def test_a_difference_is_paired_and_what_cannot_be_known_has_no_interval():
     values = np.random.default_rng(1).random((6, 5))
     paired = crossed_contrast([(1, crossed(values + 0.25)), (-1, crossed(values))])["reward"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -409,6 +410,9 @@ def test_each_evaluation_has_a_folder_of_its_own():
     ]  # fmt: skip
     assert len({*folders}) == len(folders)
     assert all(folder.parent == Path("data/evaluations") for folder in folders)
+    scripts = [default_folder(name, "self", None, config()) for name in ("модель", "模型", "été", ".", "a_b")]
+    here = Path.cwd().name
+    assert [folder.name for folder in scripts] == ["модель", "模型", "été", re.sub("_", "-", here), "a-b"]
 
 
 def test_a_player_can_hold_the_first_seat_in_all_episodes(tmp_path):

@@ -11,6 +11,7 @@ from factories import Habits, make_episode, make_episodes, write_episodes
 import selfplay_pipeline
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.evaluate.tally import Seating, Tally
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import all_games, game_named
@@ -134,6 +135,27 @@ def test_a_figure_of_one_game_is_in_no_summary_of_another(records, monkeypatch):
     assert "eyes_per_episode" in summarised(other)
     assert "eyes_per_episode" not in summary.figures
     assert "eyes" not in [figure.name for figure, _ in summary.shown]
+
+
+@pytest.mark.parametrize(
+    ("game", "has"),
+    [("matching", {"questions", "facts"}), ("bargaining", {"questions", "facts"}), ("mediation", {"questions"}),
+     ("planning", {"questions"})],
+)  # fmt: skip
+def test_a_game_has_figures_only_of_what_it_reads_in_messages(game, has):
+    of_kind = {
+        kind: {one.summary for one in FIGURES if one.reads == kind and one.summary} for kind in ("questions", "facts")
+    }
+    found = set(summarised(game_named(game)))
+    assert {kind for kind, keys in of_kind.items() if keys <= found} == has
+    assert {kind for kind, keys in of_kind.items() if keys & found} == has
+
+
+def test_a_game_that_counts_no_questions_has_no_figure_of_them(records, monkeypatch):
+    monkeypatch.setattr(type(game_named(records[0].game)), "asking", Game.asking)
+    figures = measure(Measured(game_named(records[0].game), records[0], [0]))
+    assert "messages" in figures
+    assert not {"questions", "asking", "facts", "specific", "repeated", "learned", "leaks"} & figures.keys()
 
 
 def test_a_message_is_repeated_where_one_of_the_seats_said_it_before_whatever_is_around_it():

@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from quick import examples, long_but
 
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
@@ -32,6 +33,7 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord, describe
+from selfplay_pipeline.iterate.table import run_table
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report import reading, sample
 from selfplay_pipeline.report.charts import Chart, Series, charts_of
@@ -369,6 +371,39 @@ def test_a_run_with_one_iteration_and_one_that_has_only_begun_can_be_shown(run_f
     assert {"reward", "histogram"} <= charts(run_folder).keys()
     source = discover(run_folder)
     assert "0 of 3 iterations trained" in facts(source, [scan(file) for file in source.files], datetime.now(UTC))
+
+
+def test_training_games_of_a_run_that_plays_ahead_stand_at_the_policy_that_played_them(run_folder):
+    manifest = run_folder / "manifest.json"
+    found = json.loads(manifest.read_text())
+    found["config"]["iterate"]["ahead"] = 1
+    manifest.write_text(json.dumps(found))
+    write_episodes(run_folder / "iter_3" / "selfplay_games.jsonl", make_episodes(4, 3, seed=3))
+    played = {series.label: list(series.x) for series in charts(run_folder)["reward"].series}
+    assert played["training episodes"] == [0, 0, 1]
+
+
+def test_groups_without_signal_are_those_of_the_rewards_that_are_trained_on(run_folder):
+    run = RunDirectory(run_folder)
+    run.load()
+    before = charts(run_folder)["flat_groups"].series[0].y
+    converted = Converted(groups=8, groups_without_signal=2, trained_reward=0.5)
+    run.finish(1, "convert", StageRecord(seconds=1, figures=converted.model_dump(mode="json")))
+    assert list(charts(run_folder)["flat_groups"].series[0].y) == [0.25, before[1]]
+    page, _ = render(discover(run_folder), [], lambda scan: None, 1_000_000, AT)
+    row = next(one for one in page[page.index('id="iterations"') :].split("<tr>") if '<th scope="row">1</th>' in one)
+    assert "<td>25%</td>" in row
+    assert "2/8" in [cell for column in run_table(run).columns for cell in column.cells]
+
+
+@pytest.mark.parametrize(("seat", "turns"), [(0, 1), (1, 1), (None, 2)])
+def test_the_seats_of_a_player_that_plays_with_its_namesake_are_those_that_were_evaluated(tmp_path, seat, turns):
+    states = held_out_states(MatchingGame(BOARD), 3)
+    job = EvaluationJob("sharing", states, tmp_path, partner="sharing", seat=seat, episodes=1)
+    evaluation = asyncio.run(run_evaluate(load_config("tiny_honest", {}), job))
+    (file,) = discover(tmp_path).files
+    assert scan(file).figures["turns"].value == turns
+    assert scan(file).figures["messages"].value == evaluation.modes["scripted"].figures["messages"].value
 
 
 def test_a_file_that_has_only_begun_draws_no_point(run_folder):

@@ -81,6 +81,7 @@ class Analysis(BaseModel):
 
     Attributes:
         lost: Number of episodes left out because a machine failed.
+        plots: Names of the plots in the same folder.
         human: Figures of human pairs, if human episodes on states of the same configuration exist.
         overall: Figures of all steps together.
         correlations: Correlations of questions with reward, within steps and within game states.
@@ -97,6 +98,7 @@ class Analysis(BaseModel):
     steps: list[Step]
     reward_by_questions: list[Bin]
     human: HumanReference | None
+    plots: list[str] = []
     method: str = METHOD
 
 

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pandas as pd
 
-from selfplay_pipeline.core.files import write_bytes
+from selfplay_pipeline.core.files import read_model, write_bytes
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report.charts import Chart, Series
 from selfplay_pipeline.report.draw import Format, draw
@@ -24,6 +24,7 @@ CHARTS = {
     "length": "Length of episodes", BY_QUESTIONS: "Reward by questions",
 }  # fmt: skip
 """Titles of all possible charts by key. All but `kinds` and the last show the figure of that name over the steps."""
+ALL_PLOTS = {f"{key}.{form}" for key in CHARTS for form in get_args(Format)}
 WITH_HUMANS = ("questions", "facts", "asking", "reward")
 """Charts with a reference line that shows human episodes."""
 
@@ -31,18 +32,22 @@ WITH_HUMANS = ("questions", "facts", "asking", "reward")
 def write(analysis: Analysis, formats: Sequence[Format], out: Path) -> list[Path]:
     """Write plots, analysis.json and analysis.md, and return the files.
 
-    All contents are computed before the first file is written.
+    All contents are computed before the first file is written. Plots of an earlier analysis in the folder are removed.
 
     Raises:
-        UserError: The folder cannot be written.
+        UserError: The folder cannot be written, or has an analysis that cannot be read.
     """
     files = {f"{chart.key}.{form}": draw(chart, form) for chart in charts_of(analysis) for form in formats}
-    files["analysis.json"] = (analysis.model_dump_json(indent=2) + "\n").encode()
+    record, earlier = out / "analysis.json", list[str]()
+    if record.exists():
+        earlier = read_model(record, Analysis, "selfplay questions").plots
+    with_plots = analysis.model_copy(update={"plots": sorted(files)})
+    files[record.name] = (with_plots.model_dump_json(indent=2) + "\n").encode()
     files["analysis.md"] = in_markdown(analysis).encode()
     for name, data in files.items():
         write_bytes(out / name, data)
-    for stale in {f"{key}.{form}" for key in CHARTS for form in get_args(Format)} - files.keys():
-        (out / stale).unlink(missing_ok=True)  # a file of another run would contradict the rest
+    for stale in ALL_PLOTS & set(earlier) - files.keys():
+        (out / stale).unlink(missing_ok=True)  # a plot of other episodes would contradict the rest
     return [out / name for name in files]
 
 
