@@ -29,9 +29,11 @@ from inspect_ai.log import (
 )
 from inspect_ai.model import ChatMessage, ChatMessageAssistant, ChatMessageSystem, ChatMessageUser, ModelOutput
 from inspect_ai.scorer import Score
+from pydantic import ValidationError
 
 from selfplay_pipeline.config.identity import section
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import explain
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.dataset import read
 from selfplay_pipeline.games.measured import Measured
@@ -84,7 +86,10 @@ def write_logs(folder: Path) -> list[Path]:
 
 def _samples(episodes: Path) -> Iterator[EvalSample]:
     settings = read_object(episodes.with_suffix(".args.json"), EVALUATE, "first")
-    game = make_game(parse_game_config(section(settings, "game")))
+    try:
+        game = make_game(parse_game_config(section(settings, "game")))
+    except ValidationError as error:
+        raise UserError(f"{episodes.with_suffix('.args.json')}: {explain(error)}") from None
     for _, record, seats in read([episodes], game):
         for seat in record.seats_of(settings["first"]):
             chat = [_message(message) for message in seats[seat]]

@@ -210,7 +210,7 @@ def main(
         settings: dict[str, Any] = {}
         if game is not None:
             find(game)
-            settings["game.path" if game.endswith(".py") else "game.name"] = game
+            settings["game"] = game
         async with environment(load_config(config, settings), partner, seat, sessions) as app:
             await uvicorn.Server(uvicorn.Config(app, host=LOOPBACK, port=port, log_level="warning")).serve()
 

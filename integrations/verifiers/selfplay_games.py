@@ -39,7 +39,7 @@ class SelfplayTasksetConfig(vf.TasksetConfig):
     config: str = "default"
     """A built-in configuration of selfplay-pipeline, or a YAML file."""
     settings: dict[str, Any] = {}
-    """Further settings by dotted keys, such as `game.path` for a game of one's own."""
+    """Further settings by dotted keys, such as `game`, the file of a game of one's own."""
     num_states: int = 100
     state_seed: int = 0
 

@@ -43,7 +43,8 @@ def tiny(
     settings = load_config(config, {"seed": seed, "game": given(context, "game")}, announced.append)
     if dry_run:
         planned(plan_tiny_model(settings, lesson, output))
-    suggest("evaluate", run(build_tiny_model(settings, lesson, output)), {"config": config})
+    with_game = {"game": named} if (named := given(context, "game")) else {}
+    suggest("evaluate", run(build_tiny_model(settings, lesson, output)), {"config": config} | with_game)
 
 
 @app.command()

@@ -52,7 +52,7 @@ def data(
     from selfplay_pipeline.slime.data import DataJob, write_data
 
     overrides = {"evaluate.state_seed" if held_out else "seed": seed, "game.max_length": max_length}
-    if max_length is None and not (Path(config).suffix or Path(config).exists()):
+    if max_length is None and not (Path(config).suffix or Path(config).is_file()):
         overrides["game.max_length"] = 40
     settings = load_config(config, overrides, announced.append)
     job = DataJob(

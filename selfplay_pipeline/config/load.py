@@ -104,6 +104,9 @@ def load_config(
             raise UserError(f"{file.where(['base'])}: there is no base {base!r}; choose one of {', '.join(built_in())}")
         _put_over(file, _built_in(base))
         said = f"{source} on top of {base} ({why})"
+    for dotted, value in given.items():
+        if isinstance(value, Mapping):
+            raise UserError(f"option for {dotted}: {value!r} is a section; give its keys one by one, as {dotted}.KEY")
     chosen = given.pop("game", None)
     if chosen is not None:
         _choose_game(file, chosen)
@@ -280,8 +283,12 @@ def _read(source: str) -> YamlFile:
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Returns `base` with the values of `over`; merges sections key by key, and replaces lists."""
-    # A section whose keys are all commented out is None.
-    over = {key: value for key, value in over.items() if value is not None or not isinstance(base.get(key, {}), dict)}
+    # A section whose keys are all commented out is None, and so is a model that is commented out.
+    over = {
+        key: value
+        for key, value in over.items()
+        if value is not None or not (isinstance(base.get(key, {}), dict) or key == "model")
+    }
     merged = base | over
     for key in base.keys() & over.keys():
         if isinstance(base[key], dict) and isinstance(over[key], dict):
@@ -294,7 +301,7 @@ def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 def _other_game(base: dict[str, Any], over: dict[str, Any]) -> bool:
     """Whether a section `game` is of another game than that of the base, so that none of the base's keys applies."""
     usual = base.get("name", FIRST_GAME)
-    return "path" in over or over.get("name", usual) != usual
+    return over.get("path") is not None or (over.get("name") or usual) != usual
 
 
 def explain(error: ValidationError, section: type[Section], given: Mapping[str, Any]) -> tuple[list[str], str]:

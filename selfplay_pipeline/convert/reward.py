@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from statistics import fmean
 from typing import Any
 
@@ -68,14 +68,16 @@ class TrainedReward:
         state = game_named(record.game).state_from_json(record.state)
         where, episode = f"{self._config.path}: {FUNCTION}", f"episode {record.episode_id}"
         try:
-            found = self._function(state, record.turns, outcome)
-        except Exception as error:
+            found: Any = self._function(state, record.turns, outcome)
+            if isinstance(found, Iterator):
+                found = [*found]  # which runs more of the user's code
+        except (Exception, SystemExit) as error:
             raise UserError(f"{where}: {where_raised(error)}, for {episode}") from None
         try:
             if isinstance(found, Mapping | Set | str | bytes):  # their items are no rewards in the order of the seats
                 raise TypeError
             rewards = [float(reward) for reward in found]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise UserError(f"{where}: returns {found!r} for {episode}; return one number for each seat") from None
         if len(rewards) != len(record.seats):
             raise UserError(

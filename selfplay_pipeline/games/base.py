@@ -368,6 +368,24 @@ class Game(ABC):
             ValueError: The decision is not possible in the state.
         """
 
+    def checked_rewards(self, state: State, decision: Any) -> tuple[float, ...]:
+        """Returns `rewards`.
+
+        Raises:
+            UserError: They are not one number from 0 to 1 for each seat.
+        """
+        found: Any = self.rewards(state, decision)
+        try:
+            rewards = tuple(map(float, found))
+        except (TypeError, ValueError, OverflowError):
+            rewards = ()
+        if len(rewards) != len(self.roles) or not all(0 <= one <= 1 for one in rewards):
+            raise UserError(
+                f"{type(self).__module__}: `rewards` returns {found!r}; return one number from 0 to 1 for each of the "
+                f"{len(self.roles)} seats"
+            )
+        return rewards
+
     def score(self, state: State, decision: Any) -> float:
         """Returns the score that a final decision reaches, in the unit of `best`; by default the mean reward times
         `best`."""

@@ -258,7 +258,7 @@ def _in_file(file: str, wanted: str) -> type[Game]:
     path = os.path.realpath(file)
     if not Path(path).is_file():
         raise UserError(f"{file}: there is no such file; name the file of a game")
-    kinds = [kind for kind in vars(imported(path)).values() if isclass(kind) and kind.__module__ == path]
+    kinds = [one for one in dict.fromkeys(filter(isclass, vars(imported(path)).values())) if one.__module__ == path]
     games = [kind for kind in kinds if issubclass(kind, Game)]
     games = [kind for kind in games if hasattr(kind, "name")] or games  # without base classes of other games
     if not games:

@@ -170,8 +170,8 @@ class TurnSession(ABC):
             raise RuntimeError("the episode is still running")
         score, rewards, reached = 0.0, (0.0,) * len(self.game.roles), self.status in self.game.goals
         if reached:
+            rewards = self.game.checked_rewards(self.state, self.decision)
             score = self.game.score(self.state, self.decision)
-            rewards = self.game.rewards(self.state, self.decision)
         return Outcome(
             status=self.status,
             rewards=rewards,

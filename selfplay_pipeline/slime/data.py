@@ -155,7 +155,7 @@ def _check_row(row: Any) -> tuple[GameSettings, str]:
     if not isinstance(state_id, str):
         raise UserError(f"field 'state_id' is not text but {type(state_id).__name__}; write the file again")
     told = {name: metadata.get(name) for name in ("ground_truth", "optimal_score")}
-    row_of_state = game_row(game, state, state_id)
+    row_of_state = json.loads(json.dumps(game_row(game, state, state_id)))  # a solution may be a tuple
     if row.get("prompt") != row_of_state["prompt"]:
         raise UserError("field 'prompt' is not the prompt of seat 0 under these rules; write the file again")
     if told != {name: row_of_state["metadata"][name] for name in told}:

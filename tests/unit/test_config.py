@@ -73,6 +73,18 @@ def test_a_file_may_build_on_any_built_in(tmp_path):
     assert shy.iterate.partner == "shy"
 
 
+@pytest.mark.parametrize("text", ["game: {path: null}", "game: {name: null}", "model: null", "model:\ngame:"])
+def test_a_key_that_is_commented_out_leaves_what_the_base_says(tmp_path, text):
+    found = load_config(written(tmp_path, f"base: tiny_honest\n{text}\n"))
+    assert differing(found, load_config("tiny_honest")) == {}
+
+
+@pytest.mark.parametrize("section", ["generate", "game"])
+def test_a_section_is_no_option(section):
+    with pytest.raises(UserError, match=f"option for {section}: .* give its keys one by one, as {section}.KEY"):
+        load_config("tiny", {section: {"num_episodes": 8}})
+
+
 def test_the_learning_rate_falls_linearly_over_the_iterations_and_never_to_zero(tmp_path):
     falling = load_config(written(tmp_path, "iterate: {num_iterations: 4, decay_iterations: 4}"), {}).iterate
     assert [falling.rate_share(number) for number in (1, 2, 3, 4)] == [1, 0.75, 0.5, 0.25]

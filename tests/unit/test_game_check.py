@@ -55,7 +55,7 @@ FAULTS = {
         'f"[message] {np.random.rand()} {self.said[-1]}"',
         "sessions repeat: state 0, turn 1: the same turns give ",
     ),
-    "reward above 1": ("right = float(", "right = 2 * float(", "rewards and scores fit: state .*: reward 2.0 of seat "),
+    "reward above 1": ("right = float(", "right = 2 * float(", "sessions repeat: UserError: .*rewards. returns "),
     "rewards that differ": (
         "return right, right",
         "return right, 0.0",

@@ -98,8 +98,16 @@ def test_the_suggested_warm_start_names_the_game_and_a_player_that_it_has(tmp_pa
 
 BROKEN = {
     "syntax": ("class Sums(Game):", "class Sums(Game:", "own.py: cannot be imported: SyntaxError"),
+    "three rewards": ("return right, right", "return right, right, right", "own.py: `rewards` returns .* 2 seats"),
+    "one reward": ("return right, right", "return right", r"own.py: `rewards` returns \d.\d; return one number from"),
+    "large reward": ("return right, right", "return 2.0, right", r"`rewards` returns \(2.0, \d.\d\); return"),
     "code": ("rng.integers(1,", "rng.integer(1,", r"own.py:\d+: Sums.sample_state: AttributeError: .*check-game"),
 }
+
+
+def test_a_game_that_a_file_names_twice_is_one_game(tmp_path):
+    (tmp_path / "own.py").write_text(GAME.read_text() + "\n\nGAME = Sums\n")
+    assert play(tmp_path, "--game", str(tmp_path / "own.py")).returncode == 0
 
 
 @pytest.mark.parametrize("fault", BROKEN)

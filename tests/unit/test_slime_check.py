@@ -17,7 +17,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.slime.check import CONTRACT, check_all, check_version
 from selfplay_pipeline.slime.config import DEFAULT, RolloutConfig
-from selfplay_pipeline.slime.data import DataJob, write_data
+from selfplay_pipeline.slime.data import DataJob, check_data, write_data
 
 SCRIPT = Path("bin/run_slime_matching.sh").resolve()
 
@@ -82,6 +82,13 @@ def test_a_partner_that_cannot_play_the_game_of_the_rows_is_named(slime, tmp_pat
     write_data(data, DataJob(load_config("tiny_planning", {"game.max_length": 10}).game, num_states=1, seed=0))
     wrong = [item.found for item in check_all(slime, config, [data]) if item.what == "partner" and not item.ok]
     assert [f"{data}: planning: selfplay.partner: there is no 'shy'" in one for one in wrong] == [True] * (not fits)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny_bargaining", "tiny_mediation", "tiny_planning"])
+def test_rows_of_every_game_are_those_that_were_written(tmp_path, name):
+    data, game = tmp_path / "rows.jsonl", load_config(name).game
+    write_data(data, DataJob(game, num_states=2, seed=0))
+    assert check_data(data) == [game]
 
 
 def test_rows_that_promise_more_turns_than_a_dialogue_gets_are_named(slime, tmp_path):
