@@ -372,7 +372,7 @@ class Game(ABC):
         """Returns `rewards`.
 
         Raises:
-            UserError: They are not one number from 0 to 1 for each seat.
+            UserError: The rewards are not one number from 0 to 1 for each seat.
         """
         found: Any = self.rewards(state, decision)
         try:
