@@ -71,7 +71,7 @@ def learning(results: Results, path: Path) -> None:
             _draw_ends(panel, results, mode)
             _draw_lines(panel, results)
             panel.xaxis.get_major_locator().set_params(integer=True)
-        panels[0].set_ylabel("reward on held-out states")
+        _draw_scale(panels[0])
 
 
 def words(results: Results, path: Path) -> None:
@@ -86,7 +86,7 @@ def words(results: Results, path: Path) -> None:
                 _point(panel, place + 0.1, swapped, fmt="o", mfc="none", label=None if place else "swapped", **look)
             panel.set_xticks(range(len(results.players)), list(results.players))
             _draw_lines(panel, results, only="silence")
-        panels[0].set_ylabel("reward on held-out states")
+        _draw_scale(panels[0])
 
 
 def leaderboard(lines: Sequence[Line], path: Path) -> None:
@@ -132,6 +132,13 @@ def _drawn(path: Path, panels: Sequence[str], height: float = 4.6) -> Iterator[A
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, transparent=True, metadata={"Date": None})
         plt.close(figure)
+
+
+def _draw_scale(panel: Any) -> None:
+    """Label the axis of rewards, and cut it where no reward can be; wide intervals go on outside of the picture."""
+    low, high = panel.get_ylim()
+    panel.set_ylim(max(low, -0.05), min(high, 1.05))
+    panel.set_ylabel("reward on held-out states")
 
 
 def _point(panel: Any, place: float, one: Interval, **look: Any) -> None:
