@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfplay_pipeline.cli.options import OfGames, load, taking
+from selfplay_pipeline.cli.options import OfGames, given, load, taking
 from selfplay_pipeline.cli.shared import DATA, RUNS, DryRun, file_path, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST, announced
@@ -133,6 +133,7 @@ def show(
 
 @app.command(cls=OfGames)
 def export(
+    context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="JSONL files of episodes, all of one game and configuration.")],
     output: Annotated[Path, typer.Option(help="Folder of the dataset.")],
     config: Annotated[
@@ -162,7 +163,7 @@ def export(
     if private and push is None:
         raise UserError("export: --private is for a dataset on the hub; give --push, its name there")
     if config is not None:
-        game = make_game(load_config(config, {}, announced.append).game)
+        game = make_game(load_config(config, {"game": given(context, "game")}, announced.append).game)
     else:
         first = next(read_episodes(files[0]), None)
         if first is None:

@@ -53,7 +53,7 @@ FILES_BEGIN = {
 
 
 def check_folder(folder: Path, command: str) -> None:
-    """Checks that a folder belongs to no command, to this one, or to stages that may share it.
+    """Checks that a folder belongs to no command, to this one, or to stages that may share it; for a model, to none.
 
     Raises:
         UserError: Another command has written into the folder, a link in the folder leads out of it, or the folder of
@@ -63,7 +63,8 @@ def check_folder(folder: Path, command: str) -> None:
     if command in OWNERS:
         check_links(folder)
     makers = made_by(folder)
-    if makers and not makers & (STAGES if command in STAGES else {command}):
+    own = STAGES if command in STAGES else {command} - {"model"}  # no model is written over
+    if makers and not makers & own:
         listed = " and ".join(HOLDS[maker] for maker in sorted(makers))
         raise UserError(f"{folder} holds {listed}; `selfplay {command}` needs its own: give another --output")
     checkpoint = folder / "checkpoint"

@@ -70,7 +70,7 @@ def write_people(game: Game, output: Path | None) -> People:
     if not lines:
         raise UserError(
             f"there are no episodes of people in {game.name} on states of this configuration ({game.describe()}); "
-            "choose --config default, on whose states people played"
+            f"choose --config default --game {game.name}, on whose states people played"
         )
     if output is not None:
         write_text(output, "".join(lines))

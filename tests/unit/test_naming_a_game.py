@@ -105,6 +105,14 @@ BROKEN = {
 }
 
 
+def test_an_export_with_a_configuration_takes_the_game_that_is_named(tmp_path):
+    assert play(tmp_path, "--game", str(GAME)).returncode == 0
+    forget()
+    options = ("--config", "tiny", "--game", str(GAME), "--output", str(tmp_path / "out"), "--dry-run")
+    done = selfplay("export", str(tmp_path / "games.jsonl"), *options)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_game_that_a_file_names_twice_is_one_game(tmp_path):
     (tmp_path / "own.py").write_text(GAME.read_text() + "\n\nGAME = Sums\n")
     assert play(tmp_path, "--game", str(tmp_path / "own.py")).returncode == 0
