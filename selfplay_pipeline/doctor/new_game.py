@@ -12,6 +12,9 @@ from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.games.registry import SHIPPED
 
 
+TEMPLATE = "new_game.txt"
+
+
 def new_game(name: str, folder: Path, *, write: bool = True) -> list[Path]:
     """Write `NAME.py` and `test_NAME.py` into a folder, and return their paths.
 
@@ -25,7 +28,7 @@ def new_game(name: str, folder: Path, *, write: bool = True) -> list[Path]:
     """
     if why := _refusal(name):
         raise UserError(f"new-game: {name!r} cannot be the name of a new game, because {why}; choose another")
-    made = {folder / f"{name}.py": "new_game.txt", folder / f"test_{name}.py": "new_game_test.txt"}
+    made = {folder / f"{name}.py": TEMPLATE, folder / f"test_{name}.py": "new_game_test.txt"}
     for path in made:
         if path.exists():
             raise UserError(f"{path}: exists already; choose another name, or another --output")
@@ -33,8 +36,12 @@ def new_game(name: str, folder: Path, *, write: bool = True) -> list[Path]:
         text = (files(__package__) / template).read_text(encoding="utf-8")
         if write:
             folder.mkdir(parents=True, exist_ok=True)
-            write_text(path, text.replace("NAME", name).replace("CLASS", name.title().replace("_", "")))
+            write_text(path, text.replace("NAME", name).replace("CLASS", _class_of(name)))
     return [*made]
+
+
+def _class_of(name: str) -> str:
+    return name.title().replace("_", "")
 
 
 def _refusal(name: str) -> str:
@@ -43,5 +50,9 @@ def _refusal(name: str) -> str:
         return "it must be lower-case letters, digits and _"
     if name in SHIPPED:
         return "a game of the package has it"
+    template = (files(__package__) / TEMPLATE).read_text(encoding="utf-8")
+    needed = " ".join(re.findall(r"^(?:from|import|class) .*|^\w+ =", template, re.MULTILINE))
+    if _class_of(name) in re.findall(r"\w+", needed):
+        return f"its class {_class_of(name)} would take the place of another one that it needs"
     # Beside the game's file, Python would import it in place of its own module, and no test could run.
     return "a module of Python has it" if name in sys.stdlib_module_names else ""

@@ -170,7 +170,9 @@ def test_a_new_game_is_the_smallest_example_under_another_name(tmp_path):
     assert game.read_text() == SUMS
 
 
-@pytest.mark.parametrize("name", ["matching", "textarena", "pettingzoo", "random", "Mine", "1st", "a-b"])
+@pytest.mark.parametrize(
+    "name", ["matching", "textarena", "opening", "move", "parse_error", "numbers", "random", "Mine", "1st", "a-b"]
+)
 def test_what_is_no_name_of_a_new_game_is_refused_in_one_line(name, tmp_path):
     done = selfplay("new-game", name, "--output", str(tmp_path))
     assert done.returncode == 2 and "cannot be the name of a new game" in done.stderr and not [*tmp_path.iterdir()]
