@@ -11,7 +11,6 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.games.registry import SHIPPED
 
-
 TEMPLATE = "new_game.txt"
 
 
