@@ -286,7 +286,7 @@ def default_folder(player: str, partner: str, states: Path | None, config: Confi
 
 def _plain(name: str) -> str:
     """Returns a name as part of a file name: its letters and digits in any script, and `-` for all others."""
-    plain = re.sub(r"[^\w.]+|_+", "-", name).strip("-")
+    plain = re.sub(r"(?:[^\w.]|_)+", "-", name).strip("-")
     return plain if plain.strip(".") else _plain(Path(name).resolve().name or "root")
 
 
