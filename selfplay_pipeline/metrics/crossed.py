@@ -88,7 +88,7 @@ def crossed_contrast(terms: Sequence[tuple[float, Crossed]]) -> dict[str, Interv
     variances = [
         _variance(shares.sum(axis=1), counted.any(axis=1).sum(axis=0)),
         _variance(shares.sum(axis=0), counted.any(axis=0).sum(axis=0)),
-        _variance(shares.reshape(-1, len(names)), counted.sum(axis=(0, 1))),
+        _variance(shares.reshape(shape[0] * shape[1], len(names)), counted.sum(axis=(0, 1))),
     ]
     variance = np.maximum(variances[0] + variances[1] - variances[2], np.maximum(variances[0], variances[1]))
     half = np.where(least > 1, special.stdtrit(np.maximum(least - 1, 1), UPPER) * np.sqrt(variance), np.nan)

@@ -61,6 +61,10 @@ def test_only_people_and_states_that_have_a_figure_count():
     assert (only.value, only.low, only.high) == (0.8, None, None)
 
 
+def test_without_an_episode_there_is_no_figure():
+    assert Crossed.of([], [], []).intervals() == Crossed.of([], ["a"], [0]).intervals() == {}
+
+
 def test_a_difference_is_paired_and_what_cannot_be_known_has_no_interval():
     values = np.random.default_rng(1).random((6, 5))
     paired = crossed_contrast([(1, crossed(values + 0.25)), (-1, crossed(values))])["reward"]
