@@ -65,4 +65,11 @@ def source_of(options: IterateConfig, number: int, stage: Stage) -> int:
     """Returns the number of the iteration that makes the checkpoint of a stage; 0 stands for the initial model."""
     if stage == "evaluate":
         return number
-    return max(0, number - 1 - (options.ahead if stage in ("generate", "convert") else 0))
+    if stage in ("generate", "convert"):
+        return source_of_games(number, options.ahead)
+    return max(0, number - 1)
+
+
+def source_of_games(number: int, ahead: int) -> int:
+    """Returns the number of the iteration whose checkpoint plays the episodes of an iteration (`iterate.ahead`)."""
+    return max(0, number - 1 - ahead)

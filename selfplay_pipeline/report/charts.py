@@ -15,11 +15,12 @@ from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.history import signal_of
 from selfplay_pipeline.iterate.results import Evaluated
+from selfplay_pipeline.iterate.schedule import source_of_games
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import REWARD, figures_of
 from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.report.scan import Scan
-from selfplay_pipeline.report.sources import Source, trained_before
+from selfplay_pipeline.report.sources import Source
 
 BINS = 20
 MOST_POINTS = 500
@@ -175,7 +176,7 @@ def _by_partner(source: Source) -> Chart:
     points: dict[str, list[tuple[float, float]]] = {}
     for number in source.state.iterations:
         for partner, found in played.partners.items() if (played := source.state.played(number)) else ():
-            points.setdefault(partner, []).append((trained_before(number, source.ahead), found.mean_reward))
+            points.setdefault(partner, []).append((source_of_games(number, source.ahead), found.mean_reward))
     series = [Series(partner, *zip(*own, strict=True)) for partner, own in sorted(points.items())]
     note = "Means over the training episodes; each partner has other game states."
     return Chart("reward_by_partner", "Reward with each partner", note, ITERATIONS, REWARD.label, series)

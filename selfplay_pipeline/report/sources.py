@@ -22,6 +22,7 @@ from selfplay_pipeline.games.base import Game, GameSettings
 from selfplay_pipeline.games.registry import game_named, make_game, parse_game_config
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.iterate.folder import Manifest, RunDirectory, RunState
+from selfplay_pipeline.iterate.schedule import source_of_games
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.train.saves import read_lines
 
@@ -58,7 +59,7 @@ class EpisodesFile:
     def trained(self) -> int:
         """Number of training iterations that the playing policy had completed."""
         number = self.iteration or 0
-        return trained_before(number, self.ahead) if self.mode == "training" else number
+        return source_of_games(number, self.ahead) if self.mode == "training" else number
 
     def seats(self, record: EpisodeRecord) -> Sequence[int]:
         """Returns the seats to measure in an episode."""
@@ -102,11 +103,6 @@ class Source:
     references: dict[str, Interval] = field(default_factory=dict)
     crossplay: CrossPlay | None = None
     ahead: int = 0
-
-
-def trained_before(number: int, ahead: int) -> int:
-    """Returns the number of iterations that the policy was trained in that plays the episodes of an iteration."""
-    return max(0, number - 1 - ahead)
 
 
 def discover(path: Path) -> Source:
