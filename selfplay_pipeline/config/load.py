@@ -27,7 +27,7 @@ from selfplay_pipeline.core.gpus import gpu_visible, visible_gpus
 from selfplay_pipeline.core.sections import OF_MACHINE, Section
 from selfplay_pipeline.core.shipped import as_listed, built_in, shipped
 from selfplay_pipeline.core.small_files import check_regular
-from selfplay_pipeline.games.registry import FIRST_GAME, find, known, place_of, split
+from selfplay_pipeline.games.registry import FIRST_GAME, file_of, find, known, split
 
 TINY_MODEL = "data/tiny_model"
 GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
@@ -227,8 +227,7 @@ def _find_game(file: YamlFile) -> None:
         elif isinstance(name, str):
             if name.endswith(".py"):
                 raise UserError(f"{name!r} is a file; name it with the key `path`")
-            place = place_of(find(name))
-            if place.endswith(".py"):
+            if place := file_of(find(name)):
                 game["path"] = place
     except UserError as error:
         raise UserError(f"{file.where(['game', 'path' if isinstance(path, str) else 'name'])}: {error}") from None

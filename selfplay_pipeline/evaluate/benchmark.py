@@ -137,13 +137,19 @@ def check_benchmark(config: Config, job: BenchmarkJob) -> list[tuple[Task, Confi
     """Returns the parts of a benchmark.
 
     Raises:
-        UserError: The player cannot play a task, the folder is not usable, or its line cannot be read.
+        UserError: The player cannot play a task, the folder is not usable, or its line cannot be read or is another
+            player's.
     """
     check_folder(job.output, "benchmark")
-    _earlier_line(job.output / LINE_FILE)
+    earlier = _earlier_line(job.output / LINE_FILE)
     parts = list(job.parts(config))
     for _task, own, evaluation in parts:
         check_job(own, evaluation)
+    if earlier is not None and not _same_player(earlier, _line(parts, job, {})):
+        raise UserError(
+            f"{job.output / LINE_FILE}: the line of {earlier.player}, played with other settings or by another player; "
+            "give another --output"
+        )
     return parts
 
 
@@ -168,28 +174,30 @@ async def run_benchmark(config: Config, job: BenchmarkJob) -> Line:
             servers.chat(parts[0][1].partner).total += PartnerUsage(dollars=spent(job.output))
         for task, own, evaluation in parts:
             results[task.name] = await _play(own, evaluation, servers)
-    line = Line(
-        suite=suite().suite,
-        version=suite().version,
-        player=config.partner.model if job.player == CHAT else as_listed(job.player),
-        mode=parts[0][2].modes(parts[0][1])[0],
-        partial=False,
-        settings=_settings(parts[0][1], job.player),
-        tasks=results,
-    )
-    line = _with_earlier_tasks(line, job.output / LINE_FILE)
+    earlier = _earlier_line(job.output / LINE_FILE)
+    line = _line(parts, job, (earlier.tasks if earlier else {}) | results)
     write_text(job.output / LINE_FILE, line.model_dump_json() + "\n")
     return line
 
 
-def _with_earlier_tasks(line: Line, path: Path) -> Line:
-    """Returns the line with the other tasks that the same player played into this folder, in the suite's order."""
-    compared, earlier = {"player", "mode", "settings"}, _earlier_line(path)
-    same = earlier is not None and earlier.model_dump(include=compared) == line.model_dump(include=compared)
-    found = (earlier.tasks if earlier and same else {}) | line.tasks
+def _line(parts: Sequence[tuple[Task, Config, EvaluationJob]], job: BenchmarkJob, found: dict[str, TaskResult]) -> Line:
+    """Returns the line of a benchmark with the figures found so far, in the suite's order."""
+    _task, config, evaluation = parts[0]
     tasks = [task for task in all_tasks() if task.name in found]
-    partial = any(found[task.name].states < task.given.states for task in tasks)
-    return line.model_copy(update={"tasks": {task.name: found[task.name] for task in tasks}, "partial": partial})
+    return Line(
+        suite=suite().suite,
+        version=suite().version,
+        player=config.partner.model if job.player == CHAT else as_listed(job.player),
+        mode=evaluation.modes(config)[0],
+        partial=any(found[task.name].states < task.given.states for task in tasks),
+        settings=_settings(config, job.player),
+        tasks={task.name: found[task.name] for task in tasks},
+    )
+
+
+def _same_player(one: Line, other: Line) -> bool:
+    compared = {"player", "mode", "settings"}
+    return one.model_dump(include=compared) == other.model_dump(include=compared)
 
 
 def _earlier_line(path: Path) -> Line | None:

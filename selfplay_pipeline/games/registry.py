@@ -159,9 +159,17 @@ def known(name: str) -> type[Game]:
     return _found[name]
 
 
+def file_of(kind: type[Game]) -> str | None:
+    """Returns the user's file that defines a game; None for a game of a package."""
+    return kind.__module__ if kind.__module__.endswith(".py") else None
+
+
 def place_of(kind: type[Game]) -> str:
-    """Returns what `find` takes to find a game from any folder: its file if a file was named, else its name."""
-    return kind.__module__ if kind.__module__.endswith(".py") else kind.name
+    """Returns what `find` takes to find a game from any folder: `FILE.py`, `FILE.py:NAME` or its name."""
+    file = file_of(kind)
+    if file is None:
+        return kind.name
+    return file if len(_games_in(imported(file))) == 1 else f"{file}:{kind.name}"
 
 
 def own_games() -> list[str]:
@@ -258,9 +266,7 @@ def _in_file(file: str, wanted: str) -> type[Game]:
     path = os.path.realpath(file)
     if not Path(path).is_file():
         raise UserError(f"{file}: there is no such file; name the file of a game")
-    kinds = [one for one in dict.fromkeys(filter(isclass, vars(imported(path)).values())) if one.__module__ == path]
-    games = [kind for kind in kinds if issubclass(kind, Game)]
-    games = [kind for kind in games if hasattr(kind, "name")] or games  # without base classes of other games
+    games = _games_in(imported(path))
     if not games:
         raise UserError(f"{file}: defines no game, that is, no class derived from selfplay_pipeline.games.base.Game")
     names = [str(getattr(kind, "name", kind.__name__)) for kind in games]
@@ -270,6 +276,13 @@ def _in_file(file: str, wanted: str) -> type[Game]:
         what = f"defines no game {wanted!r}, but" if wanted else "defines several games:"
         raise UserError(f"{file}: {what} {', '.join(names)}; name one of them as {file}:NAME")
     return games[0]
+
+
+def _games_in(file: ModuleType) -> list[type[Game]]:
+    """Returns the games that a user's file defines, without base classes of other games."""
+    kinds = [one for one in dict.fromkeys(filter(isclass, vars(file).values())) if one.__module__ == file.__name__]
+    games = [kind for kind in kinds if issubclass(kind, Game)]
+    return [kind for kind in games if hasattr(kind, "name")] or games
 
 
 def imported(file: str) -> ModuleType:

@@ -16,7 +16,7 @@ from selfplay_pipeline.core.folders import check_file
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.base import HELD_OUT, TRAIN, Game, GameSettings, State, state_rng
-from selfplay_pipeline.games.registry import make_game, parse_game_config
+from selfplay_pipeline.games.registry import SHIPPED, make_game, parse_game_config
 from selfplay_pipeline.generate.records import read_lines
 
 UNUSABLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -29,6 +29,9 @@ class DataJob:
 
     Attributes:
         held_out: Whether the states come from the seed space of `selfplay evaluate`, which training never draws from.
+
+    Raises:
+        UserError: The game does not come with the package; slime's processes would not find it.
     """
 
     game: GameSettings
@@ -36,6 +39,13 @@ class DataJob:
     seed: int
     first_state: int = 0
     held_out: bool = False
+
+    def __post_init__(self) -> None:
+        if self.game.name not in SHIPPED:
+            raise UserError(
+                f"slime data: {self.game.name} is a game of your own, and slime plays only the games of the package; "
+                "train it with `selfplay iterate`"
+            )
 
     def plan(self, out: Path) -> str:
         """Returns a one-line description of the file to write."""

@@ -57,6 +57,11 @@ def test_a_file_of_several_games_needs_a_name(tmp_path):
     assert (found.name, found.path) == ("differences", str(tmp_path / "two.py"))
     (tmp_path / "own.yaml").write_text(f"game: {{name: sums, path: {tmp_path / 'two.py'}}}\n")
     assert load_config(str(tmp_path / "own.yaml"), {}).game.name == "sums"
+    for kind in (registry.known("sums"), registry.known("differences")):
+        assert registry.find(registry.place_of(kind)) is kind, "as another process finds it"
+    forget()
+    done = play(tmp_path, "--game", f"{tmp_path / 'two.py'}:sums")
+    assert next_words(done)[-2:] == ["--game", f"{tmp_path / 'two.py'}:sums"]
 
 
 @pytest.mark.parametrize(

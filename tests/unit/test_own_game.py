@@ -297,3 +297,10 @@ def test_a_stored_file_makes_no_command_import_what_it_names(command, where, tra
         done = selfplay(*command.split(), str(path))
         assert done.returncode in ((2,) if where == "episodes" else (0, 2)), done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_slime_gets_no_rows_of_a_game_that_its_processes_would_not_find(tmp_path):
+    out = tmp_path / "games.jsonl"
+    done = selfplay("slime", "data", "--config", CONFIG, "--output", str(out))
+    assert done.returncode == 2 and "slime plays only the games of the package" in done.stderr, done.stderr
+    assert not out.exists()
