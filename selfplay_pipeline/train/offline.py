@@ -429,6 +429,8 @@ def check_training(options: TrainOptions, device: Device) -> None:
         raise UserError(
             "train.best_of_group: GRPO compares all episodes of a group; leave it out, or give train.method filtered-bc"
         )
+    if options.lora_targets and not options.lora_rank:
+        raise UserError("train.lora_targets: no adapter is trained; give its train.lora_rank, or leave them out")
     if options.joins_cluster:
         return
     if options.nodes > 1:

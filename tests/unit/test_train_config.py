@@ -349,6 +349,7 @@ def test_what_is_no_address_of_a_cluster_is_refused(address):
         ({"train.dump_rows": True, "train.method": "filtered-bc"}, r"train.dump_rows: .* have no advantages"),
         ({"train.overrides": ["trainer.total_epochs=[1"]}, r"train.overrides: .* is not a Hydra override"),
         ({"train.lora_rank": -1}, "lora_rank"),
+        ({"train.lora_targets": ["q_proj"]}, "train.lora_targets: no adapter is trained; give its train.lora_rank"),
         ({"train.overrides": ["actor_rollout_ref.model.lora_rank=8"]}, "give train.lora_rank"),
         ({"train.best_of_group": 3}, "train.best_of_group: GRPO compares all episodes of a group; leave it out, or"),
     ],
