@@ -219,17 +219,17 @@ def silence(
     silence: a fixed proposer who hears nothing makes one proposal, which is accepted. pass: the first player proposes
     only if its best proposal promises enough, else the second proposes. counter: the second player answers the first
     one's proposal with a better one. They are computed once per configuration; tables and charts of rewards then show
-    them. Built-in configurations come with their lines. Large filtered states take seconds each.
+    them. Lines from more states replace earlier ones. Built-in configurations come with their lines. Large filtered
+    states take seconds each.
     """
     settings = load(context)
     from selfplay_pipeline.core.folders import check_file
-    from selfplay_pipeline.evaluate.silence import compute_lines, store_lines
+    from selfplay_pipeline.evaluate.silence import check_lines, compute_lines, store_lines
     from selfplay_pipeline.games.registry import make_game
-    from selfplay_pipeline.games.silence import LinesFile
 
     game = make_game(settings.game)
     check_file(output, "silence")
-    LinesFile.read(output)  # a damaged file is reported before the lines are computed, which is slow
+    check_lines(output, game, states)  # before the lines are computed, which is slow
     if dry_run:
         known = ", ".join(f"{name} {line}" for name, line in game.wordless.items())
         planned(

@@ -227,8 +227,8 @@ def _find_game(file: YamlFile) -> None:
         elif isinstance(name, str):
             if name.endswith(".py"):
                 raise UserError(f"{name!r} is a file; name it with the key `path`")
-            if place := file_of(find(name)):
-                game["path"] = place
+            if file_of_game := file_of(find(name)):
+                game["path"] = file_of_game
     except UserError as error:
         raise UserError(f"{file.where(['game', 'path' if isinstance(path, str) else 'name'])}: {error}") from None
 

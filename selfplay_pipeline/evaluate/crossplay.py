@@ -13,7 +13,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.evaluate.gaps import BestResponse, Gaps, best_response, gaps_of
-from selfplay_pipeline.evaluate.pairing import Pairing, check_begun, check_names, play_pairing
+from selfplay_pipeline.evaluate.pairing import Pairing, check_begun, check_meeting, check_names, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.registry import make_game
@@ -149,6 +149,7 @@ def check_crossplay(config: Config, names: Sequence[str]) -> None:
     """Raises UserError unless the names are two or more different players."""
     if len(names) < 2 or len(set(names)) < len(names):
         raise UserError("crossplay: name two or more different players (checkpoints or scripted partners)")
+    check_meeting(config, "crossplay")
     check_names(config, names)
 
 

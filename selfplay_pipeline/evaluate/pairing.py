@@ -107,6 +107,16 @@ def check_names(config: Config, names: Iterable[str]) -> None:
     check_players(config, names)
 
 
+def check_meeting(config: Config, asked: str) -> None:
+    """Raises UserError if the game has one seat, so that nobody plays with a partner.
+
+    Args:
+        asked: Command or option that needs two players.
+    """
+    if len(make_game(config.game).roles) == 1:
+        raise UserError(f"{asked}: the game {config.game.name} has one seat, so that nobody plays with a partner")
+
+
 def check_begun(config: Config, pairing: Pairing) -> None:
     """Raises UserError if the file of a pairing was begun with other arguments; checkpoints are read only if it was."""
     if EpisodeStore(pairing.file, {}).arguments_path.exists():

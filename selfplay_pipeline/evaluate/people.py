@@ -31,7 +31,7 @@ from selfplay_pipeline.generate.run import SeatedEpisode
 from selfplay_pipeline.generate.swapped import is_words
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 from selfplay_pipeline.metrics.crossed import Crossed, crossed_contrast
-from selfplay_pipeline.metrics.figures import FIGURES, REWARD, measure_reward
+from selfplay_pipeline.metrics.figures import FIGURES, REWARD, is_measured, measure_reward
 
 GAMES = "selfplay_games.jsonl"
 """File of episodes in the folder of a study."""
@@ -74,7 +74,8 @@ class Held:
         """Returns the figures of the part."""
         own = Measured(game, self.record, (self.seat,))
         others = Measured(game, self.record, [seat for seat, _ in enumerate(self.record.seats) if seat != self.seat])
-        found = {name: figure.parts(own) for name, figure in SHOWN.items() if isinstance(figure, Figure)}
+        figures = {name: figure for name, figure in SHOWN.items() if isinstance(figure, Figure)}
+        found = {name: figure.parts(own) for name, figure in figures.items() if is_measured(own, figure)}
         words = next(figure for figure in FIGURES if figure.name == "words")
         return found | {"partner_words": words.parts(others), "seconds": (sum(self.seconds), len(self.seconds))}
 

@@ -19,7 +19,14 @@ from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.shipped import as_listed, shipped
 from selfplay_pipeline.core.small_files import read_object
-from selfplay_pipeline.evaluate.pairing import Pairing, check_begun, check_names, comparable, play_pairings
+from selfplay_pipeline.evaluate.pairing import (
+    Pairing,
+    check_begun,
+    check_meeting,
+    check_names,
+    comparable,
+    play_pairings,
+)
 from selfplay_pipeline.evaluate.states import StateSet, references, sample_held_out
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.evaluate.worth import Rise, Swapped, Words, rise_of, worth_of_words
@@ -138,6 +145,8 @@ def job_of(
     player, partner = shipped(player), shipped(partner)
     if seat is not None and partner == SELF:
         raise UserError("--seat: in self-play the player holds all seats; name a --partner")
+    if partner != SELF:
+        check_meeting(config, "--partner")
     check_seat(config, seat or 0, "--seat")
     check_names(config, {player, partner} - {SELF})  # before the states are sampled, which may be slow
     return EvaluationJob(
@@ -299,9 +308,15 @@ def compare_with(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode
     check_comparable(config, job, earlier)
     result = {}
     for mode in job.modes(config):
-        before = totals_of(config, replace(job, output=earlier), mode)
+        before = totals_of(_as_played(config, earlier, mode), replace(job, output=earlier), mode)
         result[mode] = contrast([(1, totals_of(config, job, mode)), (-1, before)])
     return result
+
+
+def _as_played(config: Config, folder: Path, mode: Mode) -> Config:
+    """Returns the configuration with messages muted as in an earlier evaluation, on which the losses depend."""
+    stored = read_object(folder / f"{mode}.args.json", "selfplay evaluate", "game.mute")
+    return config.model_copy(update={"game": config.game.model_copy(update={"mute": stored["game.mute"]})})
 
 
 def rises_over(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode, Rise]:

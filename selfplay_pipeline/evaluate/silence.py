@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.games.abilities import WordlessPlay, ability
@@ -61,6 +62,17 @@ def line_of(rewards: Rewards) -> Line:
         rewards = np.concatenate([one[:, other.mean(axis=0).argmax()], other[:, one.mean(axis=0).argmax()]])
     error = float(np.std(rewards, ddof=1) / len(rewards) ** 0.5)
     return Line(value=float(np.mean(rewards)), standard_error=error, states=len(rewards), threshold=threshold)
+
+
+def check_lines(path: Path, game: Game, states: int) -> None:
+    """Raises UserError if a file holds other data, or more exact lines of the same configuration than of `states`."""
+    for stored in LinesFile.read(path).entries:
+        known = min((line.states for line in stored.lines.values()), default=0)
+        if stored.is_of(game.config) and known > states:
+            raise UserError(
+                f"{path}: has lines of this configuration from {known:,} states, which are more exact than those of "
+                f"{states:,}; give more --states, or another --output"
+            )
 
 
 def store_lines(path: Path, game: Game, lines: Lines) -> None:

@@ -50,6 +50,8 @@ from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.tags import ActionKind, tagged
 from selfplay_pipeline.games.turn_session import Move, TurnSession
 
+MUTED = f"[{MESSAGE}]"
+"""Text of a message that its reader receives if messages are muted."""
 EMPTY_MESSAGE = "empty_message"
 """Error kind of a message without text."""
 NOT_NOW = "not_now"
@@ -143,8 +145,8 @@ class TaggedSession(TurnSession, Generic[Proposal]):
 
     Attributes:
         pending: Proposal that waits for an answer.
-        history: Legal turns so far as (seat, text), in the form that the partner receives: a message, a bare answer, or
-            a proposal in its canonical form. The partner receives no other text.
+        history: Legal turns so far as (seat, text), in the form that the partner receives unless messages are muted: a
+            message, a bare answer, or a proposal in its canonical form. The partner receives no other text.
     """
 
     game: TaggedGame
@@ -235,8 +237,8 @@ class TaggedSession(TurnSession, Generic[Proposal]):
         """Take a turn of the protocol; see `TurnSession.act`."""
         action = self.parse(text)
         self._check_legal(action.kind)
-        partner, heard, decision = 1 - seat, self._heard(action), _as_json(action.proposal)
-        self.history.append((seat, heard))
+        partner, text, decision = 1 - seat, self._text_of(action), _as_json(action.proposal)
+        self.history.append((seat, text))
         observations, about = dict[int, str](), self.about(action.proposal)
         if action.kind is ActionKind.PROPOSE and self.due is not None:
             self.end(AGREED, decision)
@@ -251,7 +253,7 @@ class TaggedSession(TurnSession, Generic[Proposal]):
             self.next = (partner,)
         if self.status is None or self.due is None:
             observations[partner] = self.game.prompts.render(
-                "partner", text=heard, kind=action.kind.value, due=self.due, **about
+                "partner", text=self._heard(text), kind=action.kind.value, due=self.due, **about
             )
         return Move(observations, action.kind.value, decision)
 
@@ -269,12 +271,19 @@ class TaggedSession(TurnSession, Generic[Proposal]):
     def _observations(self, seat: int, move: Move) -> tuple[str, ...]:
         return tuple(move.told.get(other, "") for other in (0, 1))  # `_heard` mutes
 
-    def _heard(self, action: Action[Proposal]) -> str:
-        """Returns the text that the partner receives for an action."""
+    def known_history(self, seat: int) -> tuple[tuple[int, str], ...]:
+        """Returns the legal turns so far as a seat knows them: its own as it wrote them, the partner's as it heard
+        them."""
+        return tuple((speaker, text if speaker == seat else self._heard(text)) for speaker, text in self.history)
+
+    def _text_of(self, action: Action[Proposal]) -> str:
         if action.proposal is not None:
             return self.written(action.proposal)
-        words = "" if self.config.mute else f" {action.words}"
-        return f"[{action.kind}]{words if action.words else ''}"
+        return f"[{action.kind}] {action.words}" if action.words else f"[{action.kind}]"
+
+    def _heard(self, text: str) -> str:
+        """Returns what the partner receives of a turn in the history."""
+        return MUTED if self.config.mute and text.startswith(MUTED) else text
 
     def _check_legal(self, kind: ActionKind) -> None:
         if self.due is not None and kind is not self.due:

@@ -13,21 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, product
+from itertools import islice
 
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.games.base import CUT, MESSAGE, Game, Session, State, Status
+from selfplay_pipeline.games.base import Game, Session, State, Status
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.kept import KeptEpisode
 from selfplay_pipeline.generate.people_log import TurnLine
 from selfplay_pipeline.generate.person import PersonEpisode
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, TurnRecord
-from selfplay_pipeline.generate.swapped import NOTHING, is_words
+from selfplay_pipeline.generate.swapped import MOST_TRIES, is_words, replayed, without_content
 
-MOST_TRIES = 20
-"""Largest number of messages of other episodes, and of messages without content, that are tried for one message."""
-NO_WORDS = "none"
-"""Words of a message without content, after the beginning that the game asks for."""
 Messages = Callable[[int, int], Iterable[str]]
 """Function that returns messages of other episodes, the preferred one first.
 
@@ -109,21 +105,11 @@ class HeardOtherwise(PersonEpisode):
 
     def _without_content(self, turn: TurnRecord) -> str | None:
         """Returns a message without content that may take the place of a turn; None if the rules allow none."""
-        beginnings = (
-            choice.write(selected) if choice.parts else choice.form
-            for choice in self.game.choices(self._so_far(), turn.seat)
-            if choice.action == MESSAGE
-            for selected in product(*(range(len(part.options)) for part in choice.parts))
-        )
-        texts = [NOTHING, *(beginning + NO_WORDS for beginning in islice(beginnings, MOST_TRIES))]
-        return next((text for text in texts if self._fits(turn, text)), None)
+        return without_content(self.game, self._so_far(), turn.seat, lambda text: self._fits(turn, text))
 
     def _so_far(self) -> Session:
         """Returns a session with all turns so far as the other players heard them."""
-        session = self.game.start(self.state)
-        for turn, text in zip(self.turns, self.as_heard, strict=True):
-            session.step(turn.seat, text, cut=turn.error_kind == CUT)
-        return session
+        return replayed(self.game, self.state, self.turns, self.as_heard)
 
     def _fits(self, turn: TurnRecord, text: str) -> bool:
         """Whether a text is a message that leaves the order of turns as it is."""

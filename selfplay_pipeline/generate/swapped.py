@@ -11,16 +11,18 @@ proposals and answers of the others, stay as played. In place of each message of
 - `named`: the original message, but with the facts of the resampled state about the named things
   (`games/abilities.py: KeepNamed`).
 
-If the counterfactual speaker sends no message at that point (it proposes, or its illegal turns end the episode), a new
-counterfactual episode is played, `TRIES` in all; after that the hearer hears `NOTHING`.
+If the counterfactual speaker sends no message at that point (it proposes, or its illegal turns end the episode), or one
+after which another seat would have to act, a new counterfactual episode is played, `TRIES` in all; then the hearer
+hears a message without content.
 The play loop is the usual one (`Episode`), and every other seat hears a hearer's messages through its own hearer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice, product
 
 import numpy as np
 
@@ -36,12 +38,44 @@ TRIES = 3
 """Maximum number of counterfactual episodes for one message."""
 NOTHING = "[message] none"
 """Message without content, as the scripted players of the built-in games say it."""
+NO_WORDS = "none"
+"""Words of a message without content, after the beginning that the game asks for."""
+MOST_TRIES = 20
+"""Largest number of messages without content that are tried for one message."""
 KEY = "evaluate.swap_messages"
 
 
 def is_words(turn: TurnRecord) -> bool:
     """Whether a turn is a message without a decision, so that it can be replaced."""
     return turn.action == MESSAGE and turn.proposal is None
+
+
+def replayed(game: Game, state: State, turns: Sequence[TurnRecord], texts: Sequence[str]) -> Session:
+    """Returns a session with turns as somebody heard them.
+
+    Args:
+        turns: The turns as they were taken.
+        texts: Their texts as they were heard.
+    """
+    session = game.start(state)
+    for turn, text in zip(turns, texts, strict=True):
+        session.step(turn.seat, text, cut=turn.error_kind == CUT)
+    return session
+
+
+def without_content(game: Game, session: Session, seat: int, fits: Callable[[str], bool]) -> str | None:
+    """Returns a message without content that fits at this point of a session; None if the rules allow none.
+
+    The game says how a message may begin (`Game.choices`).
+    """
+    beginnings = (
+        choice.write(selected) if choice.parts else choice.form
+        for choice in game.choices(session, seat)
+        if choice.action == MESSAGE
+        for selected in product(*(range(len(part.options)) for part in choice.parts))
+    )
+    texts = [NOTHING, *(beginning + NO_WORDS for beginning in islice(beginnings, MOST_TRIES))]
+    return next((text for text in texts if fits(text)), None)
 
 
 @dataclass(frozen=True)
@@ -126,8 +160,9 @@ class Hearer:
         own: Player of the seat. It observes, and acts on, the episode as the seat hears it.
         session: The episode as the seat hears it.
         turns: Turns of the real episode, to which the episode adds.
-        heard: Replacements that the seat has heard, by the number of the replaced turn; "" for `NOTHING`.
-        at: Number of the first turn that the seat has not yet heard.
+        heard: Replacements that the seat has heard, by the number of the replaced turn; "" for a message without
+            content.
+        texts: Texts of all turns so far as the seat has heard them.
         counterfactuals: All counterfactual episodes of the seat.
         current: Counterfactual episode that provides the next message; None if a new one must begin.
     """
@@ -138,7 +173,7 @@ class Hearer:
     session: Session
     turns: list[TurnRecord]
     heard: dict[int, str] = field(default_factory=dict)
-    at: int = 0
+    texts: list[str] = field(default_factory=list)
     prompt_tokens: int = 0
     cached_tokens: int = 0
     counterfactuals: list[Counterfactual] = field(default_factory=list)
@@ -151,38 +186,54 @@ class Hearer:
         self.own.say(text)
 
     async def act(self) -> Reply:
-        for number in range(self.at, len(self.turns)):
-            turn = self.turns[number]
-            text = turn.text
+        for turn in self.turns[len(self.texts) :]:
+            text: str | None = turn.text
             if is_words(turn) and turn.seat != self.number:
-                self.heard[number] = await self._replacement(number) or ""
-                text = self.heard[number] or NOTHING
-            step = self.session.step(turn.seat, text, cut=turn.error_kind == CUT)
-            following = [*(later.seat for later in self.turns[number + 1 :]), self.number][0]
-            if step.action != turn.action or following not in self.session.seats:
+                self.heard[len(self.texts)] = found = await self._replacement() or ""
+                text = found or without_content(self.seated.game, self._so_far(), turn.seat, self._fits)
+            step = self.session.step(turn.seat, text or "", cut=turn.error_kind == CUT)
+            if text is None or not self._goes_on(self.session, step):
                 raise UserError(
                     f"{KEY}: a message decides how an episode of the game {self.seated.game.name} goes on, so that no "
                     "other message can take its place"
                 )
             self.own.observe(step.observations[self.number])
-            self.at = number + 1
+            self.texts.append(text)
         return await self.own.act()
 
-    async def _replacement(self, number: int) -> str | None:
+    async def _replacement(self) -> str | None:
+        """Returns the message that replaces the first turn that the seat has not yet heard; None if there is none."""
+        number = len(self.texts)
         if self.seated.swap == "named":
             game, turn = self.seated.game, self.turns[number]
             drawn = self.seated.draws.state(self.number, 0)
-            return ability(game, KeepNamed, KEY).keep_named(drawn, turn.seat, turn.text)
+            named = ability(game, KeepNamed, KEY).keep_named(drawn, turn.seat, turn.text)
+            return named if named is not None and self._fits(named) else None
         for _ in range(TRIES):
             if self.current is None:
                 self.current = self._begin(len(self.counterfactuals))
                 self.counterfactuals.append(self.current)
             with suppress(ContextFull):
                 text = await self.current.message(self.turns, number)
-                if text is not None:
+                if text is not None and self._fits(text):
                     return text
             self.current = None
         return None
+
+    def _so_far(self) -> Session:
+        """Returns a new session with the turns that the seat has heard."""
+        return replayed(self.seated.game, self.seated.state, self.turns[: len(self.texts)], self.texts)
+
+    def _fits(self, text: str) -> bool:
+        """Whether a text is a message after which the episode goes on as it was played."""
+        session = self._so_far()
+        step = session.step(self.turns[len(self.texts)].seat, text)
+        return step.decision is None and self._goes_on(session, step)
+
+    def _goes_on(self, session: Session, step: Step) -> bool:
+        """Whether a step took the action of the first turn not yet heard, and the seat of the next turn may act."""
+        turn, later = self.turns[len(self.texts)], self.turns[len(self.texts) + 1 :]
+        return step.action == turn.action and [*(one.seat for one in later), self.number][0] in session.seats
 
     def _begin(self, attempt: int) -> Counterfactual:
         seated, number = self.seated, self.number
@@ -238,6 +289,11 @@ class SwappedEpisode(SeatedEpisode):
 
 def check_swap(game: Game, states: Sequence[State]) -> None:
     """Raises UserError unless messages of episodes on these states can be swapped."""
+    if MESSAGE not in game.actions:
+        raise UserError(
+            f"{KEY}: the game {game.name} has no action {MESSAGE!r}, so that there are no messages to replace; leave "
+            "the option out"
+        )
     if isinstance(game, Redraw):
         for seat, _role in enumerate(game.roles):
             game.redraw(states[0], seat, np.random.default_rng(0))

@@ -215,10 +215,12 @@ def rows_of(columns: Sequence[Mapping[str, Any]], *games: Game) -> list[tuple[st
 
 def measure(episode: Measured) -> Measures:
     """Returns all figures of one episode."""
-    return {name: figure.parts(episode) for name, figure in figures_of(episode.game).items() if _has(episode, figure)}
+    return {
+        name: figure.parts(episode) for name, figure in figures_of(episode.game).items() if is_measured(episode, figure)
+    }
 
 
-def _has(episode: Measured, figure: Figure) -> bool:
+def is_measured(episode: Measured, figure: Figure) -> bool:
     """Whether a figure can be measured in an episode."""
     if figure is TALK:
         return _has_talk(episode)

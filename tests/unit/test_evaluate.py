@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command import selfplay
 from factories import board_state, make_episode, write_episodes
 from hypothesis import given
 from hypothesis import strategies as st
@@ -372,6 +373,21 @@ def test_two_evaluations_of_the_same_states_are_compared_in_pairs(tmp_path):
     assert 0.2 < difference.low < difference.value < difference.high < 0.5
 
 
+def test_a_muted_evaluation_is_compared_with_the_losses_of_one_that_was_heard(tmp_path):
+    def played(*, mute: bool):
+        muted = load_config("tiny_honest", {"game.mute": mute})
+        states = held_out_states(MatchingGame(muted.game), 20)
+        job = EvaluationJob("sharing", states, tmp_path / str(mute), episodes=1)
+        return muted, job, asyncio.run(run_evaluate(muted, job)).modes["scripted"].figures
+
+    _, heard, before = played(mute=False)
+    muted, job, after = played(mute=True)
+    difference = compare_with(muted, job, heard.output)["scripted"]
+    for name in ("lost_to_telling", "lost_to_planning"):
+        assert difference[name].value == pytest.approx(after[name].value - before[name].value)
+    assert difference["lost_to_telling"].value > 0.05
+
+
 @pytest.mark.parametrize(
     ("change", "may"),
     [
@@ -431,3 +447,52 @@ def test_a_player_and_a_trained_policy_can_hold_any_one_seat(tmp_path):
     agent = {"iterate.partner": "sharing", "iterate.seat": 2}
     assert seats_of(load_config("tiny_mediation", agent)) == ("sharing", "sharing", "policy")
     assert seats_of(load_config("tiny_mediation", {})) == ("policy",) * 3
+
+
+ALONE = """
+from pydantic import BaseModel
+
+from selfplay_pipeline.games.base import AGREED, Game, Opening
+from selfplay_pipeline.games.turn_session import Move, TurnSession
+
+
+class Number(BaseModel):
+    number: int
+
+
+class Guesser:
+    def act(self, view, rng):
+        return "1"
+
+
+class Guessing(TurnSession):
+    def opening(self, seat):
+        return Opening("guess", "1 or 2")
+
+    def act(self, seat, text):
+        self.end(AGREED, text)
+        return Move({}, "guess", text)
+
+
+class Alone(Game):
+    name, state, roles, actions = "alone", Number, ("",), frozenset({"guess"})
+    players = {"one": Guesser(), "two": Guesser()}
+
+    def sample_state(self, rng):
+        return Number(number=int(rng.integers(1, 3)))
+
+    def start(self, state):
+        return Guessing(self, state)
+
+    def rewards(self, state, decision):
+        return (float(decision == str(state.number)),)
+"""
+
+
+def test_in_a_game_of_one_seat_nobody_meets_a_partner(tmp_path):
+    (tmp_path / "alone.py").write_text(ALONE)
+    options = ("--game", str(tmp_path / "alone.py"), "--num-states", "4", "--output", str(tmp_path / "out"))
+    for command in (("evaluate", "one", "--partner", "two"), ("crossplay", "one", "two")):
+        done = selfplay(*command, *options)
+        assert done.returncode == 2 and "has one seat, so that nobody plays with a partner" in done.stderr, done.stderr
+    assert selfplay("evaluate", "one", *options).returncode == 0

@@ -347,6 +347,15 @@ def test_a_muted_message_says_only_who_sent_it():
     assert step.observations[AGENT] == "User 1 said: [message]"
 
 
+def test_a_muted_seat_knows_what_it_wrote_itself():
+    session = MediationGame(MediationConfig(mute=True)).start(STATE)
+    session.step(SECOND, "[message] my secret")
+    assert [player_view(session, seat).heard(SECOND) for seat in (SECOND, AGENT)] == [
+        ["[message] my secret"],
+        ["[message]"],
+    ]
+
+
 # --- nothing of another room ----------------------------------------------------------------------------------
 
 

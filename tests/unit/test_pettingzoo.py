@@ -44,6 +44,20 @@ def game_of(env, **further):
     return kind(kind.settings(name="pettingzoo", env=env, **further))
 
 
+def test_a_seat_reads_the_same_answer_a_second_time(place):
+    place.write_text(ENV.replace(f"registry.find({str(SUMS)!r})()", "registry.find('bargaining')()"))
+    game = game_of(f"{place}:env", lowest=0.0, highest=1.0)
+    session = game.start(game.sample_state(np.random.default_rng(0)))
+    session.step(0, "[message] hello")
+    session.step(1, "[message] no")
+    read = []
+    for _ in range(2):
+        session.step(0, "[propose] Proposal: book 1, hat 0, ball 0")
+        session.step(1, "[reject]")
+        read.append(session.step(1, "[message] no").observations[0])
+    assert read[0] == read[1] and "[reject]" in read[0]
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # PettingZoo expects arrays
 @pytest.mark.parametrize("name", ["bargaining", "examples/relay.py"])
 def test_a_game_passes_pettingzoos_own_tests(name):

@@ -38,6 +38,16 @@ def view_of(index: int, *history: tuple[int, str], **known: object) -> PlayerVie
     return PlayerView(**{**view.__dict__, "history": history, **known})
 
 
+def test_who_asks_knows_what_it_asked_although_nobody_hears_it() -> None:
+    muted = MatchingGame(BOARD.model_copy(update={"mute": True}))
+    session = muted.start(state_of(0))
+    asked = SCRIPTED["asker"].act(player_view(session, 0), RNG)
+    session.step(0, asked)
+    assert [player_view(session, seat).said(0) for seat in (0, 1)] == [[asked], ["[message]"]]
+    session.step(1, "[message] Ava BLEU 5")
+    assert SCRIPTED["asker"].act(player_view(session, 0), RNG) != asked
+
+
 @given(st.integers(0, 50), st.sets(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1))
 def test_it_tells_exactly_the_scores_that_it_was_asked_for_and_sees(index: int, cells: set[tuple[int, int]]) -> None:
     view = view_of(index)

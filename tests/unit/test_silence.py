@@ -353,6 +353,18 @@ def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path
     assert make_game(load_config("tiny", {}).game).silence is not None, "the built-in ones are there too"
 
 
+def test_lines_from_more_states_are_kept(here: Path) -> None:
+    Path("mine.yaml").write_text("base: tiny_honest\ngame:\n  size: 2\n")
+    few = ("silence", "--config", "mine.yaml", "--states")
+    assert selfplay(*few, "20").returncode == 0
+    stored = STORED.read_text()
+    done = selfplay(*few, "4")
+    assert done.returncode == 2 and "lines of this configuration from 20 states" in done.stderr, done.stderr
+    assert STORED.read_text() == stored
+    assert selfplay(*few, "21").returncode == 0
+    assert [line.states for entry in LinesFile.read(STORED).entries for line in entry.lines.values()] == [21] * 3
+
+
 def test_a_line_of_fewer_states_does_not_replace_the_one_that_a_configuration_comes_with(here: Path) -> None:
     game = make_game(load_config("tiny_honest", {}).game)
     own = game.wordless

@@ -452,6 +452,18 @@ def test_altered_episodes_are_left_out_of_training(played, tmp_path, caplog):
     assert "8 episodes are left out" in caplog.text
 
 
+def test_figures_that_a_game_does_not_read_are_left_out():
+    reading = MatchingGame(BOARD)
+    record = make_episode(0, 0)
+    assert "questions" in Held(record, 0, "a", PERSON, 1, []).measures(reading)
+
+    class Unread(MatchingGame):
+        reads_questions = False
+
+    found = Held(record, 0, "a", PERSON, 1, []).measures(Unread(BOARD))
+    assert "questions" not in found and {"reward", "partner_words", "seconds"} <= found.keys()
+
+
 def test_people_who_played_together_are_one_observation():
     game, states = MatchingGame(BOARD), [0, 1, 2]
     pairs = [("a", "b", 0), ("c", "d", 1), ("a", "b", 2), ("d", "e", 0)]

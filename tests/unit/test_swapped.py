@@ -30,6 +30,9 @@ from selfplay_pipeline.games.matching.mentions import mentions
 from selfplay_pipeline.games.matching.rules import VISIBLE, MatchingConfig, best_matching
 from selfplay_pipeline.games.matching.scripted import Sharing, estimate, heard_cells, own_cells, propose, tell
 from selfplay_pipeline.games.matching.silence import passes_filter
+from selfplay_pipeline.games.mediation import scripted as mediation
+from selfplay_pipeline.games.mediation.game import MediationGame
+from selfplay_pipeline.games.mediation.rules import AGENT
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
@@ -408,6 +411,44 @@ def test_a_game_without_the_ability_takes_messages_of_other_states_and_says_so(t
     check_swap(game, states[:2])
     with pytest.raises(UserError, match="give two states or more"):
         check_swap(game, states[:1])
+
+
+class Chatty(mediation.Sharing):
+    """An agent that first asks the user whose flights cost more, and then proposes."""
+
+    def act(self, view, rng):
+        if view.seat == AGENT and view.said < 1:
+            user = max((0, 1), key=lambda each: sum(map(len, view.heard(each))))
+            return f"[message] user {user}: which of your meetings can you miss?"
+        return super().act(view, rng)
+
+
+@pytest.mark.parametrize("protocol", [{"game.protocol": "free"}, {"game.protocol": "fixed", "game.messages": 2}])
+def test_a_message_to_another_room_is_drawn_again_or_has_no_content_in_the_room_of_the_real_one(monkeypatch, protocol):
+    monkeypatch.setattr(MediationGame, "players", {**MediationGame.players, "chatty": Chatty()})
+    game = make_game(load_config("tiny_mediation", {"game.max_length": 40, **protocol}).game)
+    statuses, heard = Counter(), Counter()
+    for number in range(12):
+        state = game.sample_state(state_rng(0, number))
+        seated = SwappedEpisode(game, state, [Scripted("chatty")] * 3, "e", (0, 0, number), "swapped", [state])
+        seated.episode.play_out()
+        statuses[seated.episode.session.status] += 1
+        for turn in seated.record(POLICY).turns:
+            if turn.seat == AGENT:
+                heard.update(text.partition(":")[0] for text in (turn.heard or {}).values())
+                assert all(text[:17] == turn.text[:17] for text in (turn.heard or {}).values() if text)
+    assert statuses["agreed"] and heard
+
+
+def test_a_game_without_messages_is_refused():
+    with pytest.raises(UserError, match=r"the game matching has no action 'message'"):
+        check_swap(Silent(configured().game), [])
+
+
+class Silent(MatchingGame):
+    """A game whose players take only decisions."""
+
+    actions = frozenset({"propose"})
 
 
 # --- files

@@ -40,7 +40,7 @@ def player_view(session: BargainingSession, seat: int) -> PlayerView:
         seat=seat,
         counts=session.state.counts,
         values=session.state.values[seat],
-        history=tuple(session.history),
+        history=session.known_history(seat),
         pending=None if session.pending is None else session.pending[seat],
         due=session.due,
         rules=session.config,

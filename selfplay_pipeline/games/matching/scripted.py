@@ -49,7 +49,7 @@ def player_view(session: MatchingSession, seat: int) -> PlayerView:
         table=tuple(map(tuple, state.view(seat))),
         papers=state.papers,
         reviewers=state.reviewers,
-        history=tuple(session.history),
+        history=session.known_history(seat),
         pending=session.pending,
         due=session.due,
         max_score=config.max_score,

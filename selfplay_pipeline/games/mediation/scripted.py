@@ -99,7 +99,7 @@ def player_view(session: MediationSession, seat: int) -> PlayerView:
         flights={user: state.users[user].flights for user in seen},
         meetings=() if agent else tuple(state.users[seat].meeting_costs.tolist()),
         events={user: tuple(e for e in state.users[user].events if e.shared) for user in seen if agent},
-        rooms={user: tuple(session.rooms[user]) for user in seen},
+        rooms={user: session.known_room(user, seat) for user in seen},
         made={user: tuple(session.made[user]) for user in seen if agent},
         proposals=tuple(session.proposals) if agent else (),
         offers=() if agent else tuple(state.costs(seat, pair) for pair in session.proposals),

@@ -37,7 +37,7 @@ class MediationSession(TurnSession):
         pending: Proposal that waits for answers.
         proposals: All proposals.
         answers: Whether each user accepts the pending proposal, by user.
-        rooms: Legal messages in the room of each user, as (seat, words), in the form in which they are heard.
+        rooms: Legal messages in the room of each user, as (seat, text), as they were written.
         made: Number of proposals before each message of each user.
     """
 
@@ -132,13 +132,12 @@ class MediationSession(TurnSession):
             raise ParseError(ErrorKind.EMPTY_MESSAGE, "the message is empty")
         if seat == AGENT and room != self.room_due(room):
             raise ParseError(ErrorKind.NOT_NOW, f"this turn must be a message to user {self.room_due(room)}")
-        heard = f"[{MESSAGE}]" if self.config.mute else f"[{MESSAGE}] {words}"
-        self.rooms[room].append((seat, heard))
+        self.rooms[room].append((seat, f"[{MESSAGE}] {words}"))
         if seat != AGENT:
             self.made[seat].append(len(self.proposals))
         self._pass_on(seat, room)
         hearer = room if seat == AGENT else AGENT
-        told = {hearer: self._heard(hearer, seat, heard)}
+        told = {hearer: self._heard(hearer, seat, self.known_room(room, hearer)[-1][1])}
         if self.next == (AGENT,) and seat == AGENT:
             told[AGENT] = self.prompts.render("next", room=self.room_due())
         return Move(told)
@@ -219,6 +218,13 @@ class MediationSession(TurnSession):
                 for event in events
             ],
         }
+
+    def known_room(self, room: int, seat: int) -> tuple[tuple[int, str], ...]:
+        """Returns the messages of a room as a seat knows them: its own as written, the others as heard."""
+        muted = self.config.mute
+        return tuple(
+            (speaker, f"[{MESSAGE}]" if muted and speaker != seat else text) for speaker, text in self.rooms[room]
+        )
 
     def _heard(self, hearer: int, speaker: int, text: str) -> str:
         return self.prompts.render("heard", agent=hearer == AGENT, speaker=speaker, text=text, due=self.due(hearer))

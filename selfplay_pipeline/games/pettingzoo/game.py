@@ -56,7 +56,6 @@ class PettingZooSession(SeededSession):
         self._env.reset(seed=self.state.seed)
         self._agents = list(self._env.possible_agents)
         self._sums = dict.fromkeys(self._agents, 0.0)
-        self._seen: dict[str, str] = {}
 
     def take(self, text: str) -> str | None:
         """Take a step and add up the rewards; returns why the text is no action, or None."""
@@ -75,16 +74,14 @@ class PettingZooSession(SeededSession):
         return self._agents.index(self._env.agent_selection) if self._env.agents else None
 
     def unread(self, seat: int) -> str:
-        """Returns the agent's observation; "" if it has read the same one last."""
+        """Returns the agent's observation, also if it has not changed; "" for an agent that has left."""
         agent = self._agents[seat]
         if agent not in self._env.agents:
             return ""
         found = self._env.observe(agent)
         if not isinstance(found, str):
             raise unusable(self.state.env, TypeError(f"observes a {type(found).__name__}, but only texts can be read"))
-        new = "" if found == self._seen.get(agent) else found
-        self._seen[agent] = found
-        return new
+        return found
 
     def final(self) -> list[float]:
         """Returns the sum of each agent's rewards, scaled so that `lowest` is -1 and `highest` 1, and cut off there."""

@@ -80,7 +80,7 @@ def player_view(session: PlanningSession, seat: int) -> PlayerView:
         offers=() if agent else tuple(state.points(each) for each in session.proposals),
         pending=session.pending is not None,
         searches=session.searches if agent else 0,
-        history=tuple(session.history),
+        history=session.known_history(seat),
         due=session.due,
         rules=session.config,
     )
