@@ -29,7 +29,7 @@ from selfplay_pipeline.train.memory import (
     remedy,
     surely_lacks,
 )
-from selfplay_pipeline.train.memory_check import resolve_offload, room_here, setup_of
+from selfplay_pipeline.train.memory_check import resolve_offload, room_here, setup_of, tokens_of_pass
 from selfplay_pipeline.train.verl_overrides import resolve_dtype
 
 
@@ -155,8 +155,7 @@ def examine(
     device = resolve_device(config.device)
     context = min(sizes.context, config.engine.context_length or sizes.context)
     row = min(row_tokens or context, context)
-    per_pass = config.train.max_tokens_per_pass
-    tokens = max(per_pass, row) if per_pass else config.train.micro_batch_size * row
+    tokens = tokens_of_pass(config.train, row)
     shares = config.iterate.keep_processes and not config.engine.server_url
     setup = setup_of(config.train, device, tokens=tokens, shares_gpu=shares)
     offload = resolve_offload(config.train, sizes, setup, machine.room)

@@ -572,7 +572,13 @@ def check_run(config: Config) -> None:
     check_training(config.train, resolve_device(config.device))
     check_adapter(config.train, str(config.model))
     check_verls_keys(training_of(config, Path("iter_1/train.parquet"), Path("iter_1"), shares_gpu=shares_gpu(config)))
-    check_fits(config.train, resolve_device(config.device), str(config.model), shares_gpu=shares_gpu(config))
+    check_fits(
+        config.train,
+        resolve_device(config.device),
+        str(config.model),
+        context=config.engine.context_length,
+        shares_gpu=shares_gpu(config),
+    )
     if config.iterate.other_play:
         ability(make_game(config.game), Renaming, KEY, "leave it out")
     if config.evaluate.swap_messages:

@@ -179,7 +179,7 @@ def training_of(config: Config, output: Path, schedule: Schedule = "cosine") -> 
         "train_batch_size": choice.train_batch_size,
         "mini_batches": 1,
         "learning_rate": choice.learning_rate or usual_rate(trained_weights(config)),
-        "offload": offload_here(config.train, resolve_device(config.device), model),
+        "offload": offload_here(config.train, resolve_device(config.device), model, config.engine.context_length),
     }
     return TrainConfig(
         **options,

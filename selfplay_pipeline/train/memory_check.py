@@ -15,6 +15,12 @@ from selfplay_pipeline.train.memory import Room, Setup, lacks, remedy, surely_la
 from selfplay_pipeline.train.verl_overrides import resolve_dtype
 
 
+def tokens_of_pass(options: TrainOptions, row: int) -> int:
+    """Returns the tokens of one forward and backward pass with rows of `row` tokens; verl never splits a row."""
+    limit = options.max_tokens_per_pass
+    return max(limit, row) if limit else options.micro_batch_size * row
+
+
 def setup_of(options: TrainOptions, device: Device, *, tokens: int | None = None, shares_gpu: bool = False) -> Setup:
     """Returns the settings that decide how much memory a training takes.
 
@@ -52,11 +58,26 @@ def resolve_offload(options: TrainOptions, sizes: ModelSizes, setup: Setup, room
 
 
 def offload_here(
-    options: TrainOptions, device: Device, model: str, *, shares_gpu: bool = False
+    options: TrainOptions,
+    device: Device,
+    model: str,
+    context: int | None,
+    *,
+    tokens: int | None = None,
+    shares_gpu: bool = False,
 ) -> Literal["none", "cpu"]:
     """Returns `train.offload` for this machine; resolves `auto` by the GPUs' memory.
 
-    A model whose weights cannot be counted is assumed to fit.
+    As in `selfplay doctor`, rows may be as long as the context. A model whose weights cannot be counted is assumed to
+    fit.
+
+    Args:
+        options: The options of the training.
+        device: The device to train on.
+        model: Folder or hub name of the model.
+        context: The configured context length; None for the model's own.
+        tokens: Tokens of one pass; by default, those of an offline training.
+        shares_gpu: Whether a server keeps a part of the GPUs.
     """
     if options.offload != "auto" or device == "cpu":
         return "cpu" if options.offload == "cpu" else "none"
@@ -64,7 +85,9 @@ def offload_here(
         sizes = sizes_of(model)
     except UserError:
         return "none"
-    return resolve_offload(options, sizes, setup_of(options, device, shares_gpu=shares_gpu), room_here(device))
+    tokens = tokens or tokens_of_pass(options, min(sizes.context, context or sizes.context))
+    setup = setup_of(options, device, tokens=tokens, shares_gpu=shares_gpu)
+    return resolve_offload(options, sizes, setup, room_here(device))
 
 
 def check_fits(
@@ -72,6 +95,7 @@ def check_fits(
     device: Device,
     model: str,
     *,
+    context: int | None = None,
     tokens: int | None = None,
     longest: int = 1,
     shares_gpu: bool = False,
@@ -82,6 +106,7 @@ def check_fits(
         options: The options of the training.
         device: The device to train on.
         model: Folder or hub name of the model.
+        context: The configured context length, which decides about `train.offload: auto`; None for the model's own.
         tokens: Tokens of one pass, if known.
         longest: Tokens of the longest row, if known.
         shares_gpu: Whether a server keeps a part of the GPUs.
@@ -95,7 +120,8 @@ def check_fits(
         sizes = sizes_of(model)
     except UserError:
         return
-    own = options.model_copy(update={"offload": offload_here(options, device, model, shares_gpu=shares_gpu)})
+    place = offload_here(options, device, model, context, tokens=tokens, shares_gpu=shares_gpu)
+    own = options.model_copy(update={"offload": place})
     setup, room = setup_of(own, device, tokens=tokens, shares_gpu=shares_gpu), room_here(device)
     missing = surely_lacks(sizes, setup, room)
     if missing:

@@ -52,7 +52,13 @@ def training_of(
     checkpoint = checkpoint or str(config.model)
     here = {
         "learning_rate": config.train.learning_rate * rate_share,
-        "offload": offload_here(config.train, resolve_device(config.device), checkpoint, shares_gpu=shares_gpu),
+        "offload": offload_here(
+            config.train,
+            resolve_device(config.device),
+            checkpoint,
+            config.engine.context_length,
+            shares_gpu=shares_gpu,
+        ),
     }
     return TrainConfig(
         **config.train.model_dump() | here,

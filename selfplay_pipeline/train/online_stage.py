@@ -93,8 +93,10 @@ def online_job(config: Config, output: Path, games: Path | None = None) -> Onlin
     check_trainable(config)
     check_online(config)
     check_adapter(config.train, model)
+    device, context = resolve_device(config.device), model_context_length(model, config.engine.context_length)
+    tokens = tokens_per_pass(config.train, device, context)
     return OnlineConfig(
-        **config.train.model_dump() | {"offload": offload_here(config.train, resolve_device(config.device), model)},
+        **config.train.model_dump() | {"offload": offload_here(config.train, device, model, context, tokens=tokens)},
         model=model,
         output=output,
         seed=config.seed,
@@ -103,7 +105,7 @@ def online_job(config: Config, output: Path, games: Path | None = None) -> Onlin
         generate=config.generate,
         game=config.game,
         games=games or output / "games",
-        context_length=model_context_length(model, config.engine.context_length),
+        context_length=context,
         tensor_parallel=config.engine.tensor_parallel,
     )
 

@@ -17,6 +17,7 @@ from selfplay_pipeline.core.checkpoints import number_of_weights
 from selfplay_pipeline.core.hub import look_for
 from selfplay_pipeline.core.model_sizes import KNOWN, ModelSizes, sizes_of
 from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.train import memory_check
 from selfplay_pipeline.train.memory import (
     STATE,
     Room,
@@ -179,7 +180,17 @@ def test_weights_leave_the_gpus_where_these_cannot_hold_them_or_as_told(qwen, ch
 @pytest.mark.parametrize(("told", "device", "offload"), [("auto", "cpu", "none"), ("cpu", "cpu", "cpu"),
                                                          ("none", "cuda", "none"), ("cpu", "cuda", "cpu")])  # fmt: skip
 def test_on_a_cpu_nothing_is_moved_unless_told(told, device, offload):
-    assert offload_here(options_of(**{"train.offload": told}), device, "nobody/nothing") == offload
+    assert offload_here(options_of(**{"train.offload": told}), device, "nobody/nothing", None) == offload
+
+
+@pytest.mark.parametrize(("context", "gpus", "offload"), [(8192, 4, "none"), (16384, 4, "cpu"), (16384, 8, "cpu")])
+def test_a_training_leaves_the_weights_where_doctor_does(qwen, monkeypatch, context, gpus, offload):
+    options = options_of(**{"train.gpus_per_node": gpus})
+    monkeypatch.setattr(memory_check, "sizes_of", lambda model: qwen)
+    monkeypatch.setattr(memory_check, "gpu_memory", lambda: 80 * 10**9)
+    assert offload_here(options, "cuda", "qwen", context) == offload
+    setup = setup_of(options, "cuda", tokens=max(options.max_tokens_per_pass, context))
+    assert resolve_offload(options, qwen, setup, H100) == offload
 
 
 def test_a_file_of_ones_own_keeps_the_defaults_of_a_gpu(tmp_path):
