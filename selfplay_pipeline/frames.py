@@ -78,7 +78,7 @@ def turns_frame(path: File) -> pd.DataFrame:
         text: Text of the turn (str).
         proposal: Proposal of a legal action, in a format defined by the game (object; missing without one).
         error, error_kind: Reason for rejecting an illegal action, and its category (str; missing for legal ones).
-        finish_reason: End of the sampling: `stop`, `length` if it was cut, `scripted`, or `human` (str).
+        finish_reason: End of the sampling: `stop`, `length` if it was cut, `scripted`, or `person` (str).
 
     Raises:
         UserError: The file is missing, or a line is invalid; the message names file, line and field.

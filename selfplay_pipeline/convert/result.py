@@ -14,6 +14,8 @@ class Converted(BaseModel):
     """Number of episodes read."""
     bad_lines: list[str] = []
     """File, line number and reason of each skipped line."""
+    without_turn: int = Field(default=0, exclude_if=lambda count: count == 0)
+    """Number of episodes in which the policy took no turn, so that they have no row and are in no group."""
     groups: int = 0
     """Number of groups whose episodes are compared with each other."""
     single_episode_groups_dropped: int = 0
@@ -54,6 +56,7 @@ class Converted(BaseModel):
             f"episodes read               {self.episodes}",
             f"bad lines left out          {len(self.bad_lines)}",
             *(f"  {line}" for line in self.bad_lines),
+            *([f"without a turn, left out    {self.without_turn}"] if self.without_turn else []),
             f"groups                      {self.groups} of up to {self.episodes_per_state} episodes{apart}",
             f"  without signal            {self.groups_without_signal}",
             f"    of one episode          {self.single_episode_groups_dropped}",

@@ -53,7 +53,7 @@ _vocabulary = lru_cache(maxsize=64)(vocabulary_of)
 
 @dataclass
 class _Index:
-    """Index of all episodes: columns with one entry per episode, and a temporary file with all rows."""
+    """Index of the episodes with rows: columns with one entry per episode, and a temporary file with all rows."""
 
     rows: IO[bytes]
     offsets: array[int] = field(default_factory=lambda: array("q"))
@@ -65,7 +65,9 @@ class _Index:
     first_seats: array[int] = field(default_factory=lambda: array("q"))
     """Index in `rewards` of each episode's first seat; games may have different numbers of seats."""
     rewards: array[float] = field(default_factory=lambda: array("d"))
-    """Reward of each seat of each episode that the policy is trained on; NaN for an untrained seat."""
+    """Reward of each seat of each episode; NaN for a seat without a row."""
+    trained: array[float] = field(default_factory=lambda: array("d"))
+    """Rewards of all trained seats, also of those without a turn."""
     partners: array[int] = field(default_factory=lambda: array("q"))
     """Index in `known` of each episode's partner."""
     known: dict[str, int] = field(default_factory=dict)
@@ -201,28 +203,32 @@ def _read(
             index.states.check(record)
         except ValueError as error:
             raise UserError(f"{games}:{number}: {error}") from None
-        index.offsets.append(index.rows.tell())
+        index.statuses[record.outcome.status] += 1
         rows = episode_to_rows(record, episodes_per_state=0)  # the group size is known at the end
         if credits is not None:
             rows = [row | {CREDITS: credits[row["extra_info"]["seat"]]} for row in rows]
         rewards = reward.of(record) if reward else [*map(record.outcome.reward_of, range(len(record.seats)))]
         if reward:
             rows = [row | {TRAINED: rewards[row["extra_info"]["seat"]]} for row in rows]
+        index.trained.extend(rewards[seat] for seat in record.trained_seats)
+        if not rows:
+            report.without_turn += 1  # nothing of it is trained on, so that nothing is compared with it
+            continue
+        index.offsets.append(index.rows.tell())
         pickle.dump([_packed(row) for row in rows], index.rows, pickle.HIGHEST_PROTOCOL)
         index.groups.append(record.group_index)
         index.group_rows[record.group_index] += len(rows)
         index.episodes.append(record.episode)
         index.shared = index.shared and record.outcome.rewards is None and reward is None
-        own = record.trained_seats
+        own = {row["extra_info"]["seat"] for row in rows}
         index.first_seats.append(len(index.rewards))
         index.rewards.extend(value if seat in own else math.nan for seat, value in enumerate(rewards))
         index.partners.append(index.known.setdefault(record.partners, len(index.known)))
-        index.statuses[record.outcome.status] += 1
         index.game = record.game
     tell_left_out(games, altered)
     report.temperature = index.policy.temperature if index.policy else 0.0
-    if reward and not np.isnan(index.rewards).all():
-        report.trained_reward = float(np.nanmean(index.rewards))
+    if reward and index.trained:
+        report.trained_reward = float(np.mean(index.trained))
 
 
 def _check_vocabulary(record: EpisodeRecord) -> None:
@@ -266,15 +272,16 @@ def _check_sampler(where: str, number: int, policy: PolicyRecord, index: _Index)
 
 def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, seed: int) -> tuple[list[int], set[int]]:
     groups, episodes = np.array(index.groups, dtype=np.int64), np.array(index.episodes, dtype=np.int64)
-    if not len(groups):
+    if not index.statuses:
         if skipped := report.bad_lines:
             raise UserError(f"{games}: --skip-bad left out all {len(skipped)} episodes; the first is {skipped[0]}")
         raise UserError(f"{games}: holds no finished episode; `selfplay generate` writes them")
-    if not index.group_rows.total():
+    if not len(groups):
         statuses = ", ".join(f"{name} {count}" for name, count in sorted(index.statuses.items()))
         raise UserError(
-            f"{games}: there is nothing to train on, because the policy took no turn in any of the {len(groups)} "
-            f"episodes ({statuses}); generate episodes with `policy` in a seat, and with a context that holds its turns"
+            f"{games}: there is nothing to train on, because the policy took no turn in any of the "
+            f"{report.without_turn} episodes ({statuses}); generate episodes with `policy` in a seat, and with a "
+            "context that holds its turns"
         )
     order = np.lexsort((episodes, groups))
     groups, episodes = groups[order], episodes[order]

@@ -71,8 +71,8 @@ class AnswerCache:
                 raise sqlite3.DataError("a number of tokens is not a number")
         return (row[0], row[1]) if row else None
 
-    def put(self, key: str, answer: Reply, tokens: tuple[int, int] | None = None) -> None:
-        """Store an answer with its tokens. The first answer of a key is kept, so that all processes get the same."""
+    def put(self, key: str, answer: Reply, tokens: tuple[int, int] | None = None) -> Reply:
+        """Store an answer with its tokens, and return the first answer of the key, which all processes use."""
         with self._explained(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             added = self._database.execute(
@@ -80,6 +80,7 @@ class AnswerCache:
             )
             if added.rowcount and tokens is not None:
                 self._database.execute("INSERT OR REPLACE INTO tokens VALUES (?, ?, ?)", (key, *tokens))
+        return self.get(key) or answer
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

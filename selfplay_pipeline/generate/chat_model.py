@@ -134,8 +134,7 @@ class ChatClient:
 
             answer = await self._ask(request, bill)
             tokens = billed.prompt_tokens, billed.completion_tokens
-            self._cache.put(key, answer, tokens if any(tokens) else None)
-            return answer
+            return self._cache.put(key, answer, tokens if any(tokens) else None)
 
     async def close(self) -> None:
         """Close the connections; the next request opens new ones."""

@@ -31,6 +31,7 @@ from selfplay_pipeline.generate.seats import (
 )
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.store import EpisodeStore
+from selfplay_pipeline.generate.streams import MAX_COUNT
 from selfplay_pipeline.generate.summary import Summary
 
 
@@ -53,7 +54,15 @@ def make_job(
         first_state: Number of the first game state.
         seats: Name of the player of each seat; by default, the policy holds all.
         groups: Name of the player of each seat of each group, in place of `seats`.
+
+    Raises:
+        UserError: The numbers of the last states are too large for the rows.
     """
+    if first_state + num_groups(config) > MAX_COUNT:
+        raise UserError(
+            f"--first-state {first_state}: with {num_groups(config)} states, their numbers end above {MAX_COUNT - 1}; "
+            "give a smaller one"
+        )
     seats = seats or self_play(config)
     if len(set(map(tuple, groups))) == 1:
         seats, groups = groups[0], ()

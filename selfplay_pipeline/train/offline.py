@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config.identity import check_same, deciding, portable
-from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions, key_of
+from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.core.content_hash import content_hash, file_hash
@@ -41,6 +41,8 @@ from selfplay_pipeline.train.saves import (
 )
 from selfplay_pipeline.train.task import Export, Task
 from selfplay_pipeline.train.verl_overrides import (
+    SET_BY_TRAINERS,
+    check_not_set_by,
     check_overrides,
     environment,
     metrics_path,
@@ -402,18 +404,18 @@ SET_BY_TRAINER = {
     "actor_rollout_ref.actor.ppo_mini_batch_size": "train.train_batch_size and train.mini_batches",
     "actor_rollout_ref.actor.optim.lr": "train.learning_rate and iterate.decay_iterations",
     "actor_rollout_ref.rollout.temperature": "generate.temperature, with which the rows were sampled",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "train.micro_batch_size",
+    "data.train_files": "the argument DATA",
+    "trainer.total_epochs": "train.epochs",
+    "trainer.total_training_steps": "train.epochs",
+    **SET_BY_TRAINERS,
 }
-"""Keys of verl that would have no effect as overrides, or contradict others, with the keys that decide their values."""
+"""Keys of verl that would have no effect as overrides, or contradict others, with what decides their values."""
 
 
 def check_verls_keys(config: TrainConfig) -> None:
     """Raises UserError unless verl takes the user's overrides, and the trainer leaves them as they are."""
-    for override in config.overrides:
-        if instead := SET_BY_TRAINER.get(key_of(override)):
-            raise UserError(
-                f"train.overrides: {override!r}: the trainer sets this key itself, from {instead}; give that in its "
-                "place"
-            )
+    check_not_set_by(SET_BY_TRAINER, config.overrides)
     check_overrides(config, preparing_overrides(config, resolve_device(config.device)))
 
 

@@ -51,7 +51,14 @@ from selfplay_pipeline.train.online_states import MONITOR_SPLIT, SCHEMA, Perspec
 from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
 from selfplay_pipeline.train.saves import NewLines, go_back_to_last_logged_save, keep_lines, prune, read_lines
 from selfplay_pipeline.train.task import Task
-from selfplay_pipeline.train.verl_overrides import check_overrides, environment, metrics_path, state_dir
+from selfplay_pipeline.train.verl_overrides import (
+    SET_BY_TRAINERS,
+    check_not_set_by,
+    check_overrides,
+    environment,
+    metrics_path,
+    state_dir,
+)
 
 WRITER = "`selfplay games` writes it"
 """Advice in messages about files of states that cannot be read."""
@@ -166,6 +173,17 @@ def _held_out(line: dict[str, Any]) -> dict[str, float]:
     return {name.removeprefix("held_out/"): value for name, value in line.items() if name.startswith("held_out/")}
 
 
+SET_BY_TRAINER = {
+    "actor_rollout_ref.rollout.n": "generate.episodes_per_state",
+    "data.train_batch_size": "online.states_per_step",
+    "data.train_files": "the states of the training",
+    "trainer.total_epochs": "online.steps",
+    "trainer.total_training_steps": "online.steps",
+    **SET_BY_TRAINERS,
+}
+"""Keys of verl that an online training sets itself, with what decides their values."""
+
+
 def check_steps(config: OnlineConfig, rows_per_episode: int) -> None:
     """Raises UserError unless the training processes can share a step's rows, and verl takes the user's overrides."""
     states, episodes = config.online.states_per_step, config.generate.episodes_per_state
@@ -176,6 +194,7 @@ def check_steps(config: OnlineConfig, rows_per_episode: int) -> None:
             f"({states} states × {episodes} episodes × {rows_per_episode} rows) equally; make online.states_per_step "
             f"a multiple of {config.workers}"
         )
+    check_not_set_by(SET_BY_TRAINER, config.overrides)
     games = StatesFile(rows=states, rows_per_episode=rows_per_episode)
     overrides = online_overrides(config, games, resolve_device(config.device))
     check_overrides(config, overrides, config_folder() / f"{CONFIG_NAME}.yaml")

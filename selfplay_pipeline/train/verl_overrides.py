@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
+from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions, key_of
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.gpus import Device
 from selfplay_pipeline.core.hub import config_of, only_attention
@@ -66,6 +66,35 @@ def preparing_overrides(config: TrainConfig, device: Device) -> list[str]:
     nominal = {"data.train_batch_size": config.workers, "actor_rollout_ref.actor.ppo_mini_batch_size": config.workers}
     settings |= nominal | {"+selfplay.metrics_path": None}
     return [*to_hydra(settings), *for_workers(config, worker_environment(device)), *config.overrides]
+
+
+SET_BY_TRAINERS = {
+    "actor_rollout_ref.model.path": "model",
+    "trainer.default_local_dir": "--output",
+    "trainer.save_freq": "train.save_every",
+}
+"""Keys of verl that offline and online training set themselves, with what decides their values."""
+ESTIMATOR = "algorithm.adv_estimator"
+
+
+def check_not_set_by(table: Mapping[str, str], overrides: Sequence[str]) -> None:
+    """Raises UserError if an override sets a key that the trainer decides, or chooses another estimator than GRPO.
+
+    verl compares the rows of an episode as one only with GRPO (`compute_advantage_for_multi_trajectories`); with
+    another estimator an episode would count once for each seat that spoke.
+    """
+    for override in overrides:
+        key = key_of(override)
+        if instead := table.get(key):
+            raise UserError(
+                f"train.overrides: {override!r}: the trainer sets this key itself, from {instead}; give that in its "
+                "place"
+            )
+        if key == ESTIMATOR and override.partition("=")[2].strip("'\"") != "grpo":
+            raise UserError(
+                f"train.overrides: {override!r}: only with grpo an episode counts once, however many seats spoke; "
+                "algorithm.norm_adv_by_std_in_grpo may be changed"
+            )
 
 
 def check_overrides(config: TrainOptions, overrides: Sequence[str], file: Path | None = None) -> None:

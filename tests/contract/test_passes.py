@@ -5,7 +5,10 @@ import random
 import pytest
 import torch
 from tensordict import TensorDict
+from verl.utils.metric import Metric
 from verl.utils.seqlen_balancing import rearrange_micro_batches
+
+from selfplay_pipeline.train.verl.loss import _metric
 
 LIMIT = 8192
 
@@ -39,3 +42,10 @@ def test_padding_to_the_longest_row_of_a_pass_would_double_the_limit() -> None:
     padded = [len(rows) * max(rows) for rows in found]
     assert max(padded) > 2 * LIMIT, "why rows are packed on GPUs"
     assert 1.4 < sum(padded) / sum(map(sum, found)) < 1.8
+
+
+def test_a_pass_of_padding_rows_alone_gives_no_extreme_and_nothing_to_a_sum() -> None:
+    found = {"gap/max": (0.001, 9.0), "weights_min": (0.999, 0.0001), "gap/mean": (0.001, 9.0)}
+    for name, (real, padding) in found.items():
+        both = [_metric(name, real, 2.0), _metric(name, padding, 0.0)]  # the share of one of two processes
+        assert Metric.aggregate_dp(both) == pytest.approx(real)

@@ -304,7 +304,7 @@ def test_the_first_answer_of_a_key_stays_whoever_asks_later(tmp_path):
     assert one.get("key") is None
     one.put("key", first)
     for cache in (one, other, AnswerCache(tmp_path)):
-        cache.put("key", second)
+        assert cache.put("key", second) == first, "what the second asker uses"
         cache.put("of its own", second)
         assert cache.get("key") == first
     assert one.get("of its own") == second

@@ -234,6 +234,17 @@ def test_a_report_counts_what_the_files_hold(tmp_path, fraction):
     assert ("val" in rows) == (fraction > 0)
 
 
+def test_an_episode_without_a_turn_of_the_policy_is_in_no_group(tmp_path):
+    silent = [make_episode(1, 1, ends_after=0), make_episode(2, 2, ends_after=0)]
+    episodes = [*make_episodes(1, 2), make_episode(1, 0), make_episode(2, 0), make_episode(2, 1), *silent]
+    report = run_convert(write_episodes(tmp_path / "games.jsonl", episodes), tmp_path / "out")
+    assert (report.episodes, report.without_turn) == (7, 2)
+    assert (report.groups, report.single_episode_groups_dropped, report.train_groups) == (3, 1, 2)
+    assert {row["extra_info"]["index"] for row in rows_of(tmp_path / "out")["train"]} == {0, 2}
+    data = read_data([tmp_path / "out" / "train.parquet"])
+    assert (len(data.groups), data.signal.without) == (2, report.groups_without_signal - 1)
+
+
 # --- which rows are compared ---------------------------------------------------------------------------------
 
 

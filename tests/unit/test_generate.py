@@ -168,6 +168,12 @@ def test_what_is_not_a_file_of_these_episodes_is_refused_as_it_is(tmp_path, chan
     assert path.read_bytes() == before
 
 
+def test_states_whose_numbers_no_row_could_hold_are_refused_before_any_is_played(tmp_path):
+    two = load_config("tiny", {"generate.num_episodes": 8, "generate.episodes_per_state": 4})
+    with pytest.raises(UserError, match=r"--first-state 2147483647: with 2 states, their numbers end above 2147483647"):
+        make_job(two, tmp_path / "games.jsonl", "", 0, (1 << 31) - 1, ["random"] * 2)
+
+
 AT_ONCE = 1 << 16
 """Bytes that are read at a time from the end of a file, where its last line break is sought."""
 

@@ -102,6 +102,14 @@ class TestRefusals:
         assert f"train.nodes × train.gpus_per_node: 4 processes cannot share a step's {rows} rows" in said
         assert "make online.states_per_step a multiple of 4" in said
 
+    @pytest.mark.parametrize("key", ["data.train_batch_size", "actor_rollout_ref.rollout.n", "trainer.save_freq"])
+    def test_keys_of_verl_that_the_training_sets_itself(self, key, tmp_path):
+        assert "the trainer sets this key itself" in self.train_online(tmp_path, train={"overrides": [f"{key}=4"]})
+
+    def test_an_estimator_with_which_an_episode_would_count_more_than_once(self, tmp_path):
+        said = self.train_online(tmp_path, train={"overrides": ["algorithm.adv_estimator=rloo"]})
+        assert "only with grpo an episode counts once" in said
+
     @pytest.mark.parametrize("file", ["train", "test"])
     @pytest.mark.parametrize(
         ("field", "values"),

@@ -29,6 +29,7 @@ from selfplay_pipeline.train.groups import TrainData, read_data
 from selfplay_pipeline.train.offline import check_training, check_verls_keys, export_of, plan_train, run_train
 from selfplay_pipeline.train.verl_overrides import (
     can_be_packed,
+    check_not_set_by,
     environment,
     plan_for,
     to_hydra,
@@ -342,6 +343,12 @@ def test_what_is_no_address_of_a_cluster_is_refused(address):
         TrainOptions(ray_address=address)
 
 
+def test_only_with_grpo_an_episode_counts_once():
+    check_not_set_by({}, ["algorithm.adv_estimator=grpo"])
+    with pytest.raises(UserError, match=r"algorithm.adv_estimator=rloo': only with grpo an episode counts once"):
+        check_verls_keys(config(overrides=["algorithm.adv_estimator=rloo"]))
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -363,7 +370,9 @@ def test_options_that_cannot_be_are_refused(options, said):
     "key",
     [
         "data.seed", "+data.shuffle", "actor_rollout_ref.actor.ppo_mini_batch_size", "actor_rollout_ref.actor.optim.lr",
-        "actor_rollout_ref.rollout.temperature",
+        "actor_rollout_ref.rollout.temperature", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+        "actor_rollout_ref.model.path", "data.train_files", "trainer.default_local_dir", "trainer.save_freq",
+        "trainer.total_epochs", "trainer.total_training_steps",
     ],
 )  # fmt: skip
 def test_keys_of_verl_that_the_trainer_sets_itself_are_refused(key):

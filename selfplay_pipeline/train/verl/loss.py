@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -92,9 +93,10 @@ def _metric(name: str, value: float, share: float) -> Metric:
     Args:
         name: Name of the metric; "max" or "min" in it selects that aggregation instead of a sum.
         value: The metric's value in the micro-batch.
-        share: Tokens of the micro-batch divided by the tokens of the batch.
+        share: Tokens of the micro-batch divided by the tokens of the batch; one of padding rows alone has none, and
+            gives no extreme.
     """
-    for extreme in (AggregationType.MAX, AggregationType.MIN):
+    for extreme, none in ((AggregationType.MAX, -math.inf), (AggregationType.MIN, math.inf)):
         if extreme.value in name:
-            return Metric(extreme, value)
+            return Metric(extreme, value if share else none)
     return Metric(AggregationType.SUM, value * share)
