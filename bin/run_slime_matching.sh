@@ -4,6 +4,8 @@
 #   SLIME, MEGATRON  folders of slime and Megatron-LM (/root/slime, /root/Megatron-LM)
 #   HF_CHECKPOINT    Hugging Face folder of the policy (/root/Qwen2.5-7B-Instruct)
 #   REF_LOAD         the same, converted by slime's tools/convert_hf_to_torch_dist.py (HF_CHECKPOINT + _torch_dist)
+#   GAMES, GAMES_EVAL  files of `selfplay slime data` to train on and to evaluate on; by default DialOp's matching states,
+#                    which are written below data/EXP_NAME
 #   CONFIG           partner and limits (selfplay_pipeline/slime/matching_config.yaml)
 #   NUM_GPUS         GPUs of this machine (8)      EXP_NAME  folder below data/ for checkpoints and logs (slime_matching)
 #   RAY_ADDRESS      dashboard of a Ray cluster of your own; by default one is started, and ends with this script
@@ -16,6 +18,8 @@ SLIME=$(realpath -m "${SLIME:-/root/slime}")
 MEGATRON=$(realpath -m "${MEGATRON:-/root/Megatron-LM}")
 HF_CHECKPOINT=$(realpath -m "${HF_CHECKPOINT:-/root/Qwen2.5-7B-Instruct}")
 REF_LOAD=$(realpath -m "${REF_LOAD:-${HF_CHECKPOINT}_torch_dist}")
+GAMES=${GAMES:+$(realpath "$GAMES")}
+GAMES_EVAL=${GAMES_EVAL:+$(realpath "$GAMES_EVAL")}
 CONFIG=$(realpath -m "${CONFIG:-$PROJECT/selfplay_pipeline/slime/matching_config.yaml}")
 cd "$PROJECT"
 NUM_GPUS=${NUM_GPUS:-8}
@@ -23,9 +27,16 @@ OUT=$PWD/data/${EXP_NAME:-slime_matching}
 export PYTHONPATH=$PWD:$SLIME:$MEGATRON${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 CUDA_DEVICE_MAX_CONNECTIONS=1
 
 selfplay() { python3 -m selfplay_pipeline.cli "$@"; }
-[ -f "$OUT/games.jsonl" ] || selfplay slime data --num-states 1000 --output "$OUT/games.jsonl"
-[ -f "$OUT/games_eval.jsonl" ] || selfplay slime data --held-out --num-states 100 --output "$OUT/games_eval.jsonl"
-selfplay slime check --slime "$SLIME" --custom-config "$CONFIG" --data "$OUT/games.jsonl" --data "$OUT/games_eval.jsonl"
+if [ -z "$GAMES" ]; then
+  GAMES=$OUT/games.jsonl
+  [ -f "$GAMES" ] || selfplay slime data --num-states 1000 --output "$GAMES"
+fi
+if [ -z "$GAMES_EVAL" ]; then
+  GAMES_EVAL=$OUT/games_eval.jsonl
+  [ -f "$GAMES_EVAL" ] || selfplay slime data --held-out --num-states 100 --output "$GAMES_EVAL"
+fi
+echo "training on $GAMES, evaluations on $GAMES_EVAL"
+selfplay slime check --slime "$SLIME" --custom-config "$CONFIG" --data "$GAMES" --data "$GAMES_EVAL"
 
 # shellcheck source=/dev/null
 source "$SLIME/scripts/models/qwen2.5-7B.sh" # MODEL_ARGS
@@ -46,7 +57,7 @@ CUSTOM_ARGS=(
   --custom-config-path "$CONFIG"
 )
 ROLLOUT_ARGS=(
-  --prompt-data "$OUT/games.jsonl"
+  --prompt-data "$GAMES"
   --input-key prompt
   --metadata-key metadata
   --apply-chat-template
@@ -124,7 +135,7 @@ if [ -z "${RAY_ADDRESS:-}" ]; then
 fi
 ray job submit --address "${RAY_ADDRESS:-http://127.0.0.1:8265}" \
   --runtime-env-json "{\"env_vars\": {\"PYTHONPATH\": \"$PYTHONPATH\", \"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\",
-    \"TENSORBOARD_DIR\": \"$OUT/tensorboard\", \"GAMES_EVAL\": \"$OUT/games_eval.jsonl\"}}" \
+    \"TENSORBOARD_DIR\": \"$OUT/tensorboard\", \"GAMES_EVAL\": \"$GAMES_EVAL\"}}" \
   -- python3 "$SLIME/train.py" "${MODEL_ARGS[@]}" "${CKPT_ARGS[@]}" "${CUSTOM_ARGS[@]}" "${ROLLOUT_ARGS[@]}" \
   "${EVAL_ARGS[@]}" "${GRPO_ARGS[@]}" "${OPTIMIZER_ARGS[@]}" "${PERF_ARGS[@]}" "${TRACKING_ARGS[@]}" "${SGLANG_ARGS[@]}" \
   "${CLUSTER_ARGS[@]}" "$@"

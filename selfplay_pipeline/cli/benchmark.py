@@ -9,7 +9,7 @@ import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import load, taking
-from selfplay_pipeline.cli.shared import DryRun, planned
+from selfplay_pipeline.cli.shared import DryRun, given_besides, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST, options
 from selfplay_pipeline.core.errors import UserError
@@ -62,6 +62,8 @@ def benchmark(
     from selfplay_pipeline.evaluate.run import default_folder
 
     if table:
+        if others := given_besides(context, {"player", "table"}):
+            raise UserError(f"--table: only prints lines (> FILE keeps them); leave out {', '.join(others)}")
         terminal.result(table_of(read_lines_of([*map(Path, player)])))
         return
     if len(player) > 1:

@@ -9,7 +9,7 @@ import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import given, load, taking
-from selfplay_pipeline.cli.shared import OTHERS, DryRun, output_file, planned
+from selfplay_pipeline.cli.shared import OTHERS, DryRun, given_besides, output_file, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
@@ -73,7 +73,7 @@ def evaluate(
     interruption, the same command continues.
     """
     if people is not None:
-        if others := _given_besides(context, {"people", "dry_run", "config", "game"}):
+        if others := given_besides(context, {"people", "dry_run", "config", "game"}):
             raise UserError(f"--people: measures stored episodes; leave out {', '.join(others)}")
         _evaluate_people(context, people, dry=dry_run)
         return
@@ -122,16 +122,6 @@ def _evaluate_people(context: typer.Context, place: Path, *, dry: bool) -> None:
         parts, _absent = parts_of(games)
         planned(f"figures of {len({part.person for part in parts})} people in {games} to {evaluation_path(games)}")
     show_people(run_people(settings, place), evaluation_path(games))
-
-
-def _given_besides(context: typer.Context, names: set[str]) -> list[str]:
-    """Returns the arguments and options on the command line that are not among some names, as a user writes them."""
-    found = (
-        param
-        for param in context.command.get_params(context)
-        if param.name not in names and "COMMANDLINE" in str(context.get_parameter_source(str(param.name)))
-    )
-    return [param.opts[0] if param.opts[0].startswith("-") else "the player" for param in found]
 
 
 @app.command(cls=taking(*MEASURING))

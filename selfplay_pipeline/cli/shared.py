@@ -87,6 +87,16 @@ def suggest(command: str, path: Path, options: Mapping[str, Any] = {}) -> None:
     terminal.say(f"next: {program()} {shlex.join(words)}")
 
 
+def given_besides(context: typer.Context, names: set[str]) -> list[str]:
+    """Returns the arguments and options on the command line that are not among some names, as a user writes them."""
+    found = (
+        param
+        for param in context.command.get_params(context)
+        if param.name not in names and "COMMANDLINE" in str(context.get_parameter_source(str(param.name)))
+    )
+    return [param.opts[0] if param.opts[0].startswith("-") else "the player" for param in found]
+
+
 def warn(message: str | None) -> None:
     """Print a warning unless the message is None."""
     if message is not None:

@@ -48,7 +48,8 @@ class PartnerConfig(Section):
     max_dollars: Annotated[Annotated[float, Field(gt=0)] | None, Option("--budget"), FREE] = None
     """US dollars after which a command sends no further request, by `partner.prices`; null is no limit.
 
-    Requests that are under way then are still paid for. `benchmark` also counts what its stored episodes cost.
+    Requests that are under way then are still paid for, and requests without an answer in time are not counted.
+    `benchmark` also counts what its stored episodes cost.
     """
     cache: Annotated[Path | None, FREE] = None
     """File, or folder for one, that stores all answers, so that a repeated run does not pay for the same requests

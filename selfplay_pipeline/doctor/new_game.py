@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.metadata import packages_distributions
 from importlib.resources import files
 from pathlib import Path
 
@@ -54,4 +55,6 @@ def _refusal(name: str) -> str:
     if _class_of(name) in re.findall(r"\w+", needed):
         return f"its class {_class_of(name)} would take the place of another one that it needs"
     # Beside the game's file, Python would import it in place of its own module, and no test could run.
-    return "a module of Python has it" if name in sys.stdlib_module_names else ""
+    if name in sys.stdlib_module_names:
+        return "a module of Python has it"
+    return "an installed package has it" if name in packages_distributions() else ""

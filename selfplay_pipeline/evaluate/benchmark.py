@@ -228,9 +228,9 @@ async def _play(config: Config, job: EvaluationJob, servers: Servers) -> TaskRes
     evaluation = await run_evaluate(config, job, servers)
     ((mode, report),) = evaluation.modes.items()
     summary = read_object(job.file(mode).with_suffix(".summary.json"), "selfplay benchmark", "sampled_tokens")
-    usage = summary.get("partner")
+    usage = _usage(job.file(mode))
     played = report.episodes - report.statuses.get(Status.ENGINE_FAILURE.value, 0)
-    sampled = summary["sampled_tokens"] if mode != "scripted" else _answered_tokens(job.file(mode))
+    sampled = summary["sampled_tokens"] if mode != "scripted" else usage and (usage.with_cached() or (None,))[0]
     return TaskResult(
         states=len(job.states),
         sha256=job.states.fingerprint,
@@ -239,17 +239,19 @@ async def _play(config: Config, job: EvaluationJob, servers: Servers) -> TaskRes
         **{name: report.figures[figure] for name, figure in FIGURES.items()},
         worth_of_words=report.words.worth if report.words else None,
         tokens=sampled / played if sampled and played else None,
-        usage=PartnerUsage.model_validate(usage) if usage else None,
+        usage=usage,
         silence=evaluation.references.get(SILENCE),
         people=people_on(make_game(config.game)),
     )
 
 
-def _answered_tokens(games: Path) -> int | None:
-    """Returns the number of tokens that a chat model sampled in the stored episodes; None if it is unknown."""
+def _usage(games: Path) -> PartnerUsage | None:
+    """Returns the usage of a chat model in the stored episodes; None if none played.
+
+    Attempts that were lost are left out: with a cache, the answers of a lost attempt are used again.
+    """
     usages = [record.partner for record in read_episodes(games) if record.partner is not None]
-    found = sum(usages, PartnerUsage()).with_cached()
-    return found and found[0]
+    return sum(usages, PartnerUsage()) if usages else None
 
 
 def people_on(game: Game) -> Interval | None:

@@ -33,6 +33,8 @@ from selfplay_pipeline.web.study_house import StudyHouse
 
 PORT = 8230
 """Default port."""
+HTTP_PORT = 80
+"""Port that addresses leave out."""
 DOOR_KEY = "SELFPLAY_PLAY_KEY"
 """Variable with the key that people type to play from other machines."""
 Ended: TypeAlias = Mapping[str, EpisodeRecord]
@@ -66,8 +68,9 @@ class Place:
         return f"http://{self.authority(self.listen)}/"
 
     def authority(self, host: str) -> str:
-        """Returns host and port as an address has them."""
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        """Returns host and port as an address has them; browsers leave out the usual port of HTTP."""
+        named = f"[{host}]" if ":" in host else host
+        return named if self.port == HTTP_PORT else f"{named}:{self.port}"
 
 
 def door_key(place: Place) -> str:
@@ -199,7 +202,7 @@ async def _serve(
         await house.resume(past)
         game = make_game(config.game)
         about = {"game": game.name, "about": game.describe(), "patience": f"{place.patience:g} minutes", **about}
-        hosts = frozenset(map(place.authority, LOCAL)) if place.is_local else frozenset()
+        hosts = frozenset(map(place.authority, LOCAL)) if place.is_local else frozenset[str]()
         server = Server(house, about, door_key(place), hosts, str(output.absolute()))
         runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -99,7 +98,8 @@ class Server:
         if self.hosts and request.host not in self.hosts:
             raise web.HTTPMisdirectedRequest
         origin = request.headers.get("Origin")
-        if request.method == "POST" and origin is not None and urlsplit(origin).netloc != request.host:
+        own = {f"{scheme}://{request.host}" for scheme in ("http", "https")}
+        if request.method == "POST" and origin is not None and origin not in own:
             raise web.HTTPForbidden
 
     async def front(self, request: web.Request) -> web.Response:

@@ -5,7 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from chat_endpoint import ChatEndpoint
+from chat_endpoint import ChatEndpoint, fails, says
 from command import selfplay
 from factories import make_episodes, write_episodes
 
@@ -150,6 +150,26 @@ def test_a_chat_model_is_billed_as_counted_and_within_the_budget(tmp_path):
         done, second = play(*budget)  # the stored episode is paid for already
         assert done.returncode == 2 and second == 2 < each
         assert play(*budget[:2], "--budget", "1")[0].returncode == 0
+
+
+def test_what_a_lost_attempt_cost_is_no_part_of_the_line(tmp_path):
+    with ChatEndpoint() as endpoint:
+        partner = {"base_url": endpoint.url, "cache": str(tmp_path / "cache"), "prices": [2000, 8000]}
+        generate = {"max_concurrency": 1, "max_failures": 3}
+        (tmp_path / "my.yaml").write_text(json.dumps({"partner": partner, "generate": generate}))
+        endpoint.script = [*[says("[message] fine")] * 2, fails(400)]
+        command = ("benchmark", "chat", "--config", "my.yaml", "--games", "bargaining-fixed", *FEW, "--output", "one")
+        done = selfplay(*command)
+        assert done.returncode == 0, done.stderr
+        billed = len(endpoint.requests) - 1
+        played = read_lines_of([tmp_path / "one"])[0].tasks["bargaining-fixed"]
+        assert played.usage.with_cached()[1] == pytest.approx(1000 * PRICE * billed)
+        assert played.tokens == 10 * billed / 3
+
+
+def test_the_options_of_play_are_refused_beside_a_table():
+    done = selfplay("benchmark", "--table", str(RESULTS / "leaderboard.jsonl"), "--output", "x", "--budget", "1")
+    assert done.returncode == 2 and "leave out --output, --budget" in done.stderr, done.stderr
 
 
 def test_answers_from_the_cache_have_the_tokens_and_the_price_that_they_had(tmp_path):

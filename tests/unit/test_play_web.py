@@ -238,6 +238,11 @@ def untrained(config: str, folder: Path) -> str:
     return str(folder)
 
 
+def test_the_address_of_the_usual_port_is_that_of_a_browser():
+    assert (Place(port=80).url, Place(port=8230).url) == ("http://127.0.0.1/", "http://127.0.0.1:8230/")
+    assert Place(listen="::1", port=80).authority("::1") == "[::1]"
+
+
 @asynccontextmanager
 async def serving(serve: Callable[[Place, Callable[[str], None]], Coroutine[Any, Any, None]]) -> AsyncIterator[str]:
     """Run a server in this process meanwhile; yields the address."""
@@ -332,6 +337,7 @@ def test_forged_requests_are_refused_and_change_nothing(tmp_path):
                 (one, turn.replace("/turn", "/leave"), {}, 403, {}),
                 (one, "/begin", {}, 403, {}),
                 (one, turn, fields, 403, {"headers": {"Origin": "http://evil.example"}}),
+                (one, turn, fields, 403, {"headers": {"Origin": "http://["}}),
                 (one, turn, {**fields, "action": "accept"}, 400, {}),
                 (one, turn, {**fields, "action": "propose"}, 422, {}),
                 (one, turn, {**fields, "action": "propose", "part0": "9", "part1": "-1", "part2": "x"}, 422, {}),
