@@ -126,7 +126,7 @@ def test_evaluations_are_played_sampled_as_in_training_and_greedily(monkeypatch)
     assert {data["temperature"] for data in sets} == {trained_at, 0.0}
     assert {data["path"] for data in sets} == {"/run/games_eval.jsonl"}
     assert len({data["name"] for data in sets}) == len(sets)
-    assert '\\"GAMES_EVAL\\": \\"$OUT/games_eval.jsonl\\"' in options, "Ray's workers are told the file"
+    assert '\\"GAMES_EVAL\\": \\"$GAMES_EVAL\\"' in options, "Ray's workers are told the file"
 
 
 @pytest.mark.parametrize("starts", [True, False])
