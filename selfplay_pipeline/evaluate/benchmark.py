@@ -230,7 +230,8 @@ async def _play(config: Config, job: EvaluationJob, servers: Servers) -> TaskRes
     summary = read_object(job.file(mode).with_suffix(".summary.json"), "selfplay benchmark", "sampled_tokens")
     usage = _usage(job.file(mode))
     played = report.episodes - report.statuses.get(Status.ENGINE_FAILURE.value, 0)
-    sampled = summary["sampled_tokens"] if mode != "scripted" else usage and (usage.with_cached() or (None,))[0]
+    answered = usage.with_cached() if usage else None
+    sampled = summary["sampled_tokens"] if mode != "scripted" else answered and answered[0]
     return TaskResult(
         states=len(job.states),
         sha256=job.states.fingerprint,

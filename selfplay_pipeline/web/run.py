@@ -202,7 +202,7 @@ async def _serve(
         await house.resume(past)
         game = make_game(config.game)
         about = {"game": game.name, "about": game.describe(), "patience": f"{place.patience:g} minutes", **about}
-        hosts = frozenset(map(place.authority, LOCAL)) if place.is_local else frozenset[str]()
+        hosts = frozenset(map(place.authority, LOCAL)) if place.is_local else frozenset()
         server = Server(house, about, door_key(place), hosts, str(output.absolute()))
         runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
