@@ -107,13 +107,18 @@ def check_players(config: Config, names: Iterable[str]) -> None:
 def check_seats(config: Config, checkpoint: str, seats: Iterable[str], *, at_once: int | None = None) -> None:
     """Raises UserError unless all players exist and can play the configured game on this machine.
 
+    The chat model is not asked, but its key must be given.
+
     Args:
         config: The configuration.
         checkpoint: Checkpoint of the player `policy`.
         seats: Name of the player of each seat.
         at_once: Largest number of checkpoints that play at the same time; by default, all of them.
     """
+    seats = list(seats)
     check_players(config, seats)
+    if CHAT in seats:
+        config.partner.key()
     models = checkpoints_of(config, seats, checkpoint)
     for model in models:
         check_checkpoint(model)

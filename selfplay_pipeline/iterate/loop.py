@@ -36,7 +36,6 @@ from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_hel
 from selfplay_pipeline.games.abilities import Renaming, ability
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import CHAT
 from selfplay_pipeline.generate.renamed import KEY
 from selfplay_pipeline.generate.seats import check_seat, check_seats, self_play
 from selfplay_pipeline.generate.servers import Servers
@@ -595,13 +594,11 @@ def check_ahead(config: Config, *, shares: bool) -> None:
 
 
 def check_partner(config: Config) -> None:
-    """Raises UserError if the partner does not exist, is a chat model without a key, or leaves the policy no seat."""
+    """Raises UserError if the partner does not exist, or leaves the policy no seat."""
     check_seat(config, config.iterate.seat, "iterate.seat")
     if config.iterate.seat and config.iterate.partner == SELF:
         raise UserError("iterate.seat: in self-play the policy holds all seats; name a partner with --partner")
-    check_names(config, others := other_players(config))
-    if CHAT in others:
-        config.partner.key()
+    check_names(config, other_players(config))
 
 
 def shares_gpu(config: Config) -> bool:

@@ -191,6 +191,20 @@ def test_a_dry_run_of_a_training_that_was_begun_with_other_options_is_refused(fo
     assert done.returncode == 2 and "out was begun with " in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["generate --player policy --player chat", "iterate --partner chat", "benchmark chat --games bargaining"],
+)
+def test_a_dry_run_with_a_chat_model_asks_for_its_key(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    words = command.split() if command.startswith("benchmark") else [*command.split(), "--config", "tiny"]
+    done = selfplay(*words, "--dry-run", "--output", str(tmp_path / "out"))
+    assert (done.returncode, done.stdout) == (2, "") and "set the environment variable OPENAI_API_KEY" in done.stderr
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-that-is-not-used")
+    assert selfplay(*words, "--dry-run", "--output", str(tmp_path / "out")).returncode == 0
+
+
 def test_a_dry_run_of_convert_refuses_what_convert_refuses(folder):
     line = json.loads((folder / "games.jsonl").read_text().splitlines()[0])
     (folder / "games.jsonl").write_text(json.dumps(line | {"turns": 5}) + "\n")
