@@ -50,6 +50,8 @@ AGREED = "agreed"
 """Status of an episode that reached the goal, in games with one goal."""
 MESSAGE = "message"
 """Action that sends text to the other players; the name is the same in all games."""
+MUTED = f"[{MESSAGE}]"
+"""Text that a message's reader receives if messages are muted."""
 INVALID = "invalid"
 """Action of a turn whose text is not a legal action; the error observation gives the reason."""
 SAME_SCORE = 1e-6

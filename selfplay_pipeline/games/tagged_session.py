@@ -38,6 +38,7 @@ from pydantic import Field, model_validator
 from selfplay_pipeline.games.base import (
     AGREED,
     MESSAGE,
+    MUTED,
     Choice,
     Game,
     GameSettings,
@@ -50,8 +51,6 @@ from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.tags import ActionKind, tagged
 from selfplay_pipeline.games.turn_session import Move, TurnSession
 
-MUTED = f"[{MESSAGE}]"
-"""Text of a message that its reader receives if messages are muted."""
 EMPTY_MESSAGE = "empty_message"
 """Error kind of a message without text."""
 NOT_NOW = "not_now"

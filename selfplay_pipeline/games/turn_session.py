@@ -11,6 +11,7 @@ from selfplay_pipeline.games.base import (
     CUT,
     INVALID,
     MESSAGE,
+    MUTED,
     Counts,
     Game,
     Opening,
@@ -137,7 +138,7 @@ class TurnSession(ABC):
         """Returns the new text of each seat; with `mute`, others hear only that a message was sent."""
         muted = self.config.mute and move.action == MESSAGE
         return tuple(
-            f"[{MESSAGE}]" if muted and other != seat and move.told.get(other) else move.told.get(other, "")
+            MUTED if muted and other != seat and move.told.get(other) else move.told.get(other, "")
             for other in range(len(self.game.roles))
         )
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from selfplay_pipeline.games.base import AGREED, MESSAGE, Choice, Game, Opening, ParseError, Part
+from selfplay_pipeline.games.base import AGREED, MESSAGE, MUTED, Choice, Game, Opening, ParseError, Part
 from selfplay_pipeline.games.mediation.draw import flights_of
 from selfplay_pipeline.games.mediation.rules import AGENT, USERS, MediationConfig, MediationState, Pair
 from selfplay_pipeline.games.mediation.text import ErrorKind, format_proposal, parse_proposal, span, split_room
@@ -222,9 +222,7 @@ class MediationSession(TurnSession):
     def known_room(self, room: int, seat: int) -> tuple[tuple[int, str], ...]:
         """Returns the messages of a room as a seat knows them: its own as written, the others as heard."""
         muted = self.config.mute
-        return tuple(
-            (speaker, f"[{MESSAGE}]" if muted and speaker != seat else text) for speaker, text in self.rooms[room]
-        )
+        return tuple((speaker, MUTED if muted and speaker != seat else text) for speaker, text in self.rooms[room])
 
     def _heard(self, hearer: int, speaker: int, text: str) -> str:
         return self.prompts.render("heard", agent=hearer == AGENT, speaker=speaker, text=text, due=self.due(hearer))
