@@ -34,8 +34,11 @@ def benchmark(
         ),
     ],
     games: Annotated[list[str] | None, typer.Option(help="Play only this game or task; repeat it for more.")] = None,
-    states_per_game: Annotated[
-        int | None, typer.Option(min=2, max=LARGEST, help="Play only so many states; the line is then partial.")
+    states_per_task: Annotated[
+        int | None,
+        typer.Option(
+            min=2, max=LARGEST, metavar="N", help="Play only the first N states of each task; the line is then partial."
+        ),
     ] = None,
     table: Annotated[bool, typer.Option("--table", help="Print lines as a table in Markdown; play nothing.")] = False,
     output: Annotated[
@@ -69,10 +72,10 @@ def benchmark(
     if len(player) > 1:
         raise UserError(f"benchmark: plays one player, but {len(player)} are given; --table compares their lines")
     settings = load(context, {"model": player[0] if configuration_of(player[0]) else None})
-    options["evaluate.num_states"] = "--states-per-game"  # a changed number is stored under the key, not the option
+    options["evaluate.num_states"] = "--states-per-task"  # a changed number is stored under the key, not the option
     name = shipped(player[0])
     folder = output or Path("data/benchmarks") / default_folder(player[0], SELF, None, settings).name
-    job = BenchmarkJob(name, folder, games or (), states_per_game)
+    job = BenchmarkJob(name, folder, games or (), states_per_task)
     if dry_run:
         planned(plan_benchmark(settings, job))
     line = run(run_benchmark(settings, job))

@@ -148,7 +148,7 @@ def examine_game(
     config: Annotated[
         str | None, typer.Option(help="Configuration of the game, a file or a built-in [default: the game's defaults].")
     ] = None,
-    states: Annotated[int, typer.Option(min=2, max=10_000, help="Number of random states to play.")] = 20,
+    num_states: Annotated[int, typer.Option(min=2, max=10_000, help="Number of random states to play.")] = 20,
     seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seed of states and players.")] = 0,
 ) -> None:
     """Play random episodes of a game and check what playing, training and reports rely on.
@@ -168,7 +168,7 @@ def examine_game(
         checked = make_game(load_config(config, {"game": game}, announced.append).game)
     terminal.result(one_line(f"{checked.describe()} ({config or 'default configuration'})"))
     failed = 0
-    for finding in check_game(checked, states, seed):
+    for finding in check_game(checked, num_states, seed):
         failed += finding.passed is False
         mark = {True: "ok", False: "FAILED", None: "?"}[finding.passed]
         terminal.result(one_line(f"{mark:<7} {finding.check:<28} {finding.said}"))

@@ -64,9 +64,9 @@ def train_online(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="games",
-            help="Folder of `selfplay games` [default: new states, written to OUTPUT/games]. After `--` verl's own "
-            "keys, as Hydra overrides: -- KEY=VALUE …",
+            metavar="states",
+            help="Folder of states that `selfplay games` wrote [default: new states, written to OUTPUT/games]. After "
+            "`--` verl's own keys, as Hydra overrides: -- KEY=VALUE …",
             show_default=False,
         ),
     ] = None,

@@ -200,7 +200,7 @@ def listen(
 @app.command(cls=taking("seed"))
 def silence(
     context: typer.Context,
-    states: Annotated[int, typer.Option(min=2, max=LARGEST, help="Game states to sample.")] = 500,
+    num_states: Annotated[int, typer.Option(min=2, max=LARGEST, help="Number of game states to sample.")] = 500,
     output: Annotated[Path, output_file("File of lines, to which this one is added.")] = STORED,
     dry_run: DryRun = False,
 ) -> None:
@@ -219,14 +219,14 @@ def silence(
 
     game = make_game(settings.game)
     check_file(output, "silence")
-    check_lines(output, game, states)  # before the lines are computed, which is slow
+    check_lines(output, game, num_states)  # before the lines are computed, which is slow
     if dry_run:
         known = ", ".join(f"{name} {line}" for name, line in game.wordless.items())
         planned(
-            f"{game.describe()}: lines of play without words on {states} states (seed {settings.seed}) to {output}; "
-            f"known: {known or 'none'}"
+            f"{game.describe()}: lines of play without words on {num_states} states (seed {settings.seed}) to "
+            f"{output}; known: {known or 'none'}"
         )
-    lines = compute_lines(game, states, settings.seed)
+    lines = compute_lines(game, num_states, settings.seed)
     store_lines(output, game, lines)
     terminal.result(one_line(f"{', '.join(f'{name} {line}' for name, line in lines.items())}, written to {output}"))
 

@@ -120,9 +120,12 @@ def humans(
 @app.command(cls=taking("model", "seed", "convert", "reward"))
 def convert(
     context: typer.Context,
-    games: Annotated[Path, typer.Argument(help="JSONL file that `selfplay generate` wrote.")] = DATA
-    / "selfplay_games.jsonl",
-    output: Annotated[Path | None, typer.Option(help="Folder for the parquet files [default: beside GAMES].")] = None,
+    games: Annotated[
+        Path, typer.Argument(metavar="[EPISODES]", help="JSONL file of episodes that `selfplay generate` wrote.")
+    ] = DATA / "selfplay_games.jsonl",
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the parquet files [default: beside EPISODES].")
+    ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out, and report each.")] = False,
     check: Annotated[Path | None, typer.Option(help="Only verify this parquet file with verl's own dataset.")] = None,
     dry_run: DryRun = False,
@@ -222,12 +225,13 @@ def imitate(
     games: Annotated[
         list[str],
         typer.Argument(
+            metavar="EPISODES…",
             help="JSONL files of episodes, or folders of `export`. FILE=2 counts its tokens twice as much as those of "
-            "other files."
+            "other files.",
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option(help=f"{GETS} [default: imitation/ beside the first of GAMES].")
+        Path | None, typer.Option(help=f"{GETS} [default: imitation/ beside the first of EPISODES].")
     ] = None,
     dry_run: DryRun = False,
 ) -> None:

@@ -70,6 +70,7 @@ class GenerateConfig(Section):
                 "train-online": "online.steps",
                 "play": "--num-episodes",
                 **dict.fromkeys(MEASURING, "evaluate.num_states"),
+                "benchmark": "the published states",
             },
         ),
     ] = 100
@@ -85,6 +86,7 @@ class GenerateConfig(Section):
                 "evaluate": "--episodes",
                 "crossplay": "--episodes",
                 "listen": "one episode a state",
+                "benchmark": "one episode a state",
                 "play": "one episode a state",
             },
         ),
@@ -94,7 +96,13 @@ class GenerateConfig(Section):
         float,
         Field(ge=0),
         UsedBy(
-            "generate", "play", "iterate", "train-online", "evaluate", "crossplay", instead={"listen": "greedy play"}
+            "generate",
+            "play",
+            "iterate",
+            "train-online",
+            "evaluate",
+            "crossplay",
+            instead={"listen": "greedy play", "benchmark": "greedy play"},
         ),
     ] = 0.7
     """Sampling temperature; 0 plays greedily, and greedy episodes cannot be trained on."""
@@ -113,6 +121,7 @@ class GenerateConfig(Section):
             "generate",
             "iterate",
             *MEASURING,
+            "benchmark",
             instead={"train-online": "all episodes of a step", "play": "one episode at a time"},
         ),
         FREE,
@@ -125,7 +134,14 @@ class GenerateConfig(Section):
     max_failures: Annotated[
         int,
         Field(ge=0),
-        UsedBy("generate", "iterate", *MEASURING, "train-online", instead={"play": "the first loss ends the command"}),
+        UsedBy(
+            "generate",
+            "iterate",
+            *MEASURING,
+            "benchmark",
+            "train-online",
+            instead={"play": "the first loss ends the command"},
+        ),
         FREE,
     ] = 16
     """Number of episodes that may be lost to the server or the partner; so many are tried again at the end of the run.
@@ -325,7 +341,11 @@ class IterateConfig(Section):
     evaluate_states: Annotated[
         int, Field(ge=2), UsedBy("iterate", instead={"train-online": "online.held_out_states"})
     ] = 100
-    """Number of held-out states in each of these evaluations; each state is played once sampled and once greedily."""
+    """Number of monitor states (`evaluate.state_seed`) in each of these evaluations.
+
+    Each state is played once sampled and once greedily. `selfplay evaluate` plays other states, which chose no
+    checkpoint.
+    """
     decay_iterations: Annotated[int, Field(ge=0)] = 0
     """Number of iterations over which the learning rate falls linearly from `train.learning_rate` to 0; 0 keeps it
     constant.
@@ -401,7 +421,7 @@ class OnlineOptions(Section):
     steps: Annotated[int, Field(ge=1)] = 50
     """Number of training steps; each makes one update."""
     states_per_step: Annotated[int, Field(ge=1)] = 8
-    """Number of states per step, each with `generate.episodes_per_state` episodes; an episode gives one row per player.
+    """Number of states per step, each with `generate.episodes_per_state` episodes; an episode gives one row per seat.
     """
     held_out_states: Annotated[int, Field(ge=1)] = 100
     """Number of states in a validation, each played once.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MEASURING = ("evaluate", "crossplay", "listen")
 """Commands that measure how well players play."""
-PLAYING = ("generate", "play", "iterate", *MEASURING)
+PLAYING = ("generate", "play", "iterate", *MEASURING, "benchmark")
 """Commands that play with servers of their own."""
 TRAINING = ("train", "imitate", "iterate", "train-online")
 """Commands that train."""
@@ -27,6 +27,7 @@ WORK: dict[str, tuple[str, ...]] = {
     "iterate": ("engine", "generate", "convert", "reward", "train", "evaluate", "iterate"),
     "train-online": ("engine", "generate", "convert", "reward", "train", "evaluate", "iterate", "online"),
     **dict.fromkeys(MEASURING, ("engine", "generate", "evaluate")),
+    "benchmark": ("engine", "generate"),
 }
 """Sections that configure the work of each command; a command ignores the keys of all other sections."""
 Standing = Literal["used", "replaced", "refused", "of no concern"]

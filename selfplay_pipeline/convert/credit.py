@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from selfplay_pipeline.config.schema import SELF, Config
+from selfplay_pipeline.convert.replay import state_for
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.abilities import TurnCredit, ability
 from selfplay_pipeline.games.base import Game
@@ -44,13 +45,7 @@ def turn_credits(record: EpisodeRecord, game: Game) -> dict[int, list[float]]:
     Raises:
         ValueError: The episode has another game or configuration, or a player other than the policy.
     """
-    if record.game != game.name:
-        raise ValueError(f"field 'game': an episode of {record.game}, but the configured game is {game.name}")
-    state: Any = game.state_from_json(record.state)
-    try:
-        game.check_fits(state)
-    except UserError as error:
-        raise ValueError(f"{error}; give the configuration (--config) that it was played with") from None
+    state: Any = state_for(record, game)
     if len(record.trajectories) < len({turn.seat for turn in record.turns}):
         raise ValueError(f"field 'players': {KEY} is for self-play, but another player held a seat")
     found = ability(game, TurnCredit, KEY).credits(state, record.turns, record.outcome.normalized_reward)

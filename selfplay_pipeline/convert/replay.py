@@ -9,7 +9,7 @@ from typing import NamedTuple
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.reporting import Update
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.games.base import CUT, Game, Session, Status, Step
+from selfplay_pipeline.games.base import CUT, Game, Session, State, Status, Step
 from selfplay_pipeline.generate.control import without_control
 from selfplay_pipeline.generate.records import (
     ChatMessage,
@@ -72,15 +72,32 @@ def recorded_episodes(files: Sequence[Path], game: Game, shown: Update) -> Itera
                     altered += 1
                     continue
                 check_heard_as_said(record)
+                _check_game(record, game)
             except ValueError as error:
                 raise UserError(f"{where}: {error}{named_at(path, error)}") from None
-            if record.game != game.name:
-                raise UserError(
-                    f"{where}: field 'game': an episode of {record.game}, but the configured game is {game.name}; "
-                    f"{OTHERWISE}"
-                )
             yield Recorded(file, where, line, record)
         tell_left_out(path, altered)
+
+
+def state_for(record: EpisodeRecord, game: Game) -> State:
+    """Returns the state of a recorded episode of the configured game.
+
+    Raises:
+        ValueError: The episode is of another game or configuration; the message names the field.
+    """
+    _check_game(record, game)
+    try:
+        game.check_fits(state := game.state_from_json(record.state))
+    except UserError as error:
+        raise ValueError(f"field 'state': {error}; {OTHERWISE}") from None
+    return state
+
+
+def _check_game(record: EpisodeRecord, game: Game) -> None:
+    if record.game != game.name:
+        raise ValueError(
+            f"field 'game': an episode of {record.game}, but the configured game is {game.name}; {OTHERWISE}"
+        )
 
 
 def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Trajectory]:
@@ -143,10 +160,7 @@ def conversations(record: EpisodeRecord, game: Game) -> list[list[ChatMessage]]:
 
 def _session(record: EpisodeRecord, game: Game) -> Session:
     """Returns a session of the game at the beginning of a recorded episode."""
-    try:
-        game.check_fits(state := game.state_from_json(record.state))
-    except UserError as error:
-        raise ValueError(f"field 'state': {error}") from None
+    state = state_for(record, game)
     return game.start(state) if record.names is None else RenamedSession(game, state, record.names)
 
 

@@ -72,7 +72,7 @@ class Line(BaseModel):
     """One line of the leaderboard: the content of `benchmark.json`.
 
     Attributes:
-        mode: `greedy` for checkpoints, else `scripted`.
+        mode: `greedy` for checkpoints, `scripted` for all other players, `chat` included.
         partial: Whether tasks have fewer states than the suite.
         settings: Settings that decide the player's answers.
         tasks: Figures by task; tasks that were not played are missing.

@@ -148,7 +148,7 @@ def _at_once(config: Config, names: Sequence[str]) -> int:
 def check_crossplay(config: Config, names: Sequence[str]) -> None:
     """Raises UserError unless the names are two or more different players."""
     if len(names) < 2 or len(set(names)) < len(names):
-        raise UserError("crossplay: name two or more different players (checkpoints or scripted partners)")
+        raise UserError("crossplay: name two or more different players (checkpoints or scripted players)")
     check_meeting(config, "crossplay")
     check_names(config, names)
 

@@ -114,7 +114,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
     game, pairing = make_game(config.game), _pairing(config, job)
     lost = await play_pairing(config, pairing, servers)
     name = POLICY if is_checkpoint(config, job.player) else job.player
-    seats = seats_named(config, [name], pairing.task(config).policy)
+    seats = seats_named(config, [name], pairing.job(config).policy)
     player = (await seat_players(config, seats, servers))[name]
     test = ability(game, ListeningTest, "listen")
     found = await _replays(game, player, job, list(read_episodes(pairing.file)), config.generate.max_concurrency)

@@ -58,7 +58,7 @@ class Pairing:
     swap: Swap | None = None
     seat: int = 0
 
-    def task(self, config: Config) -> GenerateJob:
+    def job(self, config: Config) -> GenerateJob:
         """Returns the job, with all settings that determine the episodes."""
         checkpoints = checkpoints_among(config, (self.first, self.second))
         first = checkpoints[0] if checkpoints else "scripted"
@@ -87,7 +87,7 @@ class Pairing:
 
 
 def comparable(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two tasks have the same arguments, except for the evaluated player and muted messages."""
+    """Whether two jobs have the same arguments, except for the evaluated player and muted messages."""
 
     def partner(arguments: dict[str, Any]) -> str:
         if arguments["second"] == arguments["first"]:
@@ -120,7 +120,7 @@ def check_meeting(config: Config, asked: str) -> None:
 def check_begun(config: Config, pairing: Pairing) -> None:
     """Raises UserError if the file of a pairing was begun with other arguments; checkpoints are read only if it was."""
     if EpisodeStore(pairing.file, {}).arguments_path.exists():
-        pairing.task(config).store.check()
+        pairing.job(config).store.check()
 
 
 async def play_pairing(config: Config, pairing: Pairing, servers: Servers) -> int:
@@ -142,7 +142,7 @@ async def play_pairings(config: Config, pairings: Sequence[Pairing], servers: Se
     Returns:
         For each pairing, the number of episodes that failed because of the engine or a chat model.
     """
-    jobs = {pairing.file: job for pairing in pairings if not _is_whole(job := pairing.task(config))}
+    jobs = {pairing.file: job for pairing in pairings if not _is_whole(job := pairing.job(config))}
     for job in jobs.values():
         job.store.check()  # before the slow start of a server
     tasks = [
@@ -173,13 +173,11 @@ def _episode_factory(pairing: Pairing) -> EpisodeFactory:
     return partial(SwappedEpisode, swap=pairing.swap, states=pairing.states.states)
 
 
-def _is_whole(task: GenerateJob) -> bool:
-    """Whether all episodes of the task have been played without failures, and their file still has them all."""
-    arguments = task.output.with_suffix(".args.json")
-    if not task.summary_path.exists() or differences(read_object(arguments, "selfplay evaluate"), task.arguments):
+def _is_whole(job: GenerateJob) -> bool:
+    """Whether all episodes of the job have been played without failures, and their file still has them all."""
+    arguments = job.output.with_suffix(".args.json")
+    if not job.summary_path.exists() or differences(read_object(arguments, "selfplay evaluate"), job.arguments):
         return False
-    if not task.output.exists() or count_lines(task.output) < task.num_groups * task.episodes_per_state:
+    if not job.output.exists() or count_lines(job.output) < job.num_episodes:
         return False
-    return (
-        Status.ENGINE_FAILURE.value not in read_object(task.summary_path, "selfplay evaluate", "statuses")["statuses"]
-    )
+    return Status.ENGINE_FAILURE.value not in read_object(job.summary_path, "selfplay evaluate", "statuses")["statuses"]

@@ -345,7 +345,7 @@ def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:
                 f"{earlier}: no finished evaluation there with {mode} episodes; `selfplay evaluate` writes one"
             )
         before = read_object(path, "selfplay evaluate", "first", "second")
-        if not comparable(job.pairing(config, mode).task(config).arguments, before):
+        if not comparable(job.pairing(config, mode).job(config).arguments, before):
             raise UserError(
                 f"{earlier}: not comparable: its states, episodes, partner, rules or sampling differ "
                 f"(compare {path.name} of both folders)"

@@ -71,7 +71,7 @@ def check_lines(path: Path, game: Game, states: int) -> None:
         if stored.is_of(game.config) and known > states:
             raise UserError(
                 f"{path}: has lines of this configuration from {known:,} states, which are more exact than those of "
-                f"{states:,}; give more --states, or another --output"
+                f"{states:,}; give more --num-states, or another --output"
             )
 
 

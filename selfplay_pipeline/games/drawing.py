@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -75,3 +75,8 @@ def as_text(title: str, values: Mapping[str, Any]) -> Table:
     """Returns a table with one row per value, as its name and JSON; for games without their own drawing."""
     cells = [[json.dumps(value, ensure_ascii=False)] for value in values.values()]
     return Table(title=title, columns=[""], rows=[*values], cells=cells)
+
+
+def drawn_decision(turns: Sequence[Any], decision: Any) -> Any:
+    """Returns the agreed decision, or else the one proposed last; None if nothing was proposed."""
+    return decision or next((turn.proposal for turn in reversed(turns) if turn.proposal), None)

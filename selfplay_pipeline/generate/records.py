@@ -99,10 +99,10 @@ class TurnRecord(_Record):
 
 
 class Trajectory(_Record):
-    """Token stream of one player: `prompt_ids`, then completions (mask 1) and observations (mask 0).
+    """Token stream of one seat: `prompt_ids`, then completions (mask 1) and observations (mask 0).
 
     `response_ids`, `response_mask` and `response_logprobs` have the same length and end with the last sampled token;
-    they are empty if the player had no turn. Log-probs are natural logarithms under the temperature-scaled
+    they are empty if the seat had no turn. Log-probs are natural logarithms under the temperature-scaled
     distribution, 0.0 where the mask is 0.
     """
 

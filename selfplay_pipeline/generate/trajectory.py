@@ -207,7 +207,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"
 
 @dataclass
 class TrajectoryBuilder:
-    """Growing trajectory of one player. It is append-only, so each prompt is a prefix of the next."""
+    """Growing trajectory of one seat. It is append-only, so each prompt is a prefix of the next."""
 
     chat: ChatTokenizer
     seat: int

@@ -22,7 +22,7 @@ EPISODE_FIGURES = ("reward_standard_error", "distinct_messages", *summarised())
 MIN_ENTROPY = 1e-3
 """Token entropy in nats; below it, the policy counts as deterministic."""
 MAX_FLAT_GROUPS = 0.95
-"""Minimum share of groups without a signal that counts as a collapse."""
+"""Share of groups without a signal; this share or a larger one counts as a collapse."""
 MAX_REPEATED = 0.5
 """Share of messages that repeat an earlier message of their episode; a larger share counts as a collapse."""
 MAX_SILENT = 0.9

@@ -29,10 +29,11 @@ from selfplay_pipeline.core.gpus import resolve_device
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.sections import LARGEST
 from selfplay_pipeline.core.stopping import computing
-from selfplay_pipeline.engines.pool import plan, sharing_servers
+from selfplay_pipeline.engines.pool import sharing_servers
 from selfplay_pipeline.evaluate.pairing import check_names
-from selfplay_pipeline.evaluate.run import EvaluationJob, rises_over, run_evaluate
+from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, rises_over, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_held_out, states_in
+from selfplay_pipeline.evaluate.worth import Rise
 from selfplay_pipeline.games.abilities import Renaming, ability
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
@@ -414,9 +415,6 @@ class Loop:
             swaps=("swapped",) if config.evaluate.swap_messages else (),
         )
         evaluation = await run_evaluate(config, job, self.servers)
-        first = self.run.iteration(0) / "evaluation"
-        with computing():
-            rises = rises_over(config, job, first) if number and (first / "evaluation.json").exists() else {}
         figures = {mode: report.figures for mode, report in evaluation.modes.items()}
         sampled = figures["sampled"]
         questions = {"held_out_questions": sampled.get("questions")} if config.iterate.partner != SELF else {}
@@ -430,7 +428,7 @@ class Loop:
             held_out_illegal=sampled["illegal"].value,
             states_shared_with_training=shared,
             held_out_words={mode: report.words for mode, report in evaluation.modes.items() if report.words},
-            held_out_rises={**rises},
+            held_out_rises={**self._rises(number, job)},
             held_out_foreign=await self._with_foreign(number, checkpoint),
             wordless={name: evaluation.references[name] for name in game.wordless},
             held_out_parts={name: sampled[name] for name, figure in figures_of(game).items() if figure.part_of},
@@ -452,11 +450,17 @@ class Loop:
             greedy=False,
         )
         evaluation = await run_evaluate(self.config, job, self.servers)
-        first = self.run.iteration(0) / "foreign"
-        with computing():
-            rises = rises_over(self.config, job, first) if number and (first / "evaluation.json").exists() else {}
+        rises = self._rises(number, job)
         reward = known(evaluation.modes["sampled"].figures["reward"])
         return WithForeign(reward=reward, rise=rises["sampled"].reward if rises else None)
+
+    def _rises(self, number: int, job: EvaluationJob) -> dict[Mode, Rise]:
+        """Returns the rises over the run's first evaluation of this kind; empty for the first one, or without it."""
+        first = self.run.iteration(0) / job.output.name
+        if not number or not (first / "evaluation.json").exists():
+            return {}
+        with computing():
+            return rises_over(self.config, job, first)
 
     @computing()
     def _watch(self, number: int) -> None:
@@ -567,7 +571,6 @@ def check_run(config: Config) -> None:
     TrainedReward(config.reward)
     check_ahead(config, shares=shares_gpu(config))
     check_seats(config, str(config.model), everyone_named(config), at_once=at_once(config))
-    plan(config.engine, at_once(config))
     check_training(config.train, resolve_device(config.device))
     check_adapter(config.train, str(config.model))
     check_verls_keys(training_of(config, Path("iter_1/train.parquet"), Path("iter_1"), shares_gpu=shares_gpu(config)))

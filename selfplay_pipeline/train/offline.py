@@ -38,6 +38,7 @@ from selfplay_pipeline.train.saves import (
     read_lines,
     saved_adapter,
     saved_step,
+    seconds_of,
 )
 from selfplay_pipeline.train.task import Export, Task
 from selfplay_pipeline.train.verl_overrides import (
@@ -131,7 +132,7 @@ async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update)
 
         def watch(step: int, line: dict[str, Any]) -> None:
             nonlocal seconds_in_steps
-            seconds_in_steps += line.get("timing_s/step", 0.0) - line.get("timing_s/save_checkpoint", 0.0)
+            seconds_in_steps += seconds_of(line)
             loss = line.get("actor/pg_loss", line.get("selfplay/loss", 0.0))
             norm = line.get("actor/grad_norm", 0.0)
             report(step, planned, lambda: f"steps, loss {loss:+.4f}, gradient norm {norm:.3f}")

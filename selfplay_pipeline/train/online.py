@@ -49,7 +49,14 @@ from selfplay_pipeline.train.online_overrides import (
 )
 from selfplay_pipeline.train.online_states import MONITOR_SPLIT, SCHEMA, Perspectives
 from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
-from selfplay_pipeline.train.saves import NewLines, go_back_to_last_logged_save, keep_lines, prune, read_lines
+from selfplay_pipeline.train.saves import (
+    NewLines,
+    go_back_to_last_logged_save,
+    keep_lines,
+    prune,
+    read_lines,
+    seconds_of,
+)
 from selfplay_pipeline.train.task import Task
 from selfplay_pipeline.train.verl_overrides import (
     SET_BY_TRAINERS,
@@ -69,7 +76,7 @@ class OnlineResult:
     """Result of an online training; all figures except seconds include the steps of earlier processes."""
 
     steps: int
-    games: int
+    episodes: int
     """Number of episodes of all training steps, including those of groups that were not trained on."""
     before: dict[str, float]
     """Held-out figures before the first step."""
@@ -155,10 +162,10 @@ def _result(
 ) -> OnlineResult:
     steps = [(at, line) for at, line in times if "timing_s/step" in line]
     first = steps[0] if steps else None
-    seconds = [line["timing_s/step"] - line.get("timing_s/save_checkpoint", 0.0) for _, line in steps]
+    seconds = [seconds_of(line) for _, line in steps]
     return OnlineResult(
         steps=len(lines) - 1,
-        games=int(sum(line.get("selfplay/episodes", 0) for line in lines)),
+        episodes=int(sum(line.get("selfplay/episodes", 0) for line in lines)),
         before=_held_out(lines[0]),
         after=_held_out(lines[-1]),
         checkpoint=checkpoint,

@@ -16,7 +16,7 @@ from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, GameSettings, Sta
 from selfplay_pipeline.games.registry import make_game
 
 Perspectives = Literal["both", "one"]
-"""Training rows of an episode: one per player (`both`), or only the row of `seat` (`one`)."""
+"""Training rows of an episode: one for each seat (`both`), or only the row of `seat` (`one`)."""
 
 TRAIN_SPLIT, MONITOR_SPLIT = "train", "monitor"
 """Values of `extra_info.split` in train.parquet and test.parquet."""
@@ -63,7 +63,7 @@ def write_games(
         seed: Seed of the training states, as for `generate`.
         test_seed: Seed of the validation states. They come from the seed space of the monitor states of `iterate`, so
             that `evaluate` still has unseen states after a training was selected on them.
-        per_seat: Whether to write one row for each player of a state instead of one for the state.
+        per_seat: Whether to write one row for each seat of a state instead of one for the state.
 
     Raises:
         UserError: The configuration admits no state.
@@ -91,7 +91,7 @@ def write_games(
 
 
 def game_rows(game: Game, state: State, number: int, seed: int, split: str, per_seat: bool) -> list[dict[str, Any]]:
-    """Returns the rows of one state: a single row, or one per player."""
+    """Returns the rows of one state: a single row, or one per seat."""
     session = game.start(state)
     rows = []
     for seat in range(len(game.roles) if per_seat else 1):

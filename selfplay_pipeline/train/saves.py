@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ It is a pickle and is not needed, because the data of a step follow from its num
 
 HELD_OUT_LOSSES = ("selfplay/held_out_loss/before", "selfplay/held_out_loss")
 """Names of the held-out losses of imitation: before the first step, and after the last step of each epoch."""
+
+
+def seconds_of(line: Mapping[str, Any]) -> float:
+    """Returns the seconds of a step without saving, by verl's timers; 0 for a line of another kind."""
+    return float(line.get("timing_s/step", 0.0) - line.get("timing_s/save_checkpoint", 0.0))
 
 
 def saves(state: Path) -> dict[int, Path]:

@@ -60,14 +60,14 @@ QUESTIONS = "questions log --output out"
 IMITATE = "imitate games.jsonl --config tiny --output"
 PAGES = "play --web --config tiny_honest --player person --player sharing --output out.jsonl"
 SCRIPTED = "generate --player random --num-episodes 8 --output"
-TO_FILES = ("humans --output", "report games.jsonl --output", "silence --states 9 --output",
+TO_FILES = ("humans --output", "report games.jsonl --output", "silence --num-states 9 --output",
             "slime data --num-states 5 --output")  # fmt: skip
 TO_TRAININGS = ("train train.parquet --config tiny --device cpu --output", IMITATE,
                 "train-online --config tiny --output", "train-online --config tiny --dry-run --output")  # fmt: skip
 TO_FOLDERS = (*TO_TRAININGS, "convert games.jsonl --output", NEW_STATES, "questions log --output",
               "crossplay random sharing --num-states 2 --output", "evaluate random --num-states 2 --output",
               "iterate --config tiny --dry-run --output", "listen sharing --num-states 2 --output",
-              "benchmark random --games bargaining --states-per-game 2 --output",
+              "benchmark random --games bargaining --states-per-task 2 --output",
               "model tiny --dry-run --output")  # fmt: skip
 
 
@@ -466,7 +466,7 @@ SMALL_FILES = [
         "^foreign/checkpoint exists but was not made by a training here", {"foreign/checkpoint": foreign}),
     Bad("foreign checkpoint in a run", (ITERATE, ITERATE.replace("--dry-run ", "")),
         "^run/iter_2/checkpoint exists but was not made by a training here", {"run/iter_2/checkpoint": foreign}),
-    Bad("lines of silence", "silence --states 99999999 --output silence.json",
+    Bad("lines of silence", "silence --num-states 99999999 --output silence.json",
         r"^silence\.json: field 'entries\.0'", {"silence.json": '{\n  "entries": [1]}'}),
 ]  # fmt: skip
 

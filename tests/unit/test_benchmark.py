@@ -15,7 +15,7 @@ from selfplay_pipeline.evaluate.suite import Task, all_tasks, suite
 from selfplay_pipeline.generate.records import PartnerUsage
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
-FEW = ("--states-per-game", "3")
+FEW = ("--states-per-task", "3")
 PRICE = (100 * 2.0 + 10 * 8.0) / 1e6
 """Price of one request to the endpoint of the tests, whose answers have 100 and 10 tokens."""
 
@@ -63,10 +63,10 @@ def test_a_scripted_player_gets_the_same_line_twice_and_the_table_orders_the_lin
 
 
 def test_another_number_of_states_in_the_same_folder_is_refused_by_the_options_name():
-    same = ("benchmark", "random", "--games", "bargaining-free", "--output", "one", "--states-per-game")
+    same = ("benchmark", "random", "--games", "bargaining-free", "--output", "one", "--states-per-task")
     assert selfplay(*same, "2").returncode == 0
     done = selfplay(*same, "3")
-    assert done.returncode == 2 and " = 2, now it is 3 (option --states-per-game); give the earlier" in done.stderr
+    assert done.returncode == 2 and " = 2, now it is 3 (option --states-per-task); give the earlier" in done.stderr
 
 
 @pytest.mark.parametrize(

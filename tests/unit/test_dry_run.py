@@ -52,7 +52,7 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
         "version 1 of the suite, tasks with states: bargaining-fixed (200), ",
     ),
     "listen": (("sharing", "--num-states", "2"), "sharing with itself on 2 held-out states (seed 0), then each decisi"),
-    "silence": (("--states", "9"), "lines of play without words on 9 states (seed 0) to {output}"),
+    "silence": (("--num-states", "9"), "lines of play without words on 9 states (seed 0) to {output}"),
     "report": (("games.jsonl",), "games.jsonl (episodes; files of episodes: 1) to page {output}"),
     "export": (("board.jsonl",), "rows 4, episodes 2, states 1 (board 3×3), to {output}"),
     "questions": (("run",), "run: 32 episodes, analysis.json, analysis.md and plots to {output}"),

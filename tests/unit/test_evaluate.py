@@ -300,7 +300,7 @@ def test_of_two_checkpoints_the_first_is_recorded_as_the_policy_and_each_seating
     names = ("data/tiny_model", "data/tiny_shy_model")
     for first, second in (names, names[::-1]):
         pairing = Pairing(first, second, four_states(), tmp_path / "games.jsonl", episodes=3, both_seatings=True)
-        task = pairing.task(config())
+        task = pairing.job(config())
         assert (task.policy.checkpoint, task.num_episodes) == (first, 4 * 3 * 2)
     planned = plan_crossplay(config(), ["random", "own-view", "sharing"], four_states(), 2, tmp_path)
     assert f": {3 * 3 * 4 * 2} episodes to " in planned

@@ -43,7 +43,7 @@ WRITERS = {
     "evaluate": lambda folder: selfplay("evaluate", "random", *FEW, "--episodes", 1, "--output", folder),
     "crossplay": lambda folder: selfplay("crossplay", "random", "sharing", *FEW, "--output", folder),
     "benchmark": lambda folder: selfplay(
-        "benchmark", "random", "--games", "bargaining", "--states-per-game", 2, "--output", folder
+        "benchmark", "random", "--games", "bargaining", "--states-per-task", 2, "--output", folder
     ),
     "model smollm2": lambda folder: selfplay("model", "smollm2", "--output", folder),
 }

@@ -122,7 +122,7 @@ def test_what_a_person_selects_is_a_legal_proposal_of_a_seat_that_may_propose(na
 
 
 def test_the_command_checks_another_configuration_and_says_which():
-    done = selfplay("check-game", "matching", "--config", "tiny_honest", "--states", "2")
+    done = selfplay("check-game", "matching", "--config", "tiny_honest", "--num-states", "2")
     assert done.returncode == 0, done.stdout
     assert re.match(r"board 3×3 \(tiny_honest\)$", done.stdout.splitlines()[0]), done.stdout
 
@@ -152,7 +152,7 @@ def test_hidden_things_may_be_told_after_an_action_that_discloses_them(tmp_path)
 
 def test_the_command_prints_a_line_a_check_and_fails_with_exit_code_2(tmp_path):
     (tmp_path / "own.py").write_text(SUMS.replace("right = float(", "right = 2 * float("))
-    done = selfplay("check-game", str(tmp_path / "own.py"), "--states", "4")
+    done = selfplay("check-game", str(tmp_path / "own.py"), "--num-states", "4")
     assert done.returncode == 2 and done.stdout.count("\n") == 14
     assert sum(line.startswith("FAILED") for line in done.stdout.splitlines()) >= 1
     assert done.stderr.startswith("selfplay: check-game: ") and done.stderr.count("\n") == 1

@@ -82,7 +82,7 @@ def runs(config: Config, folder: Path) -> dict:
     pairing = Pairing("random", "sharing", states, folder / "pair.jsonl", 1)
     return {
         "generate": make_job(config, folder / "games.jsonl", "data/tiny_model", 0, 0).store,
-        "evaluate": pairing.task(config).store,
+        "evaluate": pairing.job(config).store,
     }
 
 

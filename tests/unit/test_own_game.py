@@ -204,7 +204,10 @@ def test_two_games_of_one_name_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["silence", "--states", "2"], "silence: the game sums has no silence line; choose another game with --config"),
+        (
+            ["silence", "--num-states", "2"],
+            "silence: the game sums has no silence line; choose another game with --config",
+        ),
         (["listen", "adding", "--num-states", "2"], "listen: the game sums has no listening test"),
         (["humans"], "there are no episodes of people in sums"),
         (["model", "tiny"], "model tiny: the game sums has no lesson"),

@@ -264,6 +264,6 @@ def test_the_identity_of_episodes_does_not_hold_where_a_run_is(tmp_path):
         evaluated = Pairing(
             checkpoint, checkpoint, states, run.iteration(2) / "evaluation" / "greedy.jsonl", 1, greedy=True
         )
-        arguments.append([played, evaluated.task(config).arguments])
+        arguments.append([played, evaluated.job(config).arguments])
     assert arguments[0] == arguments[1]
     assert {arguments[0][0]["policy.checkpoint"], arguments[0][1]["first"]} == {"iter_1/checkpoint"}

@@ -341,10 +341,10 @@ def test_a_line_is_of_the_states_and_the_reward_whatever_else_is_configured() ->
 
 def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path) -> None:
     Path("mine.yaml").write_text("base: tiny_honest\ngame:\n  size: 2\n  max_score: 8\n  protocol: free\n")
-    selfplay("silence", "--config", "mine.yaml", "--states", "20", "--dry-run")
+    selfplay("silence", "--config", "mine.yaml", "--num-states", "20", "--dry-run")
     assert not STORED.exists()
     for seed in ("1", "2"):
-        done = selfplay("silence", "--config", "mine.yaml", "--states", "20", "--seed", seed)
+        done = selfplay("silence", "--config", "mine.yaml", "--num-states", "20", "--seed", seed)
         assert done.returncode == 0, done.stderr
     (stored,) = LinesFile.read(STORED).entries
     assert make_game(load_config("mine.yaml", {}).game).wordless == stored.lines
@@ -355,7 +355,7 @@ def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path
 
 def test_lines_from_more_states_are_kept(here: Path) -> None:
     Path("mine.yaml").write_text("base: tiny_honest\ngame:\n  size: 2\n")
-    few = ("silence", "--config", "mine.yaml", "--states")
+    few = ("silence", "--config", "mine.yaml", "--num-states")
     assert selfplay(*few, "20").returncode == 0
     stored = STORED.read_text()
     done = selfplay(*few, "4")

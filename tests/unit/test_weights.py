@@ -130,7 +130,7 @@ def test_a_hub_model_on_an_attached_server_is_not_downloaded_for_a_hash_that_the
     job = make_job(config, tmp_path / "games.jsonl", "some/model", 0, 0, ["policy", "another/model"])
     partner = seats_named(config, ["another/model"], job.policy)[0].policy
     states = held_out_states(make_game(config.game), 2)
-    paired = Pairing("some/model", "another/model", states, tmp_path / "paired.jsonl", 1, 0.0).task(config)
+    paired = Pairing("some/model", "another/model", states, tmp_path / "paired.jsonl", 1, 0.0).job(config)
     assert partner is not None
     assert (job.policy.weights, partner.weights, paired.policy.weights) == ("", "", "")
     assert make_job(config, tmp_path / "games.jsonl", TINY, 0, 0).policy.weights == content_hash(TINY)
@@ -255,9 +255,9 @@ def test_episodes_of_an_evaluation_are_not_those_of_changed_weights(tmp_path, mo
     config = load_config("tiny", {})
     states = held_out_states(make_game(config.game), 2)
     pairings = [Pairing(str(model), other, states, tmp_path / "e.jsonl", 1) for other in (str(model), "sharing")]
-    before = [pairing.task(config).arguments for pairing in pairings]
+    before = [pairing.job(config).arguments for pairing in pairings]
     change(model)
-    assert all(pairing.task(config).arguments != earlier for pairing, earlier in zip(pairings, before, strict=True))
+    assert all(pairing.job(config).arguments != earlier for pairing, earlier in zip(pairings, before, strict=True))
 
 
 @pytest.mark.parametrize("changed", ["model", "partner"])

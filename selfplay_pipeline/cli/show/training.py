@@ -61,7 +61,7 @@ def where(checkpoint: Path, metrics: Path) -> str:
 
 def show_online(result: OnlineResult, game: Game) -> None:
     """Print the closing table and lines of `train-online`."""
-    table = Table(title=f"{result.steps} steps on {result.games} episodes", box=None, padding=(0, 2, 0, 0))
+    table = Table(title=f"{result.steps} steps on {result.episodes} episodes", box=None, padding=(0, 2, 0, 0))
     for name in ("held-out states", "before", "after"):
         table.add_column(name, justify="left" if name == "held-out states" else "right")
     for name, figure in figures_of(game).items():

@@ -7,7 +7,7 @@ from typing import Any
 
 from selfplay_pipeline.games.bargaining.rules import ITEMS, BargainingState, Split, check_split, rest, shares
 from selfplay_pipeline.games.bargaining.text import format_items
-from selfplay_pipeline.games.drawing import BAD, EpisodeDrawing, StateDrawing, Table
+from selfplay_pipeline.games.drawing import BAD, EpisodeDrawing, StateDrawing, Table, drawn_decision
 
 SEATS = ("seat 0", "seat 1")
 
@@ -27,8 +27,7 @@ def draw_view(state: BargainingState, seat: int) -> Table:
 
 def draw_episode(state: BargainingState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
     """Returns tables of the agreed split (or else the last proposed one) and of the nearest best split."""
-    proposals = [turn.proposal for turn in turns if turn.proposal]
-    final = decision or (proposals[-1] if proposals else None)
+    final = drawn_decision(turns, decision)
     if not final:
         return EpisodeDrawing(about_whole="Both players' values (nothing was proposed)")
     split = check_split(final, state.counts)

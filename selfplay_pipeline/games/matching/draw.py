@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, EpisodeDrawing, Place, StateDrawing, Table
+from selfplay_pipeline.games.drawing import (
+    BAD,
+    GOOD,
+    HIDDEN,
+    UNKNOWN,
+    EpisodeDrawing,
+    Place,
+    StateDrawing,
+    Table,
+    drawn_decision,
+)
 from selfplay_pipeline.games.matching.lost_reward import Losses, lost, notes
 from selfplay_pipeline.games.matching.names import short_titles
 from selfplay_pipeline.games.matching.proposals import Matching
@@ -37,8 +47,7 @@ def draw_episode(state: MatchingState, turns: Sequence[Any], decision: Any, conf
 
     The nearest optimum is the best matching with the most pairs in common with the proposal.
     """
-    proposals = [turn.proposal for turn in turns if turn.proposal]
-    final = decision or (proposals[-1] if proposals else None)
+    final = drawn_decision(turns, decision)
     best = {paper: reviewer for reviewer, paper in nearest_optimum(state, final or ())}
     marks: dict[str, list[Place]] = {OPTIMUM: [(best[paper], paper) for paper in sorted(best)]}
     losses = lost(state, turns, config, agreed=decision is not None)

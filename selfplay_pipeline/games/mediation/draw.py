@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from selfplay_pipeline.games.drawing import BAD, EpisodeDrawing, StateDrawing, Table
+from selfplay_pipeline.games.drawing import BAD, EpisodeDrawing, StateDrawing, Table, drawn_decision
 from selfplay_pipeline.games.mediation.rules import AGENT, USERS, Costs, MediationState, Pair, check_pair
 from selfplay_pipeline.games.mediation.text import span
 
@@ -27,8 +27,7 @@ def draw_view(state: MediationState, seat: int) -> Sequence[Table]:
 
 def draw_episode(state: MediationState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
     """Returns tables of the agreed flights (or else the last proposed ones) and of a best pair."""
-    proposals = [turn.proposal for turn in turns if turn.proposal]
-    final = decision or (proposals[-1] if proposals else None)
+    final = drawn_decision(turns, decision)
     if not final:
         return EpisodeDrawing(about_whole="All flights' points (nothing was proposed)")
     pair = check_pair(final, state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from selfplay_pipeline.games.drawing import BAD, EpisodeDrawing, StateDrawing, Table
+from selfplay_pipeline.games.drawing import BAD, EpisodeDrawing, StateDrawing, Table, drawn_decision
 from selfplay_pipeline.games.planning.rules import (
     AGENT,
     TRAVEL,
@@ -41,8 +41,7 @@ def draw_view(state: PlanningState, seat: int) -> Sequence[Table]:
 
 def draw_episode(state: PlanningState, turns: Sequence[Any], decision: Any) -> EpisodeDrawing:
     """Returns tables of the agreed itinerary (or else the last proposed one) and of a best one."""
-    proposals = [turn.proposal for turn in turns if turn.proposal]
-    final = decision or (proposals[-1] if proposals else None)
+    final = drawn_decision(turns, decision)
     if not final:
         return EpisodeDrawing(about_whole="All weights (nothing was proposed)")
     chosen = check_itinerary(final, state)
