@@ -60,6 +60,8 @@ class EvaluationJob:
         seat: Seat of the player in all episodes with another player; None for each seat in turn.
         swaps: Rules by which heard messages are replaced in further episodes, `swapped` first; empty for none.
         sampled: Whether a checkpoint plays sampled.
+        in_turn: Whether the player takes each seat in turn although the partner is the same player, so that the
+            evaluation is comparable to those of other players with this partner.
     """
 
     player: str
@@ -71,6 +73,7 @@ class EvaluationJob:
     seat: int | None = None
     swaps: Sequence[Swap] = ()
     sampled: bool = True
+    in_turn: bool = False
 
     def modes(self, config: Config) -> tuple[Mode, ...]:
         if not is_checkpoint(config, self.player):
@@ -80,7 +83,7 @@ class EvaluationJob:
 
     @property
     def self_play(self) -> bool:
-        return self.partner in (SELF, self.player)
+        return self.partner == SELF or (self.partner == self.player and not self.in_turn)
 
     @property
     def seating(self) -> Seating:

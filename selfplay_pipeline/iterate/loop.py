@@ -192,7 +192,7 @@ class Loop:
         if lanes:
             self._prepare_training(lanes[0][0][0])
         await side_by_side(*(self._lane(lane) for lane in lanes))
-        if current.completes:
+        if current.completes is not None:
             self._watch(current.completes)
 
     async def _lane(self, lane: Lane) -> None:
@@ -448,6 +448,7 @@ class Loop:
             episodes=1,
             seat=None if options.partner == SELF else options.seat,  # the seat of the own reward
             greedy=False,
+            in_turn=True,
         )
         evaluation = await run_evaluate(self.config, job, self.servers)
         rises = self._rises(number, job)
@@ -471,6 +472,8 @@ class Loop:
             for iteration in history_of(self.run.state)
             if iteration.number <= number or done[iteration.number].keys() >= set(stages_of(options, iteration.number))
         ]
+        if not history:
+            return
         write_lines(self.run.path / "metrics.jsonl", (iteration.to_line() for iteration in history))
         best = best_iteration(history)
         if best is not None:

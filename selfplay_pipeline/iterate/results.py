@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.evaluate.worth import Rise, Words
 from selfplay_pipeline.metrics.bootstrap import Interval
 
@@ -60,8 +61,13 @@ def known(interval: Interval) -> KnownInterval:
     """Returns the same interval, typed as having a value and both ends.
 
     Raises:
-        ValidationError: The figure has no estimate.
+        EngineError: The figure has no interval, because it is of fewer than two states.
     """
+    if interval.low is None:
+        raise EngineError(
+            "fewer than two held-out states are left for an interval, since the others' episodes were lost; the same "
+            "command plays them"
+        )
     return KnownInterval(**interval.model_dump())
 
 

@@ -19,7 +19,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.gpus import resolve_device
 from selfplay_pipeline.core.reporting import Update, progress
-from selfplay_pipeline.core.small_files import check_regular, parse_json
+from selfplay_pipeline.core.small_files import check_regular, parse_json, read_object
 from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.games.base import Game, GameSettings, read_state
 from selfplay_pipeline.games.registry import make_game
@@ -50,11 +50,15 @@ from selfplay_pipeline.train.online_overrides import (
 from selfplay_pipeline.train.online_states import MONITOR_SPLIT, SCHEMA, Perspectives
 from selfplay_pipeline.train.process import StartSettings, Trainer, TrainError
 from selfplay_pipeline.train.saves import (
+    METRICS,
+    WHOLE,
     NewLines,
     go_back_to_last_logged_save,
+    is_whole,
     keep_lines,
     prune,
     read_lines,
+    saves,
     seconds_of,
 )
 from selfplay_pipeline.train.task import Task
@@ -128,14 +132,19 @@ async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
             check_checkpoint_remains(config)
         keep_lines(metrics_path(config), planned)  # removes an incomplete last line, left by a killed process
         _absorb(config, read_lines(verl_log(config)))
+        _absorb_save(config)
         done = go_back_to_last_logged_save(state, metrics_path(config))
-        for path in (metrics_path(config), versions_path(config), *config.output.glob("server_*_weights.jsonl")):
+        weights = config.output.glob("server_*_weights.jsonl")
+        for path in (metrics_path(config), held_out_path(config), versions_path(config), *weights):
             keep_lines(path, done)
-        if done < planned or not exported(state, checkpoint):
+        overrides = online_overrides(config, games, device) if done < planned else []
+        if done == planned and _lacks_validation(config, read_lines(metrics_path(config))[-1]):
+            overrides = [*online_overrides(config, games, device), "trainer.val_only=true"]
+        if overrides or not exported(state, checkpoint):
             task = Task(
                 log=log_path(config),
                 config=config_folder() / f"{CONFIG_NAME}.yaml",
-                overrides=online_overrides(config, games, device) if done < planned else [],
+                overrides=overrides,
                 export=export_of(config, device, planned),
                 joins_cluster=config.joins_cluster,
             )
@@ -184,8 +193,12 @@ SET_BY_TRAINER = {
     "actor_rollout_ref.rollout.n": "generate.episodes_per_state",
     "data.train_batch_size": "online.states_per_step",
     "data.train_files": "the states of the training",
+    "data.val_batch_size": "online.held_out_states",
+    "data.val_files": "the states of the training",
     "trainer.total_epochs": "online.steps",
     "trainer.total_training_steps": "online.steps",
+    "trainer.val_before_train": "online.validate_every",
+    "trainer.val_only": "online.validate_every",
     **SET_BY_TRAINERS,
 }
 """Keys of verl that an online training sets itself, with what decides their values."""
@@ -327,17 +340,50 @@ def _identity(config: OnlineConfig) -> dict[str, Any]:
 def _absorb(config: OnlineConfig, logged: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add the new steps of verl's log to metrics.jsonl, and return their lines.
 
-    A resumed process's log begins with a validation that metrics.jsonl contains already.
+    A resumed process's log begins with a validation. It is left out, unless an earlier process was stopped in it.
     """
     if not logged:
         return []
     path = metrics_path(config)
-    last = max((line["step"] for line in read_lines(path)), default=-1)
-    held_out = {entry["step"]: entry["figures"] for entry in read_lines(held_out_path(config))}
+    known = read_lines(path)
+    last = known[-1]["step"] if known else -1
+    held_out = _held_out_by_step(config)
     new = [
         to_line(entry["step"], entry["data"], held_out.get(entry["step"])) for entry in logged if entry["step"] > last
     ]
-    if new:
-        with appending(path) as append:
-            append("".join(json.dumps(line) + "\n" for line in new).encode())
+    if last in held_out and _lacks_validation(config, known[-1]):
+        new = [to_line(last, known[-1], held_out[last]), *new]
+        keep_lines(path, last - 1)
+    _append(path, new)
     return new
+
+
+def _absorb_save(config: OnlineConfig) -> None:
+    """Add the step after the last one of metrics.jsonl if it is saved completely.
+
+    verl saves a step, validates, and only then logs it. So it may have been stopped in the validation.
+    """
+    path, state = metrics_path(config), state_dir(config)
+    step = len(read_lines(path))
+    folder = saves(state).get(step)
+    if not step or folder is None or not is_whole(folder):
+        return
+    saved = read_object(folder / WHOLE, "selfplay train-online")
+    if METRICS in saved:
+        _append(path, [to_line(step, saved[METRICS], _held_out_by_step(config).get(step))])
+
+
+def _append(path: Path, lines: list[dict[str, Any]]) -> None:
+    if lines:
+        with appending(path) as append:
+            append("".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def _held_out_by_step(config: OnlineConfig) -> dict[int, dict[str, float]]:
+    return {entry["step"]: entry["figures"] for entry in read_lines(held_out_path(config))}
+
+
+def _lacks_validation(config: OnlineConfig, line: dict[str, Any]) -> bool:
+    """Whether a step's line has no figures of a validation, although there is one after this step."""
+    step, every = line["step"], config.online.validate_every or config.online.steps
+    return not _held_out(line) and (step % every == 0 or step == config.online.steps)

@@ -71,6 +71,8 @@ def preparing_overrides(config: TrainConfig, device: Device) -> list[str]:
 SET_BY_TRAINERS = {
     "actor_rollout_ref.model.path": "model",
     "trainer.default_local_dir": "--output",
+    "trainer.logger": "train.loggers",
+    "trainer.resume_mode": "--output",
     "trainer.save_freq": "train.save_every",
 }
 """Keys of verl that offline and online training set themselves, with what decides their values."""

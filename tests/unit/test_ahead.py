@@ -160,6 +160,19 @@ def test_after_an_interruption_each_stage_goes_on_with_the_same_checkpoint(
     assert set(stages.calls) == IN_FULL
 
 
+@pytest.mark.parametrize("every", [1, 0])
+def test_the_first_evaluation_is_written_down_before_the_first_training_ends(tmp_path, stages, monkeypatch, every):
+    async def fails(*parts: object) -> None:
+        raise RuntimeError("training 1 fails")
+
+    monkeypatch.setattr(stages, "_train", fails)
+    options = {"iterate.num_iterations": 2, "iterate.evaluate_every": every}
+    with pytest.raises(RuntimeError, match="training 1 fails"):
+        asyncio.run(run_iterate(load_config("tiny", options), tmp_path / "run", stages))
+    written = {"metrics.jsonl", "best.json"} & {path.name for path in (tmp_path / "run").iterdir()}
+    assert written == ({"metrics.jsonl", "best.json"} if every else set())
+
+
 async def test_if_one_of_two_fails_the_other_is_cancelled_and_has_cleaned_up_before_the_error():
     cleaned = []
 

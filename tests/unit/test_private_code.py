@@ -15,6 +15,7 @@ from test_partner_shares import loop_in, mixture
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.evaluate.run import EvaluationJob, rises_over, run_evaluate
 from selfplay_pipeline.evaluate.states import sample_held_out
 from selfplay_pipeline.games.matching.game import SCRIPTED
@@ -26,7 +27,7 @@ from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.history import Iteration, collapse_reason, in_words, private_code
 from selfplay_pipeline.iterate.loop import check_run
 from selfplay_pipeline.iterate.partners import at_once
-from selfplay_pipeline.iterate.results import Evaluated, Trained
+from selfplay_pipeline.iterate.results import Evaluated, Trained, known
 from selfplay_pipeline.iterate.table import run_table
 from selfplay_pipeline.metrics.bootstrap import Interval
 
@@ -212,6 +213,28 @@ def test_an_evaluation_plays_the_foreign_player_in_each_seat(tmp_path):
     assert sorted(record.partners for record in records) == ["0: sharing"] * 5 + ["1: sharing"] * 5
     rewards = [record.outcome.normalized_reward for record in records]
     assert found.held_out_foreign.reward.value == pytest.approx(np.mean(rewards))
+
+
+def test_a_policy_that_is_the_foreign_player_takes_each_seat_in_turn_as_later_ones_do(tmp_path):
+    """With rewards of their own, the first seat's alone is another one than the mean of both."""
+    config = load_config("tiny_bargaining", {"game.reward": "selfish"})
+    states = sample_held_out(config, 40)
+
+    def job(name: str) -> EvaluationJob:
+        return EvaluationJob(
+            "proposing", states, tmp_path / name, partner="proposing", episodes=1, in_turn=name == "in turn"
+        )
+
+    found = {name: asyncio.run(run_evaluate(config, job(name))).modes["scripted"] for name in ("in turn", "self")}
+    assert (found["in turn"].episodes, found["self"].episodes) == (80, 40)
+    assert found["in turn"].figures["reward"].value == pytest.approx(found["self"].figures["reward"].value)
+    rise = rises_over(config, job("in turn"), job("in turn").output)["scripted"].reward
+    assert (rise.value, rise.low, rise.high) == (0, 0, 0), "the same player does not rise"
+
+
+def test_an_evaluation_of_which_too_few_states_are_left_is_one_line_and_not_a_traceback():
+    with pytest.raises(EngineError, match="fewer than two held-out states are left"):
+        known(Interval(value=0.7, low=None, high=None))
 
 
 def test_a_foreign_player_is_played_in_the_seat_of_the_own_reward(tmp_path):

@@ -89,7 +89,7 @@ class Guarded(Trainer):  # type: ignore[misc]
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
         try:
             super()._save_checkpoint()
-            write_json(folder / WHOLE, {"step": self.global_steps})
+            write_json(folder / WHOLE, self._saved())
             (folder / PICKLED_POSITION).unlink(missing_ok=True)
         except Exception as error:
             if isinstance(cause_of(error), TrainingStopped):  # the weights are not finite
@@ -98,6 +98,10 @@ class Guarded(Trainer):  # type: ignore[misc]
                 reason = f"{folder}: the save of step {self.global_steps} failed: {self._why(error, folder)}"
             shutil.rmtree(folder, ignore_errors=True)
             raise TrainingStopped(reason) from error
+
+    def _saved(self) -> dict[str, Any]:
+        """Returns the content of the file that ends a complete save."""
+        return {"step": self.global_steps}
 
     def _why(self, error: Exception, folder: Path) -> str:
         """Returns the reason why a save failed."""

@@ -15,6 +15,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.train.groups import split_rows
+from selfplay_pipeline.train.saves import METRICS
 from selfplay_pipeline.train.verl.guard import Guarded
 from selfplay_pipeline.train.verl.online_sampler import rows_of
 
@@ -33,12 +34,23 @@ class Online(Guarded):
     """Number of the state of each prompt, by its uid."""
     _largest_update: int
     """`ppo_mini_batch_size` as configured."""
+    _metrics: dict[str, Any]
+    """Metrics of the current step, as far as they are known."""
 
     def _build_replay_buffer(self) -> Any:
         self._largest_update = self.config.actor_rollout_ref.actor.ppo_mini_batch_size
         # In verl's asynchronous modes a save contains the whole TransferQueue as a pickle, which can run code.
         self.trainer_mode = "sync"
         return super()._build_replay_buffer()
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
+        self._metrics = metrics
+        return super().step(metrics, timing_raw)
+
+    def _saved(self) -> dict[str, Any]:
+        """Returns the step's metrics too: verl logs them only after a validation, during which it may be stopped."""
+        numbers = {name: value for name, value in self._metrics.items() if isinstance(value, int | float)}
+        return super()._saved() | {METRICS: {name: value for name, value in numbers.items() if math.isfinite(value)}}
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], **kwargs: Any) -> Any:
         """Set the size of this step's updates, then fill up and balance the batch as verl does.
