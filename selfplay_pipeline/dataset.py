@@ -12,19 +12,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from selfplay_pipeline.config.identity import differences, flatten, in_words
 from selfplay_pipeline.convert.imitation import EPISODES
 from selfplay_pipeline.convert.replay import conversations, recorded_episodes
 from selfplay_pipeline.convert.rows import MESSAGES
 from selfplay_pipeline.core.errors import UserError, first_line
-from selfplay_pipeline.core.files import filling
+from selfplay_pipeline.core.files import filling, write_json
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.evaluate.states import StateSet, key_of, references
 from selfplay_pipeline.games.base import Game, State
 from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, EpisodeRecord
 from selfplay_pipeline.metrics.bootstrap import Interval
+from selfplay_pipeline.report.sources import EpisodesFile
 
 SEATS, CARD = "seats.parquet", "README.md"
+RULES = Path(EPISODES).with_suffix(".args.json").name
+"""Name of the file with the game's rules, where commands that read episodes look for them."""
 BATCH = 256
 """Number of episodes whose rows are written at once."""
 META = pa.struct(
@@ -113,6 +117,7 @@ def export_episodes(files: Sequence[Path], game: Game, output: Path, license: st
     """
     check_export(output)
     done = Exported(game)
+    rules = flatten({"game": game.config.model_dump(mode="json")})
     with filling(output) as new:
         with pq.ParquetWriter(new / SEATS, SCHEMA) as seats, (new / EPISODES).open("wb") as episodes:
             rows: list[dict[str, Any]] = []
@@ -123,6 +128,7 @@ def export_episodes(files: Sequence[Path], game: Game, output: Path, license: st
                     seats.write_table(pa.Table.from_pylist(rows, schema=SCHEMA))
                     rows = []
             seats.write_table(pa.Table.from_pylist(rows, schema=SCHEMA))
+        write_json(new / RULES, rules)
         (new / CARD).write_text(card(done, output.name, license), "utf-8")
     return done
 
@@ -152,6 +158,7 @@ def read(files: Sequence[Path], game: Game) -> Iterator[tuple[bytes, EpisodeReco
     Raises:
         UserError: A line is invalid, or an episode is of another game or configuration; or there are no episodes.
     """
+    _check_rules(files, game)
     found = False
     with progress("reading episodes", brief=True) as shown:
         for _, where, line, record in recorded_episodes(files, game, shown):
@@ -165,6 +172,19 @@ def read(files: Sequence[Path], game: Game) -> Iterator[tuple[bytes, EpisodeReco
             yield line, record, [[message.model_dump() for message in messages] for messages in seats]
     if not found:
         raise UserError(f"{', '.join(map(str, files))}: no episodes; `selfplay generate` writes them")
+
+
+def _check_rules(files: Sequence[Path], game: Game) -> None:
+    """Raises UserError if the rules beside a file differ from the game's, since a seat may have read something else."""
+    for path in files:
+        rules = EpisodesFile(path, "other", "").game_config()
+        if rules is None or rules.name != game.name:
+            continue
+        played, here = (flatten({"game": one.model_dump(mode="json")}) for one in (rules, game.config))
+        if differ := differences(played, here):
+            raise UserError(
+                f"{path} was played with {in_words(differ)}; export files of other rules to a folder of their own"
+            )
 
 
 def _rows(record: EpisodeRecord, messages: Sequence[list[Any]], done: Exported) -> list[dict[str, Any]]:
@@ -254,7 +274,7 @@ def push(folder: Path, repository: str, *, private: bool) -> str:
         api = HfApi()
         address = api.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
         api.upload_folder(
-            repo_id=repository, repo_type="dataset", folder_path=folder, allow_patterns=[SEATS, EPISODES, CARD]
+            repo_id=repository, repo_type="dataset", folder_path=folder, allow_patterns=[SEATS, EPISODES, RULES, CARD]
         )
     except Exception as error:  # of whichever library carries the request
         raise UserError(

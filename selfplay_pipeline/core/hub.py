@@ -70,7 +70,9 @@ def config_of(model: str) -> Any:
         if not Path(model).exists():
             look_for(model)
         return AutoConfig.from_pretrained(model)
-    except (OSError, ValueError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # values of another type raise errors of the hub's library
         raise UserError(
             f"model {model}: cannot be loaded ({first_line(error)}); give a folder with a config.json, or a hub name"
         ) from None

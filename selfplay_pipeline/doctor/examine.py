@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import Device, resolve_device, visible_gpus
 from selfplay_pipeline.core.model_sizes import ModelSizes
 from selfplay_pipeline.doctor.estimate import ROW_SHARE, SAMPLED_SHARE, Play, Speed, Stage, Work, iteration
@@ -151,10 +152,18 @@ def examine(
         machine: The machine.
         speed: Speeds of the machine.
         row_tokens: Tokens of the longest row; by default the context length.
+
+    Raises:
+        UserError: A row would be longer than the context.
     """
     device = resolve_device(config.device)
     context = min(sizes.context, config.engine.context_length or sizes.context)
-    row = min(row_tokens or context, context)
+    if row_tokens is not None and row_tokens > context:
+        raise UserError(
+            f"--row-tokens {row_tokens}: every row ends at the context of {context} tokens; give at most so many, or a "
+            "longer engine.context_length if the model has one"
+        )
+    row = row_tokens or context
     tokens = tokens_of_pass(config.train, row)
     shares = config.iterate.keep_processes and not config.engine.server_url
     setup = setup_of(config.train, device, tokens=tokens, shares_gpu=shares)

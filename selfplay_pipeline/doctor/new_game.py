@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 import sys
 from importlib.metadata import packages_distributions
@@ -54,6 +55,8 @@ def _refusal(name: str) -> str:
     needed = " ".join(re.findall(r"^(?:from|import|class) .*|^\w+ =", template, re.MULTILINE))
     if _class_of(name) in re.findall(r"\w+", needed):
         return f"its class {_class_of(name)} would take the place of another one that it needs"
+    if keyword.iskeyword(_class_of(name)):
+        return f"its class {_class_of(name)} would be a word of Python"
     # Beside the game's file, Python would import it in place of its own module, and no test could run.
     if name in sys.stdlib_module_names:
         return "a module of Python has it"

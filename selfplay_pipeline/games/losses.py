@@ -36,17 +36,32 @@ def loss_figures(plan: Callable[[Any], Any], labels: tuple[str, str, str]) -> tu
     """
 
     @lru_cache(maxsize=1)
-    def planned(episode: Measured) -> float:
-        """Returns the reward of this plan at the last proposal; computed once for the figures."""
+    def planned(episode: Measured) -> float | None:
+        """Returns the reward of this plan at the last proposal; computed once for the figures.
+
+        It is None if the episode does not follow the game's rules, because those that it was played with are unknown.
+        """
         session: Any = episode.game.start(episode.state)
         last = max(at for at, turn in enumerate(episode.record.turns) if turn.action == ActionKind.PROPOSE)
         for turn in episode.record.turns[:last]:
+            if session.status is not None or turn.seat not in session.next:
+                return None
             session.step(turn.seat, turn.text, cut=turn.error_kind == CUT)
         return float(episode.game.rewards(episode.state, plan(session))[0])
 
+    def known(episode: Measured) -> bool:
+        return not episode.agreed or planned(episode) is not None
+
+    def lost(better: Callable[[Measured, float], float]) -> Formula:
+        def formula(episode: Measured) -> float:
+            plans = planned(episode) if episode.agreed else None
+            return 0.0 if plans is None else better(episode, plans)
+
+        return formula
+
     first, second, third = labels
     return (
-        lost_to(first, lambda e: 1 - planned(e) if e.agreed else 0.0),
-        lost_to(second, lambda e: planned(e) - e.reward if e.agreed else 0.0),
-        lost_to(third, lambda e: not e.agreed),
+        lost_to(first, lost(lambda _, plans: 1 - plans), known),
+        lost_to(second, lost(lambda e, plans: plans - e.reward), known),
+        lost_to(third, lambda e: not e.agreed, known),
     )

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.games.base import Game, State
 from selfplay_pipeline.games.measured import Measured
@@ -92,6 +93,11 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
         result.checkpoint, result.game = next(iter(record.checkpoints), None), record.game
         if record.game not in result.rules:
             result.rules[record.game] = file.game_of(record.game)
+            if file.game_config() is None:
+                logger.warning(
+                    f"{file.path}: read with the default rules of {record.game}, since the file with its own, "
+                    f"{file.path.with_suffix('.args.json').name}, is not beside it"
+                )
         episode = Measured(result.rules[record.game], record, file.seats(record))
         illegal = record.outcome.num_illegal
         result.places.append(Place(offset, record.group_index, record.episode, episode.reward, illegal))

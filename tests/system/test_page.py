@@ -103,7 +103,7 @@ class Open:
 @pytest.fixture
 def open_page(request) -> Iterator:
     # First: Playwright's event loop, once there, runs in this thread, and the run of the loop needs one of its own.
-    usual = None if "bargains" in request.fixturenames else request.getfixturevalue("report")
+    usual = None if {"bargains", "plain"} & {*request.fixturenames} else request.getfixturevalue("report")
     browser = request.getfixturevalue("browser")
     contexts = []
 
@@ -406,4 +406,29 @@ def test_a_page_of_another_game_shows_its_tables_figures_and_dialogue(open_page,
     assert all(line in caption for line in ("random", "silence", "optimum"))
     assert "hidden" not in opened.page.locator("#episode").inner_text()
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.complaints == []
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory) -> Path:
+    """The page of a user's own game, which draws no tables."""
+    folder = tmp_path_factory.mktemp("plain")
+    game, games, page = folder / "my_game.py", folder / "games.jsonl", folder / "report.html"
+    for command in (
+        ("new-game", "my_game", "--output", folder),
+        ("generate", "--game", game, "--player", "adding", "--num-episodes", 4, "--output", games),
+        ("report", games, "--game", game, "--output", page),
+    ):
+        subprocess.run([sys.executable, "-m", "selfplay_pipeline", *map(str, command)], check=True)
+    return page
+
+
+def test_a_page_of_a_game_without_tables_shows_its_dialogue(open_page, plain):
+    opened = open_page(path=plain)
+    # Read as JSON, since the game is not known in this process.
+    records = [json.loads(line) for line in plain.with_name("games.jsonl").read_text().splitlines()]
+    second = sorted(records, key=lambda record: record["episode"])[1]
+    opened.show(1, second["episode_id"])
+    said = opened.page.locator(".dialogue .text").all()
+    assert [text.text_content() for text in said] == [turn["text"] for turn in second["turns"]] != []
     assert opened.complaints == []

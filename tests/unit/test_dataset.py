@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow.parquet as pq
 import pytest
 from command import selfplay
 from factories import BOARD, byte_chat, make_episodes, write_episodes
@@ -13,6 +14,7 @@ from selfplay_pipeline.config.schema import ImitateConfig
 from selfplay_pipeline.convert.imitation import Source, make_rows
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.dataset import export_episodes
+from selfplay_pipeline.games.base import MESSAGE
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
 
@@ -100,6 +102,43 @@ def test_a_dataset_is_replaced_and_other_folders_are_kept(files: list[Path], fol
     done = selfplay("export", str(files[0]), "--output", str(tmp_path))
     assert done.returncode == 2 and "holds something that" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_files_of_different_rules_are_refused_because_a_seat_heard_something_else(tmp_path: Path) -> None:
+    for name, mute in (("heard", "false"), ("muted", "true")):
+        (tmp_path / f"{name}.yaml").write_text(f"base: tiny\ngame: {{mute: {mute}}}\n")
+        options = ("--config", str(tmp_path / f"{name}.yaml"), "--num-episodes", "2", "--episodes-per-state", "2")
+        play = ("generate", "--player", "sharing", *options, "--output", str(tmp_path / f"{name}.jsonl"))
+        assert selfplay(*play).returncode == 0
+    heard, muted = (str(tmp_path / f"{name}.jsonl") for name in ("heard", "muted"))
+    for arguments in ((heard, muted), (muted, "--config", str(tmp_path / "heard.yaml"))):
+        done = selfplay("export", *arguments, "--output", str(tmp_path / "out"))
+        assert done.returncode == 2 and "muted.jsonl was played with game.mute = " in done.stderr, done.stderr
+        assert not (tmp_path / "out").exists()
+    assert selfplay("export", muted, "--output", str(tmp_path / "out")).returncode == 0
+    again = selfplay("export", str(tmp_path / "out" / "episodes.jsonl"), "--output", str(tmp_path / "again"))
+    assert again.returncode == 0, again.stderr
+    rows = pq.read_table(tmp_path / "again" / "seats.parquet").to_pylist()
+    heard_there = [message["content"] for row in rows for message in row["messages"] if message["role"] == "user"]
+    said = {
+        turn.text for one in read_episodes(tmp_path / "muted.jsonl") for turn in one.turns if turn.action == MESSAGE
+    }
+    assert said and not any(text in heard for heard in heard_there for text in said), "the dataset keeps its rules"
+
+
+@pytest.mark.long
+def test_a_dataset_of_another_protocol_is_reported_by_its_own_rules(tmp_path: Path) -> None:
+    (tmp_path / "fixed.yaml").write_text("game: {name: mediation, protocol: fixed}\n")
+    games, out = tmp_path / "games.jsonl", tmp_path / "out"
+    options = ("--config", str(tmp_path / "fixed.yaml"), "--num-episodes", "4", "--episodes-per-state", "2")
+    assert selfplay("generate", "--player", "random", *options, "--output", str(games)).returncode == 0
+    assert selfplay("export", str(games), "--output", str(out)).returncode == 0
+    done = selfplay("report", str(out))
+    assert done.returncode == 0 and "read with the default rules" not in done.stderr
+    (out / "episodes.args.json").unlink()
+    done = selfplay("report", str(out), "--output", str(tmp_path / "page.html"))
+    assert done.returncode == 0, "figures that depend on the rules are left out"
+    assert "episodes.jsonl: read with the default rules of mediation, since the file with its own" in done.stderr
 
 
 def test_private_without_push_is_refused(files: list[Path], tmp_path: Path) -> None:

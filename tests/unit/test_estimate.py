@@ -10,6 +10,7 @@ from command import selfplay
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import gpu_name
 from selfplay_pipeline.core.model_sizes import KNOWN, ModelSizes, sizes_of
 from selfplay_pipeline.doctor.estimate import Play, Work, exchanging, gpu_speed, iteration, playing, training
@@ -33,6 +34,21 @@ def configured(nodes: int, gpus: int, **changes: object) -> Config:
 def examined(nodes: int, gpus: int, **changes: object) -> Examination:
     machine = Machine(gpus, 80 * 10**9, None, None, nodes, here=False)
     return examine(configured(nodes, gpus, **changes), sizes_of(GPU_MODEL), machine, H100)
+
+
+def test_rows_longer_than_the_context_are_refused():
+    machine = Machine(8, 80 * 10**9, None, None, 1, here=False)
+    config = configured(1, 8, **{"engine.context_length": 8192})
+    with pytest.raises(UserError, match="--row-tokens 8193: every row ends at the context of 8192 tokens"):
+        examine(config, sizes_of(GPU_MODEL), machine, H100, row_tokens=8193)
+    assert examine(config, sizes_of(GPU_MODEL), machine, H100, row_tokens=8192).setup.tokens >= 8192
+
+
+def test_a_configuration_with_values_of_another_type_is_one_line(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2", "hidden_size": "a"}')
+    with pytest.raises(UserError, match=r"cannot be loaded .*give a folder with a config\.json") as refused:
+        sizes_of(str(tmp_path))
+    assert "\n" not in str(refused.value)
 
 
 @pytest.fixture(scope="module")

@@ -172,7 +172,21 @@ def test_a_new_game_is_the_smallest_example_under_another_name(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["matching", "textarena", "opening", "move", "parse_error", "numbers", "random", "numpy", "Mine", "1st", "a-b"],
+    [
+        "matching",
+        "textarena",
+        "opening",
+        "move",
+        "parse_error",
+        "numbers",
+        "random",
+        "numpy",
+        "none",
+        "true",
+        "Mine",
+        "1st",
+        "a-b",
+    ],
 )
 def test_what_is_no_name_of_a_new_game_is_refused_in_one_line(name, tmp_path):
     done = selfplay("new-game", name, "--output", str(tmp_path))

@@ -139,6 +139,15 @@ def test_an_environment_that_cannot_be_played_is_refused_in_one_line(env, says, 
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("players", [1, 3])
+def test_another_number_of_players_than_the_environments_is_refused(players, place):
+    game = game_of(f"{place}:env", players=players)
+    with pytest.raises(
+        UserError, match=f"game.players: {players}, but .*my_env.py:env has 2 agents; leave the key out"
+    ):
+        game.start(game.sample_state(np.random.default_rng(0)))
+
+
 def test_no_stored_state_names_what_is_imported(place, tmp_path):
     trap = tmp_path / "trap.py"
     trap.write_text("import pathlib\npathlib.Path(__file__).with_name('sprung').touch()")

@@ -103,9 +103,13 @@ class PettingZoo(SeededGame):
         """Returns the session of a new episode.
 
         Raises:
-            UserError: The state is of another environment than the configured one, whose code would be run.
+            UserError: The state is of another environment than the configured one, whose code would be run, or the
+                configuration has another number of players than the environment.
         """
         self.check_fits(state)
+        agents, players = self.fewest_players(), len(self.roles)
+        if players != agents:
+            raise UserError(f"game.players: {players}, but {self.config.env} has {agents} agents; leave the key out")
         return PettingZooSession(self, state)
 
 

@@ -178,14 +178,14 @@ function show(episode) {
   document.getElementById("said").textContent = `${episode.id}: ${episode.status}, reward ${number(episode.reward)}`;
   const jumps = [["← previous", step(-1)], ["next →", step(1)], ["best", extreme(ORDERS.best)], ["worst", extreme(ORDERS.worst)], ["median", median()], ["illegal", illegal()]];
   const facts = [`reward ${number(episode.reward)}`, ...episode.rewards.map((reward, seat) => `${episode.seats[seat]}: reward ${number(reward)}`), `score ${episode.score} of ${episode.state.best}`, episode.from.label, `state ${episode.state.group}, episode ${episode.episode}`, `${episode.illegal} illegal actions`];
-  const views = episode.state.drawing.views, [first, ...others] = views, wide = others.length > 1 || first.columns.length > 4;
+  const views = episode.state.drawing.views, [first, ...others] = views, wide = others.length > 1 || (first && first.columns.length > 4);
   article.replaceChildren(...[
     make("h3", {text: episode.id}),
     make("ul", {class: "chips"}, make("li", {class: statusClass(episode), text: episode.status}), ...facts.map(text => make("li", {text}))),
     make("div", {class: "chips", role: "group", "aria-label": "Go to"}, ...jumps.filter(([, other]) => other).map(([text, other]) => link(other, text))),
     make("h4", {text: "What each player sees, and what they say"}),
     legend(episode),
-    make("div", {class: wide ? "episode wide" : "episode"}, ...wide ? [...views.map(view => table(episode, view)), dialogue(episode)] : [table(episode, first), dialogue(episode), ...others.map(other => table(episode, other))]),
+    make("div", {class: wide ? "episode wide" : "episode"}, ...wide ? [...views.map(view => table(episode, view)), dialogue(episode)] : [...first ? [table(episode, first)] : [], dialogue(episode), ...others.map(other => table(episode, other))]),
     episode.drawing.about_whole ? make("h4", {text: episode.drawing.about_whole}) : null,
     make("div", {class: "table-wide"}, ...episode.state.drawing.whole.map(whole => table(episode, whole)), ...episode.drawing.results.map(result => table(episode, result))),
     make("h4", {text: "All episodes of this state"}), mates(episode),
