@@ -117,7 +117,8 @@ def _message(message: dict[str, Any]) -> ChatMessage:
 
 
 def _score(name: str, interval: dict[str, float]) -> EvalScore:
-    metrics = {part: EvalMetric(name=part, value=interval[key]) for part, key in METRICS.items()}
+    found = {part: interval[key] for part, key in METRICS.items()}  # an interval of one state has no ends
+    metrics = {part: EvalMetric(name=part, value=value) for part, value in found.items() if value is not None}
     return EvalScore(name=name, scorer=name, metrics=metrics)
 
 
