@@ -20,12 +20,12 @@ RESULTS = ROOT / "docs" / "results"
 MODES = ("sampled", "greedy")
 (
     README, SHOWN, LISTENING, LONGER, SQUARE, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH,
-    DIALOP, PARTNERS, PLANNER, CODED,
+    DIALOP, PARTNERS, PLANNER, CODED, LANGUAGE,
 ) = (
     "README.md", "docs/shown.md",
     *(f"docs/results/{name}.md" for name in (
         "listening", "listening-longer", "listening-4x4", "apart", "fixed", "honest", "turn-credit", "filtered",
-        "online", "shy", "mediation", "growth", "dialop", "partners", "planner", "coded",
+        "online", "shy", "mediation", "growth", "dialop", "partners", "planner", "coded", "language",
     )),
 )  # fmt: skip
 
@@ -74,16 +74,17 @@ def short(one: Interval) -> str:
 SELF, WARM, MUTED, PLACEBO, NOISE = "self-play", "warm start", "muted", "placebo", "noise"
 (
     heard, learned, squares, silenced, apart, fixed, honest, longer, four, mediation, planned3, planned4, planned60,
-    confirmed, coded,
+    confirmed, coded, language,
 ) = (
     Study(f"learn_{name}")
     for name in (
         "listening", "listening_longer", "listening4x4", "listening_muted", "apart", "fixed", "honest", "long",
         "apart4", "mediation", "planner3x3", "planner4x4", "planner3x3_longer", "planner3x3_confirmed",
-        "coded",
+        "coded", "language",
     )
 )  # fmt: skip
 coded_seeds = [Study("learn_coded", f"seed_{seed}") for seed in (3, 4, 5)]
+language_seeds = [Study("learn_language", f"seed_{seed}") for seed in (2, 3)]
 CODED_PLAYERS = ("the warm start", "self-play", "muted", "placebo", "noise")
 
 
@@ -93,6 +94,13 @@ def told_true(seed: int, who: str, mode: str) -> float:
     of = stored(f"learn_coded/told_{seed}.json")["files"]
     counts = of[f"data/learn_coded/evaluations/seed_{seed}/{folder}/{mode}.jsonl"]
     return counts["true"] / counts["told"]
+
+
+def own_views(folder: str) -> list[str]:
+    """How often the own view's plan is proposed, for each seed where it is the best one and where it is not."""
+    lines = (RESULTS / "learn_language" / "own_view.md").read_text().splitlines()
+    rows = [line for seed in (2, 3) for line in lines if f"/seed_{seed}/{folder}/sampled.jsonl " in line]
+    return [cell.strip() for row in rows for cell in row.split("|")[5:7]]
 
 
 def exchange_costs(seed: int, arm: str) -> float:
@@ -313,6 +321,21 @@ FIGURES: list[tuple[Any, ...]] = [
     (FIXED, "its words are worth {},", fixed.of(MUTED, "sampled", part="worth")),
     (FIXED, "sampled play reaches {:.3f}", fixed.of(SELF, "sampled").low),
     (FIXED, "({:.3f} after four)", fixed.results["curves"][SELF]["5"][1]["rewards"]["sampled"]),
+    (LANGUAGE, "*{}*", language.results["verdict"]),
+    (LANGUAGE, "the line itself is {}", interval(language.results["references"]["silence"])),
+    *((LANGUAGE, f"| {label} |" + f" {{:{sign}}} |" * 4,
+       *(seed.of(player, mode, part=part) for seed in language_seeds for mode in MODES))
+      for label, player, part, sign in (
+          ("warm start, reward", WARM, "talking", ""), ("warm start, messages muted", WARM, "muted", ""),
+          ("**self-play, reward**", SELF, "talking", ""), ("self-play, its rise", SELF, "rise", "+"),
+          ("self-play minus silence", SELF, "over_silence", "+"),
+          ("self-play, messages swapped", SELF, "swapped", ""), ("worth of words, warm start", WARM, "worth", ""),
+          ("**worth of words, self-play**", SELF, "worth", ""), ("muted as trained, reward", MUTED, "muted", ""),
+          ("muted, its rise", MUTED, "rise", "+"), ("self-play minus muted", MUTED, "below_self_play", "+"),
+          ("worth of words, muted, played with messages", MUTED, "worth", ""))),
+    *((LANGUAGE, f"| {label} | {{}} | {{}} | {{}} | {{}} |", *own_views(folder))
+      for label, folder in (("warm start", "warm_start"), ("self-play", "self-play"),
+                            ("warm start, muted", "warm_start_mute"), ("muted, as trained", "muted_mute"))),
     (MEDIATION, "*{}*", mediation.results["verdict"]),
     (MEDIATION, "silence line is {}", interval(mediation.results["references"]["silence"])),
     *((MEDIATION, f"| {label} | {{:{sign}}} | {{:{sign}}} |", *mediation.both(player, part=part))
@@ -484,7 +507,7 @@ COMMANDS = [
     (PLANNER, "learn_planner3x3"), (PLANNER, "learn_planner4x4"), (CODED, "learn_coded"),
     (PLANNER, "learn_planner3x3_longer"), (PLANNER, "learn_planner3x3_confirmed"),
     (LONGER, "learn_listening_muted"), (PARTNERS, "partners"), (PARTNERS, "partners_free"),
-    (SHY, "shy"), ("docs/results/race.md", "race/tiny"),
+    (SHY, "shy"), (LANGUAGE, "learn_language"), ("docs/results/race.md", "race/tiny"),
 ]  # fmt: skip
 """Documents, and folders of results that record their command."""
 
