@@ -184,14 +184,14 @@ class Study:
         if arm == IMITATION:
             self._imitate(seed)
         else:
-            config = self.config(seed, self._changes(arm))
+            config = self.config(seed, self._changes(arm, seed))
             stopping.run(run_iterate(config, self.work / arm / f"seed_{seed}"))
 
-    def _changes(self, arm: str) -> dict[str, Any]:
+    def _changes(self, arm: str, seed: int) -> dict[str, Any]:
         """Returns the keys in which an arm differs from self-play."""
         if not ARMS[arm].mute:
             return ARMS[arm].changes
-        return {"game.mute": True} if self.met_silence else ARMS[arm].changes | {"model": self._used_to_silence()}
+        return {"game.mute": True} if self.met_silence else ARMS[arm].changes | {"model": self._used_to_silence(seed)}
 
     def _imitate(self, seed: int) -> None:
         """Imitate new episodes of the teacher with as many tokens as self-play sampled.
@@ -220,16 +220,19 @@ class Study:
         )
         write_text(folder / EFFORT, effort.model_dump_json() + "\n")
 
-    def _used_to_silence(self) -> str:
+    def _used_to_silence(self, seed: int) -> str:
         """Returns the model that the muted arm begins with: the warm start after it imitated play without words.
 
-        The warm start never met a prompt without words, so that self-play alone stays below the silence line.
+        The warm start never met a prompt without words, so that self-play alone stays below the silence line. Seeds
+        with one warm start share the imitation.
+
+        Raises:
+            UserError: The folder holds an imitation by another model.
         """
-        folder = self.work / MUTED / "teaching"
-        checkpoint = folder / "training" / "checkpoint"
-        if not checkpoint.exists():
-            self._teach(SILENT_TEACHER, self.config(1, ARMS[IMITATION].changes | {"game.mute": True} | TAUGHT), folder)
-        return str(checkpoint)
+        each = "{seed}" in (self.model or "")
+        folder = self.work / MUTED / (f"teaching_{seed}" if each else "teaching")
+        changes = ARMS[IMITATION].changes | {"game.mute": True} | TAUGHT
+        return str(self._teach(SILENT_TEACHER, self.config(seed if each else 1, changes), folder).checkpoint)
 
     def _teach(self, teacher: str, config: Config, folder: Path) -> TrainResult:
         """Play episodes of a scripted player, and imitate them in `folder`."""

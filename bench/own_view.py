@@ -16,14 +16,17 @@ import typer
 from numpy.typing import NDArray
 
 from bench import command
+from selfplay_pipeline.config.identity import differences, in_words
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import recorded_episodes
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import Matching
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.silence import settings_of
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
+from selfplay_pipeline.report.sources import EpisodesFile
 
 LARGEST = 5
 """Largest size of a board: all plans of a state are compared."""
@@ -45,7 +48,12 @@ def main(
     print("| file | episodes | " + " | ".join(FIGURES) + " |")
     print("|---" * (len(FIGURES) + 2) + "|")
     for file in files:
+        played = EpisodesFile(file, "other", "").game_config()
+        if played is not None and (differ := differences(settings_of(played), settings_of(game.config))):
+            raise UserError(f"{file} was played with {in_words(differ)}; give the --config of these episodes")
         episodes = [one.record for one in recorded_episodes([file], game, lambda *shown: None)]
+        if not episodes:
+            raise UserError(f"{file}: holds no episode; `selfplay evaluate` writes some")
         found = figures(episodes, game)
         print(f"| {file} | {len(episodes)} | " + " | ".join(str(found[name]) for name in FIGURES) + " |")
 

@@ -22,7 +22,7 @@ from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.evaluate.states import StateSet, key_of, references
 from selfplay_pipeline.games.base import Game, State
-from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, EpisodeRecord
+from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, EpisodeRecord, read_episodes
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report.sources import EpisodesFile
 
@@ -177,10 +177,11 @@ def read(files: Sequence[Path], game: Game) -> Iterator[tuple[bytes, EpisodeReco
 def _check_rules(files: Sequence[Path], game: Game) -> None:
     """Raises UserError if the rules beside a file differ from the game's, since a seat may have read something else."""
     for path in files:
-        rules = EpisodesFile(path, "other", "").game_config()
-        if rules is None or rules.name != game.name:
+        file, first = EpisodesFile(path, "other", ""), next(read_episodes(path), None)
+        if first is None or (rules := file.game_config()) is None or not rules.name == first.game == game.name:
             continue
-        played, here = (flatten({"game": one.model_dump(mode="json")}) for one in (rules, game.config))
+        both = (file.game_of(first), game.of_state(first.state))
+        played, here = (flatten({"game": one.config.model_dump(mode="json")}) for one in both)
         if differ := differences(played, here):
             raise UserError(
                 f"{path} was played with {in_words(differ)}; export files of other rules to a folder of their own"

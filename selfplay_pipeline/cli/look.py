@@ -114,7 +114,7 @@ def show(
 
     def show(record: EpisodeRecord) -> None:
         decoder = find_decoder([*record.checkpoints, *nearby_checkpoints(file)]) if tokens else None
-        episode_view.show_episode(record, console, decoder, played.game_of(record.game))
+        episode_view.show_episode(record, console, decoder, played.game_of(record))
         if tokens and decoder is None:
             console.print(NO_TOKENS, style="dim")
 
@@ -168,7 +168,7 @@ def export(
         first = next(read_episodes(files[0]), None)
         if first is None:
             raise UserError(f"{files[0]}: no episodes; `selfplay generate` writes them")
-        game = EpisodesFile(files[0], "other", "").game_of(first.game)
+        game = EpisodesFile(files[0], "other", "").game_of(first)
     if dry_run:
         planned(f"{count_episodes(files, game, output).to_text()} ({game.describe()}), to {output}")
     done = export_episodes(files, game, output, license)

@@ -97,7 +97,7 @@ def evaluate(
         checkpoint,
         output or default_folder(checkpoint, partner, states, settings, seat=seat),
         partner=partner,
-        states=_states(settings, states) if states else None,
+        states=_states(context, settings, states) if states else None,
         episodes=episodes,
         seat=seat,
     )
@@ -155,7 +155,7 @@ def crossplay(
     from selfplay_pipeline.evaluate.crossplay import check_crossplay, plan_crossplay, run_crossplay
 
     check_crossplay(settings, names)  # before the states are sampled, which may be slow
-    chosen = _states(settings, states)
+    chosen = _states(context, settings, states)
     if dry_run:
         planned(plan_crossplay(settings, names, chosen, episodes, output))
     responders = {number: found for number, name in enumerate(given) if (found := _trained_with(name))}
@@ -188,7 +188,7 @@ def listen(
 
     check_names(settings, [player])  # before the states are sampled, which may be slow
     folder = output or Path("data/listening") / default_folder(player, "self", states, settings).name
-    job = EvaluationJob(player, _states(settings, states), folder)
+    job = EvaluationJob(player, _states(context, settings, states), folder)
     if dry_run:
         check_listen(settings, job)
         planned(f"{player} with itself on {job.states.name}, then each decision again, to {folder}")
@@ -283,10 +283,18 @@ def _warn_of_other_rules(player: str, settings: Config) -> None:
         )
 
 
-def _states(settings: Config, file: Path | None) -> StateSet:
+def _states(context: typer.Context, settings: Config, file: Path | None) -> StateSet:
+    """Returns the states of a file, or else held-out states of the configuration.
+
+    Raises:
+        UserError: The file is unusable, or an option says which held-out states to draw beside the file.
+    """
     from selfplay_pipeline.evaluate.states import read_states, sample_held_out
     from selfplay_pipeline.games.registry import make_game
 
     if file is not None:
+        drawn = {"num_states": "--num-states", "state_seed": "--state-seed"}
+        if others := [option for name, option in drawn.items() if given(context, name) is not None]:
+            raise UserError(f"--states: all states of {file} are played; leave out {' and '.join(others)}")
         return read_states(Path(shipped(str(file))), make_game(settings.game))
     return sample_held_out(settings, settings.evaluate.num_states)

@@ -38,6 +38,8 @@ GAME = (
     "files of such a game can be read only with it."
 )
 METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT"}
+OF_THE_ROWS = ("train", "model")
+"""Command and key whose default is not the configuration's, but what the command's input names."""
 GIVEN = "selfplay_pipeline.options"
 """Key in typer's context under which the given values are stored, by option name."""
 
@@ -185,7 +187,8 @@ class Configured(OfGames):
             if option.name in self.keys:
                 key = self.keys[option.name]
                 title += f", section {key.section}" * bool(key.section)
-                further = "; ".join(filter(None, [key.limits, _default(value_of(usual, key.name))]))
+                default = "" if (ctx.info_name, key.name) == OF_THE_ROWS else _default(value_of(usual, key.name))
+                further = "; ".join(filter(None, [key.limits, default]))
                 words += f"  [{further}]" * bool(further)
             found.setdefault(title, []).append((usage, words))
         return found

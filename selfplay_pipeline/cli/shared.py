@@ -87,14 +87,20 @@ def suggest(command: str, path: Path, options: Mapping[str, Any] = {}) -> None:
     terminal.say(f"next: {program()} {shlex.join(words)}")
 
 
-def given_besides(context: typer.Context, names: set[str]) -> list[str]:
-    """Returns the arguments and options on the command line that are not among some names, as a user writes them."""
+def given_besides(context: typer.Context, names: set[str], argument: str = "the player") -> list[str]:
+    """Returns the arguments and options on the command line that are not among some names, as a user writes them.
+
+    Args:
+        context: Context of the command in typer.
+        names: Names of parameters.
+        argument: What to call an argument.
+    """
     found = (
         param
         for param in context.command.get_params(context)
         if param.name not in names and "COMMANDLINE" in str(context.get_parameter_source(str(param.name)))
     )
-    return [param.opts[0] if param.opts[0].startswith("-") else "the player" for param in found]
+    return [param.opts[0] if param.opts[0].startswith("-") else argument for param in found]
 
 
 def warn(message: str | None) -> None:

@@ -17,6 +17,7 @@ from selfplay_pipeline.cli.shared import (
     PLAYING,
     TRAINING,
     DryRun,
+    given_besides,
     output_file,
     path_and_overrides,
     planned,
@@ -26,6 +27,7 @@ from selfplay_pipeline.cli.shared import (
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST, announced, program
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
@@ -137,6 +139,10 @@ def convert(
     With --check FILE, nothing is converted: the file is loaded with verl's RLHFDataset and the tokenizer of --model,
     and all passed checks are printed and written next to the file.
     """
+    if check is None and given(context, "model"):
+        raise UserError("convert: --model is for --check; the episodes name the model that sampled them")
+    if check and (others := given_besides(context, {"check", "model", "config", "game", "dry_run"}, "EPISODES")):
+        raise UserError(f"convert: --check only verifies a file; leave out {', '.join(others)}")
     settings = load(context)
     if check is not None:
         from selfplay_pipeline.convert.parquet_check import check_parquet
@@ -154,8 +160,7 @@ def convert(
     report = convert_episodes(settings, games, output or games.parent, skip_bad=skip_bad)
     terminal.result(report.to_text().rstrip("\n"))
     folder = output or games.parent
-    options = shared_with(context, "train") | {"model": None}  # the rows name the model
-    suggest("train", folder / "train.parquet", options)
+    suggest("train", folder / "train.parquet", shared_with(context, "train"))
 
 
 @app.command(cls=taking("model", "seed", *TRAINING))
@@ -203,11 +208,13 @@ def train(
     from selfplay_pipeline.train.offline import plan_train
     from selfplay_pipeline.train.offline_stage import model_of, train_policy, training_of
 
-    chosen = given(context, "model") or (own_settings(given(context, "config")).get("model") if any_model else None)
+    in_file = own_settings(given(context, "config")).get("model")
+    chosen = given(context, "model") or (in_file if any_model else None)
     sampler = None if chosen else model_of(data)
     settings = load(context, {"train.overrides": overrides or None} | ({"model": sampler} if sampler else {}))
     if sampler:
-        announced.append(one_line(f"model: {sampler}, which sampled the rows"))
+        instead = f", in place of {in_file}" if in_file and shipped(in_file) != sampler else ""
+        announced.append(one_line(f"model: {sampler}, which sampled the rows{instead}"))
     from selfplay_pipeline.cli.show.training import show_training
 
     job = training_of(settings, data, output, any_model=any_model)

@@ -86,6 +86,7 @@ def load_config(
             command does not use; the message names file, line and key.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
+    own: Any = None
     if gpus is None:
         gpus = max(1, visible_gpus()) if gpu_visible() else 0
     if source is None:
@@ -102,6 +103,7 @@ def load_config(
             base, why = _base_for(given.get("model", file.data.get("model")), gpus)
         elif base not in [*built_in()]:
             raise UserError(f"{file.where(['base'])}: there is no base {base!r}; choose one of {', '.join(built_in())}")
+        own = file.data.get("train")
         _put_over(file, _built_in(base))
         said = f"{source} on top of {base} ({why})"
     for dotted, value in given.items():
@@ -116,6 +118,8 @@ def load_config(
         if isinstance(target, dict):  # else it is refused below
             earlier = target.get(key)
             target[key] = _added(earlier, value) if dotted == ADDED and isinstance(earlier, list) else value
+    if command != "train-online":
+        _count_rows_if_asked(file, own if isinstance(own, dict) else {}, given)
     _find_game(file)
     _drop_nulls(file)
     try:
@@ -264,6 +268,19 @@ def _packaged(name: str) -> YamlFile:
     if base is not None:
         _put_over(file, _built_in(base))
     return file
+
+
+def _count_rows_if_asked(file: YamlFile, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Remove a built-in limit of tokens in a pass if the user gives a number of rows, which it would replace.
+
+    Args:
+        file: The file on top of the built-in configuration.
+        own: The user's section `train` without the built-in one.
+        given: Options by dotted key.
+    """
+    rows, tokens = (key in own or f"train.{key}" in given for key in ("micro_batch_size", "max_tokens_per_pass"))
+    if rows and not tokens:
+        file.data["train"].pop("max_tokens_per_pass", None)
 
 
 def _put_over(file: YamlFile, base: YamlFile) -> None:

@@ -67,7 +67,10 @@ class TrainOptions(Section):
         UsedBy("train", "imitate", "iterate", instead={"train-online": "train.max_tokens_per_pass"}),
         FREE,
     ] = 8
-    """Number of rows in one forward and backward pass on one device."""
+    """Number of rows in one forward and backward pass on one device.
+
+    If you give it, it replaces the `max_tokens_per_pass` of a built-in configuration.
+    """
     max_tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
     """Largest number of tokens in one forward and backward pass on one device, instead of `micro_batch_size` rows.
 

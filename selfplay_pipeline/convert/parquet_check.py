@@ -17,6 +17,7 @@ from selfplay_pipeline.convert.rows import CREDITS, METADATA_KEY, OF_EPISODES, T
 from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
+from selfplay_pipeline.core.small_files import check_is_no_pattern
 from selfplay_pipeline.games.base import read_state
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.records import ChatMessage
@@ -94,6 +95,7 @@ def _check_verl_loads(path: Path, rows: list[dict[str, Any]], chat: ChatTokenize
     from omegaconf import OmegaConf
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
+    check_is_no_pattern(path)
     longest = max((len(row["prompt_ids"]) for row in rows), default=1)
     with tempfile.TemporaryDirectory() as cache:
         config = OmegaConf.create(

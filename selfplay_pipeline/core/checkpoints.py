@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.shipped import where_from
-from selfplay_pipeline.core.small_files import read_json
+from selfplay_pipeline.core.small_files import check_is_no_pattern, read_json
 
 INDEX = "model.safetensors.index.json"
 LARGEST_TOKENIZER = 2**27
@@ -67,6 +67,7 @@ def check_checkpoint(name: str) -> None:
     is_path = is_path or ("/" in name and path.parent.is_dir())
     if not is_path:
         return
+    check_is_no_pattern(path)
     if (path / ADAPTER).exists():
         raise UserError(
             f"{name}: holds an adapter ({ADAPTER}), which server and trainer would not both apply; merge it into "

@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -63,12 +62,6 @@ def write_json(path: Path, data: Any) -> None:
 def write_lines(path: Path, lines: Iterable[Any]) -> None:
     """Write values as a file of JSON lines under a temporary name, then rename it."""
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
-
-
-def count_lines(path: Path) -> int:
-    """Returns the number of complete lines of a file."""
-    with path.open("rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 1 << 20), b""))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import check_is_folder
 from selfplay_pipeline.core.links import check_links
-from selfplay_pipeline.core.small_files import check_regular, read_json
+from selfplay_pipeline.core.small_files import check_is_no_pattern, check_regular, read_json
 
 HOLDS = {
     "generate": "episodes of `selfplay generate`",
@@ -62,6 +62,8 @@ def check_folder(folder: Path, command: str) -> None:
     check_is_folder(folder)
     if command in OWNERS:
         check_links(folder)
+    if command in TRAININGS | {"iterate", "population"}:
+        check_is_no_pattern(folder)  # a server loads the checkpoints in it
     makers = made_by(folder)
     own = STAGES if command in STAGES else {command} - {"model"}  # no model is written over
     if makers and not makers & own:

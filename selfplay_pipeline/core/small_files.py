@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 import os
@@ -38,6 +39,12 @@ def check_regular(path: Path, hint: str = "") -> None:
     for is_kind, what in KINDS.items():
         if is_kind(mode):
             raise UserError(_with_hint(f"{path}: {what}, not a file", hint))
+
+
+def check_is_no_pattern(path: Path) -> None:
+    """Raises UserError if a path is a pattern, for which SGLang and verl would find other files."""
+    if glob.has_magic(whole := str(path.resolve())):
+        raise UserError(f"{whole}: has one of * ? [ in it, which SGLang and verl read as a pattern; rename the folder")
 
 
 def read_small_text(path: Path, most: int = MOST_BYTES, hint: str = "") -> str:

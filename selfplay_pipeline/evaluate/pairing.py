@@ -11,7 +11,6 @@ from typing import Any
 from selfplay_pipeline.config.identity import differences, portable
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.files import count_lines
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.games.base import Status
@@ -178,6 +177,6 @@ def _is_whole(job: GenerateJob) -> bool:
     arguments = job.output.with_suffix(".args.json")
     if not job.summary_path.exists() or differences(read_object(arguments, "selfplay evaluate"), job.arguments):
         return False
-    if not job.output.exists() or count_lines(job.output) < job.num_episodes:
+    if not job.store.is_complete(job.num_episodes):
         return False
     return Status.ENGINE_FAILURE.value not in read_object(job.summary_path, "selfplay evaluate", "statuses")["statuses"]

@@ -23,7 +23,7 @@ from selfplay_pipeline.games.abilities import HumanEpisodes
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.figures import Figure, Measures
 from selfplay_pipeline.games.measured import Measured
-from selfplay_pipeline.games.registry import make_game, parse_game_config
+from selfplay_pipeline.games.registry import make_game, stored_game_config
 from selfplay_pipeline.generate.people_log import BegunLine, LostLine, TurnLine, log_path, read_log
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord, read_episodes
@@ -196,6 +196,7 @@ def run_people(config: Config, place: Path) -> PeopleReport:
     game = played_game(games)
     arguments = read_object(games.with_suffix(".args.json"), MADE_BY)
     parts, absent = parts_of(games)
+    game = game.of_state(parts[0].record.state)
     states = {part.record.group_index: game.state_from_json(part.record.state) for part in parts}
     by_partner: dict[str, list[Held]] = defaultdict(list)
     for part in parts:
@@ -245,7 +246,7 @@ def played_game(games: Path) -> Game:
     """
     path = games.with_suffix(".args.json")
     try:
-        return make_game(parse_game_config(section(read_object(path, MADE_BY), "game")))
+        return make_game(stored_game_config(section(read_object(path, MADE_BY), "game")))
     except ValidationError as error:
         raise UserError(f"{path}: {explain(error)}") from None
 

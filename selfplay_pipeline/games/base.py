@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import cached_property
 from inspect import getfile
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol, TypeAlias
+from typing import Annotated, Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -102,6 +102,10 @@ class GameSettings(Section):
         A run stores their content hashes, and is not continued with other contents.
         """
         return {"path": self.path} if self.path else {}
+
+    def as_stored(self) -> Self:
+        """Returns these rules as rules that a stored file holds: the code that they name is not run."""
+        return self
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,11 @@ def loss_figures(plan: Callable[[Any], Any], labels: tuple[str, str, str]) -> tu
     def planned(episode: Measured) -> float | None:
         """Returns the reward of this plan at the last proposal; computed once for the figures.
 
-        It is None if the episode does not follow the game's rules, because those that it was played with are unknown.
+        It is None if the episode does not follow the game's rules, because those that it was played with are unknown,
+        or if others heard swapped messages, since it would be the plan of what they did not hear.
         """
+        if any(turn.heard for turn in episode.record.turns):
+            return None
         session: Any = episode.game.start(episode.state)
         last = max(at for at, turn in enumerate(episode.record.turns) if turn.action == ActionKind.PROPOSE)
         for turn in episode.record.turns[:last]:

@@ -244,6 +244,15 @@ def parse_game_config(data: Any) -> GameSettings:
     return kind.validate_json(data) if isinstance(data, str | bytes) else kind.validate_python(data)
 
 
+def stored_game_config(data: Any) -> GameSettings:
+    """Returns the rules that a stored file holds; `parse_game_config` is for rules that a user names.
+
+    Raises:
+        ValidationError: The data is not a game's configuration.
+    """
+    return parse_game_config(data).as_stored()
+
+
 def first_game_config() -> GameSettings:
     """Returns the default configuration of the game that is played if none is named."""
     return parse_game_config({})

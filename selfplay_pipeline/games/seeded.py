@@ -110,6 +110,8 @@ class SeededGame(Game):
     def of_state(self, data: Any) -> Game:
         """Returns the game of the environment and of the number of players in a state; it makes no environment."""
         state = self.state_from_json(data)
+        if state.env == self.config.env:
+            return type(self)(self.config.model_copy(update={"players": state.players}))
         return _game_of(type(self), state.env, state.players)
 
     def check_fits(self, state: SeededState) -> None:
@@ -143,7 +145,7 @@ class SeededGame(Game):
 
 @lru_cache(maxsize=256)
 def _game_of(kind: type[SeededGame], env: str, players: int) -> SeededGame:
-    return kind(kind.settings.model_construct(name=kind.name, env=env, players=players))
+    return kind(kind.settings.model_construct(name=kind.name, env=env, players=players).as_stored())
 
 
 class Generators:

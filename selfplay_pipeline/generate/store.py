@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,6 +77,17 @@ class EpisodeStore:
                 take(record)
             except ValueError as error:
                 raise UserError(f"{self.path}:{number}: {error}") from None
+
+    def is_complete(self, num_episodes: int) -> bool:
+        """Whether the file holds this many episodes, each once; it is not checked whether they are valid."""
+        numbers: list[tuple[int, int]] = []
+        for _, line in read_lines(self.path) if self.path.exists() else ():
+            try:
+                episode = json.loads(line)
+                numbers.append((episode["group_index"], episode["episode"]))
+            except (ValueError, KeyError, TypeError):
+                continue  # such as an incomplete last line
+        return len(numbers) == len({*numbers}) == num_episodes
 
     def check(self) -> None:
         """Raises UserError if the file was made with other or unknown arguments; writes nothing."""

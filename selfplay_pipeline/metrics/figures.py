@@ -33,7 +33,7 @@ def _words(episode: Measured) -> int:
 
 
 def _untold(episode: Measured) -> bool:
-    return next((turn.action for turn in episode.turns if turn.action != INVALID), MESSAGE) != MESSAGE
+    return next((turn.action for turn in episode.record.turns if turn.action != INVALID), MESSAGE) != MESSAGE
 
 
 def _legal(episode: Measured) -> int:

@@ -92,7 +92,7 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
         summary.add(record)
         result.checkpoint, result.game = next(iter(record.checkpoints), None), record.game
         if record.game not in result.rules:
-            result.rules[record.game] = file.game_of(record.game)
+            result.rules[record.game] = file.game_of(record)
             if file.game_config() is None:
                 logger.warning(
                     f"{file.path}: read with the default rules of {record.game}, since the file with its own, "

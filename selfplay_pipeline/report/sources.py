@@ -19,7 +19,7 @@ from selfplay_pipeline.evaluate.crossplay import CrossPlay
 from selfplay_pipeline.evaluate.run import Evaluation
 from selfplay_pipeline.evaluate.tally import Seating
 from selfplay_pipeline.games.base import Game, GameSettings
-from selfplay_pipeline.games.registry import game_named, make_game, parse_game_config
+from selfplay_pipeline.games.registry import game_of, make_game, stored_game_config
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.iterate.folder import Manifest, RunDirectory, RunState
 from selfplay_pipeline.iterate.schedule import source_of_games
@@ -71,14 +71,19 @@ class EpisodesFile:
         """Returns the played rules, which `generate` and `evaluate` store next to the file; None if unknown."""
         rules = section(_arguments(self.path), "game")
         try:
-            return parse_game_config(rules) if rules else None
+            return stored_game_config(rules) if rules else None
         except ValidationError:
             return None
 
-    def game_of(self, name: str) -> Game:
-        """Returns the game with this name and the played rules, or its default rules if the played ones are unknown."""
+    def game_of(self, record: EpisodeRecord) -> Game:
+        """Returns the game of an episode, with the played rules, or its default rules if the played ones are unknown.
+
+        It runs no code that the file names.
+        """
         config = self.game_config()
-        return make_game(config) if config is not None and config.name == name else game_named(name)
+        if config is None or config.name != record.game:
+            return game_of(record.game, record.state)
+        return make_game(config).of_state(record.state)
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,16 @@ class Adapter:
         """Names of the weights that the adapter changes."""
         return set(self._factors)
 
-    def added(self, name: str, weight: Any) -> Any:
-        """Returns the weight `name` with the adapter merged in; unchanged if the adapter does not target it."""
-        if name not in self._factors:
+    def name_of(self, stored: str) -> str | None:
+        """Returns the adapter's name of a stored weight; None if the adapter does not change this weight.
+
+        Some checkpoints, such as GPT-2's, are stored without the prefix of the base model.
+        """
+        return next((name for name in self._factors if f".{name}".endswith(f".{stored}")), None)
+
+    def added(self, stored: str, weight: Any) -> Any:
+        """Returns a stored weight with the adapter merged in; unchanged if the adapter does not target it."""
+        if (name := self.name_of(stored)) is None:
             return weight
         return added(weight, *self._factors[name], self._scale, transposed=self._transposed)
 

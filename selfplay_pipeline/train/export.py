@@ -86,7 +86,7 @@ def write_checkpoint(saved: str, model: str, new: Path, dtype: str, base: str | 
             save_file(tensors, new / shard.name, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(tensors, shard.name)
         size += sum(tensor.nbytes for tensor in tensors.values())
-    if adapter is not None and (missing := adapter.weights - weight_map.keys()):
+    if adapter is not None and (missing := adapter.weights - {*map(adapter.name_of, weight_map)}):
         raise RuntimeError(f"{base}: has no weight {min(missing)}, which the adapter changes")
     if len(set(weight_map.values())) > 1:
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}

@@ -101,6 +101,10 @@ def _check(config: Config, sources: Sequence[Source], output: Path) -> None:
     check_options(training_of(config, output))
     for source in sources:
         check_regular(source.path, "`selfplay generate` and `selfplay humans` write episodes")
+    by_content: dict[str, Path] = {}
+    for path, _ in sources:
+        if (other := by_content.setdefault(_digest(path), path)) is not path:
+            raise UserError(f"{other} and {path} hold the same episodes; give one of them, as FILE=2 to count it twice")
 
 
 def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str, Any] | None:
@@ -161,7 +165,7 @@ def trained_weights(config: Config) -> int:
         raise UserError(
             f"{error}; or give imitate.learning_rate (--learning-rate), whose default depends on the size"
         ) from None
-    return sizes.adapter * config.train.lora_rank or sizes.parameters
+    return sizes.adapter(config.train.lora_targets) * config.train.lora_rank or sizes.parameters
 
 
 def usual_rate(weights: int) -> float:

@@ -19,7 +19,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.gpus import resolve_device
 from selfplay_pipeline.core.reporting import Update, progress
-from selfplay_pipeline.core.small_files import check_regular, parse_json, read_object
+from selfplay_pipeline.core.small_files import check_is_no_pattern, check_regular, parse_json, read_object
 from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.games.base import Game, GameSettings, read_state
 from selfplay_pipeline.games.registry import make_game
@@ -264,6 +264,7 @@ def read_rows(config: GameSettings, path: Path) -> tuple[int, dict[str, Any]]:
         UserError: The file is missing, is not from `selfplay games` or is of another game, or a row is unusable.
     """
     check_regular(path, "`selfplay games` writes it; without a folder of states new ones are made")
+    check_is_no_pattern(path)
     with readable(path, WRITER):
         file = pq.ParquetFile(path)
     if not file.schema_arrow.equals(SCHEMA):

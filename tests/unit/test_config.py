@@ -169,3 +169,14 @@ def test_a_configuration_that_was_printed_on_one_machine_uses_all_gpus_of_anothe
 def test_online_training_serves_on_the_gpus_that_it_trains_on():
     config = load_config("default", {"train.gpus_per_node": 4}, gpus=8, command="train-online")
     assert (config.train.gpus_per_node, config.engine.data_parallel) == (4, 1)
+
+
+@pytest.mark.parametrize("base", ["default", "one_gpu"])
+def test_a_number_of_rows_in_a_pass_takes_the_place_of_a_built_in_number_of_tokens(base, tmp_path):
+    (file := tmp_path / "own.yaml").write_text(f"base: {base}\ntrain: {{micro_batch_size: 2}}\n")
+    for source, given in ((base, {"train.micro_batch_size": 2}), (str(file), {})):
+        train = load_config(source, given, gpus=1, command="train").train
+        assert (train.micro_batch_size, train.max_tokens_per_pass) == (2, None)
+    assert load_config(str(file), gpus=1, command="train-online").train.max_tokens_per_pass == 8192
+    both = load_config(str(file), {"train.max_tokens_per_pass": 4096}, gpus=1, command="train").train
+    assert both.max_tokens_per_pass == 4096

@@ -316,6 +316,7 @@ def test_both_seatings_are_played_and_only_the_evaluated_players_words_count(tmp
         assert record.players[1 - seat] == "random"
         assert record.trajectories == []
     assert value(evaluation, "messages") == pytest.approx(0.5, abs=0.01), "it talks when it speaks first"
+    assert value(evaluation, "untold") == pytest.approx(0.5, abs=0.01), "and whoever speaks first begins the episode"
     assert value(evaluation, "reward_seat_0") is not None
 
 
@@ -350,6 +351,25 @@ def test_episodes_that_a_finished_evaluation_has_lost_are_played_again(tmp_path,
     assert again == first
     job.file("scripted").unlink()
     assert evaluate("random", tmp_path / "e", count=5)[0] == first
+
+
+def test_an_episode_that_is_there_twice_in_place_of_another_is_refused_and_an_empty_line_is_played(tmp_path):
+    first, job = evaluate("random", tmp_path / "e", count=5)
+    lines = job.file("scripted").read_text().splitlines(keepends=True)
+    job.file("scripted").write_text("".join([*lines[:-1], lines[0]]))
+    with pytest.raises(UserError, match=r"scripted.jsonl:10: episode .* is in line 1 too; remove one of the lines"):
+        evaluate("random", tmp_path / "e", count=5)
+    job.file("scripted").write_text("".join([*lines[:-1], "\n"]))
+    assert evaluate("random", tmp_path / "e", count=5)[0] == first
+
+
+@pytest.mark.parametrize("command", ["evaluate random", "crossplay random sharing", "listen random"])
+@pytest.mark.parametrize("option", ["--num-states", "--state-seed"])
+def test_states_of_a_file_are_all_played(command, option, tmp_path):
+    (file := tmp_path / "states.jsonl").write_text("")
+    done = selfplay(*command.split(), "--config", "tiny_honest", "--states", str(file), option, "3", "--dry-run")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == f"selfplay: --states: all states of {file} are played; leave out {option}"
 
 
 def test_evaluations_of_other_states_or_with_other_partners_are_not_compared(tmp_path):

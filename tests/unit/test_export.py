@@ -76,12 +76,23 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_says_how_much_is_needed(tm
         subprocess.run(["umount", disk], check=True)
 
 
-def test_of_an_adapter_it_is_the_base_with_the_adapter_added_which_lies_beside_it(tmp_path):
-    """The factors are known: B @ A adds 2 × 3 × alpha / rank to one weight of one layer."""
+@pytest.mark.parametrize("prefix", ["model.", ""])
+def test_of_an_adapter_it_is_the_base_with_the_adapter_added_which_lies_beside_it(tmp_path, prefix):
+    """The factors are known: B @ A adds 2 × 3 × alpha / rank to one weight of one layer.
+
+    Some models are stored without the prefix of the base model, which the adapter's names have.
+    """
     import torch
 
-    layer, base = "model.layers.0.self_attn.q_proj", load_file(TINY / "model.safetensors")
-    outputs, inputs = base[f"{layer}.weight"].shape
+    layer, model = "model.layers.0.self_attn.q_proj", tmp_path / "model"
+    base = {
+        name if prefix else name.removeprefix("model."): weight
+        for name, weight in load_file(TINY / "model.safetensors").items()
+    }
+    changed = layer if prefix else layer.removeprefix("model.")
+    shutil.copytree(TINY, model)
+    save_file(base, model / "model.safetensors", metadata={"format": "pt"})
+    outputs, inputs = base[f"{changed}.weight"].shape
     first, second = torch.zeros(2, inputs), torch.zeros(outputs, 2)
     first[1, 5], second[7, 1] = 2.0, 3.0
     adapter = tmp_path / "saved"
@@ -90,10 +101,10 @@ def test_of_an_adapter_it_is_the_base_with_the_adapter_added_which_lies_beside_i
     save_file(factors, adapter / "adapter_model.safetensors")
     settings = {"r": 2, "lora_alpha": 8, "fan_in_fan_out": False}
     (adapter / "adapter_config.json").write_text(json.dumps(settings))
-    export(str(adapter), str(TINY), str(tmp_path / "checkpoint"), "float32", base=str(TINY))
+    export(str(adapter), str(model), str(tmp_path / "checkpoint"), "float32", base=str(model))
     merged = load_file(tmp_path / "checkpoint" / "model.safetensors")
     expected = {name: weight.float() for name, weight in base.items()}
-    expected[f"{layer}.weight"][7, 5] += 2 * 3 * 8 / 2
+    expected[f"{changed}.weight"][7, 5] += 2 * 3 * 8 / 2
     assert merged.keys() == base.keys()
     assert all(torch.equal(merged[name], expected[name]) for name in merged)
     assert contents(tmp_path / "adapter") == contents(adapter)

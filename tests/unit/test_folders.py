@@ -1,5 +1,6 @@
 """A folder that one command has written into is refused by every other one, which leaves nothing there."""
 
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +11,11 @@ from typer.testing import CliRunner
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config.identity import differences, in_words
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core.checkpoints import check_checkpoint
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_json
+from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.iterate.folder import RunDirectory
 
 
@@ -179,3 +184,13 @@ def test_of_many_differences_a_message_lists_some():
     listed = in_words(differences({}, {f"key{number}": number for number in range(8)}))
     assert listed.startswith("key0 = None, now it is 0; key1")
     assert listed.endswith("key4 = None, now it is 4; 3 more")
+
+
+@pytest.mark.parametrize("name", ["run[1]", "run*", "run?"])
+def test_a_folder_whose_name_is_a_pattern_is_refused_where_a_server_or_verl_would_look_for_it(name, tmp_path):
+    (folder := tmp_path / name).mkdir()
+    shutil.copytree(shipped("data/tiny_model"), folder / "model")
+    for check in (lambda: check_folder(folder, "iterate"), lambda: check_checkpoint(str(folder / "model"))):
+        with pytest.raises(UserError, match="read as a pattern; rename the folder"):
+            check()
+    check_folder(folder, "evaluate")

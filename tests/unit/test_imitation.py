@@ -185,6 +185,12 @@ def test_what_imitation_cannot_do_is_refused_before_any_rows_are_made(games, tmp
     assert not (tmp_path / "out" / TRAIN).exists()
 
 
+def test_one_file_under_two_names_is_refused(games, tmp_path):
+    copied = Path(shutil.copy(games, tmp_path / "copied.jsonl"))
+    with pytest.raises(UserError, match=r"copied.jsonl hold the same episodes; give one of them, as FILE=2 to count"):
+        imitate(load_config("tiny").model_copy(update={"game": COMPACT}), games, copied, output=tmp_path / "out")
+
+
 def test_the_usual_rate_falls_with_the_number_of_weights():
     sizes = {1: 3e-3, 82_000: 3e-3, 954_752: 1e-3, 134_515_008: 8.6e-5, 7_615_616_512: 1.1e-5, 70_000_000_000: 3.8e-6}
     assert {weights: usual_rate(weights) for weights in sizes} == sizes
@@ -195,6 +201,7 @@ def test_the_usual_rate_falls_with_the_number_of_weights():
     [
         ({}, 1e-3),
         ({"train.lora_rank": 32}, 1.7e-3),  # 328 thousand weights, instead of 955 thousand
+        ({"train.lora_rank": 32, "train.lora_targets": ["q_proj"]}, 3e-3),  # 33 thousand
         ({"imitate.learning_rate": 4e-5}, 4e-5),
     ],
 )

@@ -1,6 +1,7 @@
 """`make learn`: its arms, their comparison, and when it may be said that a policy learned to cooperate by talking."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -184,6 +185,21 @@ def test_an_arm_differs_from_self_play_in_one_key(study, arm, key, values):
 def test_each_seed_can_have_a_warm_start_of_its_own(tmp_path):
     study = Study("tiny_honest", "data/coded_{seed}", iterations=4, states=20, episodes=1, work=tmp_path)
     assert [study.config(seed).model for seed in (3, 4)] == ["data/coded_3", "data/coded_4"]
+
+
+@pytest.mark.parametrize(("model", "shared"), [("data/coded_{seed}", False), ("data/tiny_model", True)])
+def test_a_muted_training_begins_with_the_warm_start_of_its_seed(tmp_path, monkeypatch, model, shared):
+    study = Study("tiny_honest", model, iterations=4, states=20, episodes=1, work=tmp_path)
+    taught = {}
+
+    def teach(self, teacher, config, folder):
+        taught[folder] = config.model
+        return SimpleNamespace(checkpoint=folder / "checkpoint")
+
+    monkeypatch.setattr(Study, "_teach", teach)
+    starts = [study._changes(MUTED, seed)["model"] for seed in (3, 4)]
+    assert (starts[0] == starts[1]) == shared
+    assert [*taught.values()] == (["data/tiny_model"] if shared else ["data/coded_3", "data/coded_4"])
 
 
 def test_the_muted_arm_hears_nothing_and_has_a_rate_of_its_own(study):

@@ -140,3 +140,12 @@ def test_messages_show_the_value_told_and_proposals_the_value_used_if_they_say_w
     silent = [turn.model_copy(update={"proposal": None}) for turn in turns]
     assert lost(state, silent, HONEST, agreed=True) is None
     assert [bool(note) for note in notes(state, silent, HONEST)] == [True, False, False]
+
+
+def test_who_heard_another_message_planned_with_that_one():
+    """Seat 1 hears nothing of what seat 0 said, so that what it lacks is lost to telling, and not to planning."""
+    state = GAME.sample_state(state_rng(0, 0, HELD_OUT))
+    turns = play_scripts(GAME, state, (Sharing(), Sharing()), np.random.default_rng(0)).turns
+    told = known_cells(state, turns, HONEST)[1]
+    swapped = [turns[0].model_copy(update={"heard": {1: "[message] none"}}), *turns[1:]]
+    assert told[1].all() and (known_cells(state, swapped, HONEST)[1] == np.stack(state.masks)).all()

@@ -40,12 +40,26 @@ def test_a_player_that_ignores_what_it_sees_proposes_each_plan_in_half_of_the_ca
         assert found[name].low < 0.5 < found[name].high
 
 
-def test_each_file_gets_a_line(played, capsys):
-    main([played["own-view"], played["sharing"]], config="tiny_honest")
+@pytest.fixture
+def board(tmp_path):
+    (file := tmp_path / "board.yaml").write_text("base: tiny_honest\ngame: {size: 2}\n")
+    return str(file)
+
+
+def test_each_file_gets_a_line(played, board, capsys):
+    main([played["own-view"], played["sharing"]], config=board)
     header, _, *lines = capsys.readouterr().out.splitlines()
     assert header == "| file | episodes | " + " | ".join(FIGURES) + " |"
     assert [line.split("|")[2].strip() for line in lines] == ["200", "200"]
     assert lines[1].split("|")[3].strip() == "1.000 [1.000, 1.000]"
+
+
+def test_episodes_of_other_rules_and_a_file_without_episodes_are_refused(played, tmp_path):
+    with pytest.raises(UserError, match=r"own-view.jsonl was played with .*; give the --config of these episodes"):
+        main([played["own-view"]], config="tiny_honest")
+    (empty := tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"empty.jsonl: holds no episode"):
+        main([empty], config="tiny_honest")
 
 
 def test_a_board_whose_plans_are_too_many_to_compare_is_refused(tmp_path):

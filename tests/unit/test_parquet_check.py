@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command import selfplay
 from factories import BOARD, TINY, board_state, make_episodes, write_episodes
 
 from selfplay_pipeline.convert.parquet_check import check_parquet
@@ -142,3 +143,12 @@ def test_a_state_may_be_played_anew_in_each_group(converted, tmp_path):
     """States are compared within a group only."""
     path = changed(converted, tmp_path, in_rows(with_state(OTHER), 4, 5, 6, 7))
     assert "2 groups" in check_parquet(path, TINY).to_text()
+
+
+def test_what_has_no_effect_beside_a_check_or_without_one_is_refused(converted):
+    check = ("convert", "episodes.jsonl", "--check", str(converted), "--skip-bad", "--val-fraction", "0.5")
+    said = {check: "convert: --check only verifies a file; leave out ", ("convert", "--model", TINY): "is for --check"}
+    for command, words in said.items():
+        done = selfplay(*command)
+        assert done.returncode == 2 and words in done.stderr
+    assert "EPISODES, " in selfplay(*check).stderr and "--val-fraction" in selfplay(*check).stderr

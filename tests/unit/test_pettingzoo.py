@@ -11,6 +11,8 @@ from selfplay_pipeline.config.identity import deciding
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.doctor.game_check import check_game
 from selfplay_pipeline.games import registry
+from selfplay_pipeline.generate.people import NOBODY
+from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, OutcomeRecord, SeatRecord, TurnRecord
 
 pytest.importorskip("pettingzoo", reason="the extra pettingzoo is not installed")
 SUMS = Path("examples/sums.py").resolve()
@@ -172,3 +174,34 @@ def test_the_file_of_an_environment_decides_a_run(place):
     place.write_text(ENV + "\n")
     after = deciding(game.config, "generate", "game.")
     assert {key for key in before if before[key] != after[key]} == {"contents of game.env"}
+
+
+@pytest.mark.parametrize("command", ["report", "show", "export", "evaluate --people"])
+def test_no_stored_rules_name_what_is_imported(command, place, tmp_path):
+    """The episodes of somebody else, with rules beside them that name a file."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (trap := folder / "trap.py").write_text("import pathlib\npathlib.Path(__file__).with_name('sprung').touch()")
+    (folder / "selfplay_games.args.json").write_text(json.dumps({"game.name": "pettingzoo", "game.env": f"{trap}:env"}))
+    record = EpisodeRecord.of(
+        [SeatRecord(kind="person", name=PERSON), SeatRecord(kind="script", name="random")],
+        NOBODY,
+        **{"episode_id": "s0-g000000-p0", "group_index": 0, "episode": 0, "seed": 0, "game": "pettingzoo"},
+        state={"env": f"{trap}:env", "players": 2, "seed": 1},
+        turns=[TurnRecord(seat=0, text="hi", action="act", finish_reason="person")],
+        trajectories=[],
+        outcome=OutcomeRecord(
+            **{"status": "turn_limit", "score": 0, "best": 1, "normalized_reward": 0, "proposal": None},
+            **{"num_turns": 1, "num_messages": 0, "num_proposals": 0, "num_illegal": 0},
+        ),
+    )
+    (folder / "selfplay_games.jsonl").write_text(record.model_dump_json() + "\n")
+    people = [
+        {"kind": "person", "at": 0, "person": "p1", "key_hash": "x"},
+        {"kind": "begun", "at": 0, "episode_id": "s0-g000000-p0", "group": 0, "people": {"0": "p1"}},
+    ]
+    (folder / "selfplay_games.people.jsonl").write_text("".join(json.dumps(line) + "\n" for line in people))
+    done = selfplay(*command.split(), str(folder if command != "show" else folder / "selfplay_games.jsonl"))
+    assert done.returncode in (0, 2), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "sprung").exists()

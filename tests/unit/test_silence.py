@@ -337,6 +337,8 @@ def test_a_line_is_of_the_states_and_the_reward_whatever_else_is_configured() ->
     muted = honest.model_copy(update={"mute": True, "max_length": 7, "prompts": "default"})
     assert make_game(muted).silence == make_game(honest).silence
     assert make_game(honest.model_copy(update={"score_power": 2})).silence is None
+    planning = load_config("tiny_planning", {}).game
+    assert make_game(planning.model_copy(update={"max_searches": 2})).silence == make_game(planning).silence
 
 
 def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path) -> None:

@@ -169,6 +169,17 @@ def test_a_moved_model_with_equal_files_is_trained(tmp_path, model, trained):
     assert [training.model for training in trained] == [str(moved)]
 
 
+def test_the_model_that_played_is_trained_in_place_of_that_of_a_file_which_is_said(tmp_path, model, trained):
+    rows, file = rows_of(model, tmp_path), tmp_path / "own.yaml"
+    file.write_text(f"base: tiny\nmodel: {OTHER}\n")
+    train = ("train", str(rows), "--config", str(file))
+    assert f"model: {model}, which sampled the rows, in place of {OTHER}" in selfplay(*train, "--dry-run").stderr
+    selfplay(*train)
+    assert [training.model for training in trained] == [str(model)]
+    helped = selfplay("train", "--help").stdout
+    assert "--model" in helped and "tiny_honest_model" not in helped
+
+
 @pytest.mark.parametrize("other", [OTHER, BARGAINING, "changed"])
 def test_another_model_than_the_one_that_played_is_refused_unless_it_is_asked_for(tmp_path, model, other, trained):
     """Also one of another vocabulary, and one whose files have changed, whatever its token ids are."""

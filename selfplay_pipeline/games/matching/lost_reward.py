@@ -38,10 +38,15 @@ class Losses:
     agreement: float = 0.0
 
 
+def heard(message: Any, seat: int) -> str:
+    """Returns what a seat heard of a message, which may have been swapped for another one."""
+    return str((getattr(message, "heard", None) or {}).get(seat, message.text))
+
+
 def told_truly(state: MatchingState, message: Turn) -> set[Cell]:
-    """Returns the cells that a message names together with the score that its author sees."""
+    """Returns the cells that a message names, as its receiver heard it, with the score that its author sees."""
     view = state.view(message.seat)
-    named = told_cells(untagged(message.text), state.papers, state.reviewers)
+    named = told_cells(untagged(heard(message, 1 - message.seat)), state.papers, state.reviewers)
     return {(reviewer, paper) for (reviewer, paper), score in named.items() if view[reviewer][paper] == score}
 
 

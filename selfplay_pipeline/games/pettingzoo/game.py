@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.registry import imported, importing
@@ -34,11 +34,18 @@ class PettingZooSettings(SeededSettings):
     """Sum of an agent's rewards in an episode that is rewarded with 0; smaller sums are too."""
     highest: Annotated[float, Field(allow_inf_nan=False)] = 1.0
     """Sum of an agent's rewards in an episode that is rewarded with 1; larger sums are too."""
+    _stored: bool = PrivateAttr(default=False)
+    """Whether these rules are those of a stored file, whose `env` is not imported."""
 
     def code(self) -> dict[str, str]:
         """Returns the file of the environment, if it is in a file."""
         file = self.env.rpartition(":")[0]
         return {"env": file} if file.endswith(".py") else {}
+
+    def as_stored(self) -> PettingZooSettings:
+        stored = self.model_copy()
+        stored._stored = True
+        return stored
 
     @model_validator(mode="after")
     def _is_range(self) -> PettingZooSettings:
@@ -97,6 +104,7 @@ class PettingZoo(SeededGame):
 
     def fewest_players(self) -> int:
         """Returns the number of the environment's possible agents."""
+        self._check_named()
         return _seats(self.config.env)
 
     def start(self, state: SeededState) -> PettingZooSession:
@@ -106,11 +114,20 @@ class PettingZoo(SeededGame):
             UserError: The state is of another environment than the configured one, whose code would be run, or the
                 configuration has another number of players than the environment.
         """
+        self._check_named()
         self.check_fits(state)
         agents, players = self.fewest_players(), len(self.roles)
         if players != agents:
             raise UserError(f"game.players: {players}, but {self.config.env} has {agents} agents; leave the key out")
         return PettingZooSession(self, state)
+
+    def _check_named(self) -> None:
+        """Raises UserError if only a stored file names the environment, whose code would be run."""
+        if self.config._stored:
+            raise UserError(
+                f"game.env: {self.config.env} is code that a stored file names, and is not run; if you trust it, give "
+                "a configuration with this env (--config)"
+            )
 
 
 GAME = PettingZoo
