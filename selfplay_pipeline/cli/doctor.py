@@ -50,6 +50,8 @@ def doctor(
     everything fits, else 2. If a model needs a GPU and this machine has none, the estimate is for a
     machine with GPUs. To describe another machine: selfplay doctor --gpus 8 --gpu-memory 80 --nodes 2
     """
+    if gpus == 0 and gpu_memory:
+        raise UserError("doctor: --gpu-memory: with --gpus 0 there is no GPU; leave one of them out")
     if gpus is None and (gpu_memory or nodes > 1 or host_memory or disk is not None):
         raise UserError(
             "doctor: --gpu-memory, --nodes, --host-memory and --disk describe another machine; give --gpus, its number "

@@ -45,7 +45,7 @@ def logging_environment(output: Path, base: Mapping[str, str] = os.environ) -> d
 
     Args:
         output: Folder of the training or of the run.
-        base: Environment, whose own choices are kept.
+        base: Environment; its own choices of groups, stores and folders are kept, except those of the first two keys.
     """
     output = output.resolve()
     run = output.parent if output.name.startswith("iter_") else output

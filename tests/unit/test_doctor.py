@@ -350,6 +350,11 @@ def test_a_folder_with_a_configuration_alone_is_enough(tmp_path):
     assert "7,615,616,512 parameters" in "\n".join(doctor(f"--gpus 8 --model {tmp_path}"))
 
 
+def test_memory_of_gpus_that_are_not_there_is_refused():
+    done = selfplay("doctor", "--gpus", "0", "--gpu-memory", "40")
+    assert (done.returncode, done.stdout) == (2, "") and "with --gpus 0 there is no GPU" in done.stderr
+
+
 @pytest.mark.parametrize("option", ["--gpu-memory=24", "--nodes=2", "--host-memory=64", "--disk=1"])
 def test_half_a_description_of_a_machine_is_refused(option):
     done = selfplay("doctor", option)
