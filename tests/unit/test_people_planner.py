@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench.people_planner import Batch, Exam, grown, losses
 from bench.people_rows import Dialect, Episode, draw_state, soft_plan, tokenizer_with_numbers
@@ -102,16 +102,22 @@ def test_a_model_that_gives_the_chances_has_no_loss_of_plans_and_one_of_another_
     assert (batch.names == named[:, None]).any(1).all()
 
 
-def test_the_layers_are_those_of_the_other_model_and_near_numbers_have_near_weights(tokenizer):
+def test_the_layers_are_those_of_the_other_model_and_numbers_have_weights_between_digits_and_a_code(tokenizer):
     torch.manual_seed(0)
     folder = shipped("data/tiny_planner4x4_model")
     old, new = AutoModelForCausalLM.from_pretrained(folder), grown(folder, tokenizer)
     for name, weight in old.state_dict().items():
         if ".layers." in name or name == "model.norm.weight":
             assert torch.equal(weight, new.state_dict()[name])
-    weights, vocabulary = new.get_input_embeddings().weight, tokenizer.get_vocab()
-    near, far = ((weights[vocabulary[" 500"]] - weights[vocabulary[f" {other}"]]).norm() for other in (501, 900))
-    assert near < 0.3 * far
+    known, vocabulary, codes = AutoTokenizer.from_pretrained(folder).get_vocab(), tokenizer.get_vocab(), []
+    for part in ("get_input_embeddings", "get_output_embeddings"):
+        digits, numbers = (getattr(model, part)().weight for model in (old, new))
+        for digit, number in ((0, 0), (1, 110), (9, 990)):
+            added = numbers[vocabulary[f" {number}"]] - digits[known[f" {digit}"]]
+            assert added[64:].abs().max() < 1e-5, "half of the weights are those of the digit"
+            codes.append(added[:64].sign())
+    assert all(torch.equal(read, written) for read, written in zip(codes[:3], codes[3:], strict=True))
+    assert not torch.equal(codes[0], codes[1])
 
 
 def test_an_exam_gives_reward_0_to_a_plan_that_names_one_reviewer_twice(dialect, tokenizer):
