@@ -42,8 +42,6 @@ NAMES = (
 """Tokens of reviewers, of papers after a space, and of papers at the beginning of a line."""
 FIRST_BOARDS = 0.15
 """Share of the training in which boards grow to their full size; later a tenth of the boards is smaller."""
-TALKS = 0.5
-"""Share of the steps in which seats talk; in the others seat 0 proposes at once."""
 SOFTEST, SHARPEST = 0.03, 0.008
 """Difference in reward that makes a choice e times as likely, at the beginning and in the last fifth."""
 READ, WRITTEN = 0.06, 0.15
@@ -60,10 +58,15 @@ REST = 0.5
 
 def main(
     output: Annotated[Path, typer.Argument(help="Folder of the new model.")],
-    model: Annotated[str, typer.Option(help="Model whose layers it begins with.")] = "data/tiny_planner4x4_model",
+    model: Annotated[
+        str, typer.Option(help="Model whose layers it begins with, or a model of this command to train further.")
+    ] = "data/tiny_planner4x4_model",
     steps: Annotated[int, typer.Option(min=12, help="Optimizer steps.")] = 1200,
     rows: Annotated[int, typer.Option(min=2, help="Rows of a step.")] = 48,
     learning_rate: Annotated[float, typer.Option(min=0, help="Peak of AdamW's learning rate.")] = 2e-3,
+    talks: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the steps in which seats talk; in the others seat 0 proposes.")
+    ] = 0.5,
     seed: Annotated[int, typer.Option(help="Seeds weights and rows.")] = 0,
 ) -> None:
     """Train the model, and say how its greedy plans by its own view compare with the best ones by that view."""
@@ -71,14 +74,9 @@ def main(
     torch.manual_seed(seed)
     tokenizer = tokenizer_with_numbers()
     policy = grown(shipped(model), tokenizer)
-    record: dict[str, Any] = {
-        "model": model,
-        "steps": steps,
-        "rows": rows,
-        "learning_rate": learning_rate,
-        "seed": seed,
-    }
-    record |= train(policy, Dialect.of(tokenizer), steps, rows, learning_rate, seed)
+    record: dict[str, Any] = {"model": model, "steps": steps, "rows": rows, "learning_rate": learning_rate}
+    lessons = Lessons(Dialect.of(tokenizer), steps, rows, talks, seed)
+    record |= {"talks": talks, "seed": seed} | train(policy, lessons, learning_rate)
     with filling(output) as new:
         tokenizer.save_pretrained(new)
         policy.save_pretrained(new)
@@ -94,6 +92,8 @@ def grown(folder: str, tokenizer: Any) -> Any:
     """
     old, known = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder).get_vocab()
     model, vocabulary = new_model(tokenizer), tokenizer.get_vocab()
+    if known == vocabulary:
+        return old
     model.load_state_dict(
         {name: weight for name, weight in old.state_dict().items() if ".layers." in name}, strict=False
     )
@@ -158,8 +158,8 @@ class Batch:
 class Lessons(torch.utils.data.IterableDataset):  # type: ignore[misc]
     """The batches of a training, each of boards of one size."""
 
-    def __init__(self, dialect: Dialect, steps: int, rows: int, seed: int) -> None:
-        self.dialect, self.steps, self.rows, self.seed = dialect, steps, rows, seed
+    def __init__(self, dialect: Dialect, steps: int, rows: int, talks: float, seed: int) -> None:
+        self.dialect, self.steps, self.rows, self.talks, self.seed = dialect, steps, rows, talks, seed
 
     def __iter__(self) -> Iterator[Batch]:
         rng = np.random.default_rng(self.seed)
@@ -167,7 +167,7 @@ class Lessons(torch.utils.data.IterableDataset):  # type: ignore[misc]
             softness = SOFTEST * (SHARPEST / SOFTEST) ** min(1.0, 1.25 * done)
             grown = rng.random() < min(0.9, done / FIRST_BOARDS)
             size = FULL if grown else int(rng.integers(SMALLEST, FULL + 1))
-            talks = bool(rng.random() < TALKS)
+            talks = bool(rng.random() < self.talks)
             rows = list[Row]()
             while len(rows) < (self.rows // 2 if talks else self.rows if size == FULL else 2 * self.rows):
                 episode = Episode(self.dialect, draw_state(size, rng), rng, mute=bool(rng.random() < MUTED))
@@ -186,11 +186,11 @@ def losses(model: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     return plan.mean(), rest
 
 
-def train(model: Any, dialect: Dialect, steps: int, rows: int, rate: float, seed: int) -> dict[str, Any]:
+def train(model: Any, lessons: Lessons, rate: float) -> dict[str, Any]:
     """Train the model, and return the number of rows and the last comparison with plans by the own view."""
-    batches = torch.utils.data.DataLoader(Lessons(dialect, steps, rows, seed), batch_size=None, num_workers=1)
+    batches, steps = torch.utils.data.DataLoader(lessons, batch_size=None, num_workers=1), lessons.steps
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
-    exams, seen, began = exams_of(dialect), 0, time.monotonic()
+    exams, seen, began = exams_of(lessons.dialect), 0, time.monotonic()
     for step, batch in enumerate(batches, start=1):
         for group in optimizer.param_groups:
             group["lr"] = rate * risen_and_fallen(step / steps, WARM_UP)
