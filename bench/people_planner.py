@@ -32,6 +32,8 @@ from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingState, own_view_matching
 from selfplay_pipeline.warm_start.tiny_weights import new_model
 
+RECORD = "warm_start.json"
+"""File with the choices of the training, and those of the model that was trained further."""
 SMALLEST, MET = 3, 4
 """Sizes of the smallest boards, and of those that the model to begin with has met."""
 NAMES = (
@@ -72,15 +74,27 @@ def main(
     """Train the model, and say how its greedy plans by its own view compare with the best ones by that view."""
     check_folder(output, "model")
     torch.manual_seed(seed)
-    tokenizer = tokenizer_with_numbers()
-    policy = grown(shipped(model), tokenizer)
-    record: dict[str, Any] = {"model": model, "steps": steps, "rows": rows, "learning_rate": learning_rate}
+    tokenizer, source = tokenizer_with_numbers(), Path(shipped(model))
+    begun: Any = model
+    if AutoTokenizer.from_pretrained(source).get_vocab() == tokenizer.get_vocab():
+        policy = AutoModelForCausalLM.from_pretrained(source)
+        begun = json.loads((source / RECORD).read_text("utf-8"))
+    else:
+        policy = grown(str(source), tokenizer)
     lessons = Lessons(Dialect.of(tokenizer), steps, rows, talks, seed)
-    record |= {"talks": talks, "seed": seed} | train(policy, lessons, learning_rate)
+    record = {
+        "model": begun,
+        "steps": steps,
+        "rows": rows,
+        "learning_rate": learning_rate,
+        "talks": talks,
+        "seed": seed,
+    }
+    record |= train(policy, lessons, learning_rate)
     with filling(output) as new:
         tokenizer.save_pretrained(new)
         policy.save_pretrained(new)
-        (new / "warm_start.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+        (new / RECORD).write_text(json.dumps(record, indent=2) + "\n", "utf-8")
 
 
 def grown(folder: str, tokenizer: Any) -> Any:
@@ -92,8 +106,6 @@ def grown(folder: str, tokenizer: Any) -> Any:
     """
     old, known = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder).get_vocab()
     model, vocabulary = new_model(tokenizer), tokenizer.get_vocab()
-    if known == vocabulary:
-        return old
     model.load_state_dict(
         {name: weight for name, weight in old.state_dict().items() if ".layers." in name}, strict=False
     )
