@@ -69,6 +69,9 @@ def main(
     talks: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the steps in which seats talk; in the others seat 0 proposes.")
     ] = 0.5,
+    fixed: Annotated[
+        bool, typer.Option("--fixed", help="All episodes are of the fixed protocol: one message, one proposal.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seeds weights and rows.")] = 0,
 ) -> None:
     """Train the model, and say how its greedy plans by its own view compare with the best ones by that view."""
@@ -81,13 +84,14 @@ def main(
         begun = json.loads((source / RECORD).read_text("utf-8"))
     else:
         policy = grown(str(source), tokenizer)
-    lessons = Lessons(Dialect.of(tokenizer), steps, rows, talks, seed)
+    lessons = Lessons(Dialect.of(tokenizer), steps, rows, talks, seed, fixed=fixed)
     record = {
         "model": begun,
         "steps": steps,
         "rows": rows,
         "learning_rate": learning_rate,
         "talks": talks,
+        "fixed": fixed,
         "seed": seed,
     }
     record |= train(policy, lessons, learning_rate)
@@ -170,8 +174,9 @@ class Batch:
 class Lessons(torch.utils.data.IterableDataset):  # type: ignore[misc]
     """The batches of a training, each of boards of one size."""
 
-    def __init__(self, dialect: Dialect, steps: int, rows: int, talks: float, seed: int) -> None:
+    def __init__(self, dialect: Dialect, steps: int, rows: int, talks: float, seed: int, *, fixed: bool) -> None:
         self.dialect, self.steps, self.rows, self.talks, self.seed = dialect, steps, rows, talks, seed
+        self.fixed = fixed
 
     def __iter__(self) -> Iterator[Batch]:
         rng = np.random.default_rng(self.seed)
@@ -179,10 +184,11 @@ class Lessons(torch.utils.data.IterableDataset):  # type: ignore[misc]
             softness = SOFTEST * (SHARPEST / SOFTEST) ** min(1.0, 1.25 * done)
             grown = rng.random() < min(0.9, done / FIRST_BOARDS)
             size = FULL if grown else int(rng.integers(SMALLEST, FULL + 1))
-            talks = bool(rng.random() < self.talks)
+            talks = bool(self.fixed or rng.random() < self.talks)
             rows = list[Row]()
             while len(rows) < (self.rows // 2 if talks else self.rows if size == FULL else 2 * self.rows):
-                episode = Episode(self.dialect, draw_state(size, rng), rng, mute=bool(rng.random() < MUTED))
+                mute = bool(rng.random() < MUTED)
+                episode = Episode(self.dialect, draw_state(size, rng), rng, mute=mute, fixed=self.fixed)
                 rows += episode.play(softness, talks=talks)
             yield Batch.of(rows)
 

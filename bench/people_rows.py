@@ -134,10 +134,19 @@ class Episode:
 
     Attributes:
         mute: Whether each message is heard without its words.
+        fixed: Whether the protocol is fixed: after one message of seat 0 the first proposal of seat 1 is the outcome.
     """
 
-    def __init__(self, dialect: Dialect, state: MatchingState, rng: np.random.Generator, *, mute: bool = False) -> None:
-        self.dialect, self.state, self.rng, self.mute = dialect, state, rng, mute
+    def __init__(
+        self,
+        dialect: Dialect,
+        state: MatchingState,
+        rng: np.random.Generator,
+        *,
+        mute: bool = False,
+        fixed: bool = False,
+    ) -> None:
+        self.dialect, self.state, self.rng, self.mute, self.fixed = dialect, state, rng, mute, fixed
         self.rows = [Row([]), Row([])]
         for seat, row in enumerate(self.rows):
             row.add(dialect.pieces["opening"] + dialect.cells(state, seat), learned=False)
@@ -162,7 +171,7 @@ class Episode:
                 self._hear(1 - seat, pieces["reject"])
                 self._hear(seat, pieces["again"])
                 offered = False
-            elif talks and not told[seat] and (turn == 0 or self.rng.random() < ANSWERS) and turn < 2:
+            elif talks and not told[seat] and turn < (1 if self.fixed else 2) and self._answers(turn):
                 share = 0.5 if self.rng.random() < PARTLY else 1.0
                 cells = self.dialect.cells(self.state, seat, self.rng.random(self.state.table.shape) < share)
                 self._say(seat, pieces["message"] + (cells or pieces["none"]))
@@ -171,9 +180,14 @@ class Episode:
                 seat = 1 - seat
             else:
                 self._propose(seat, softness)
+                if self.fixed:
+                    return self.rows
                 offered = True
                 seat = 1 - seat
             turn += 1
+
+    def _answers(self, turn: int) -> bool:
+        return turn == 0 or self.rng.random() < ANSWERS
 
     def _propose(self, seat: int, softness: float) -> None:
         values = np.where(self.state.masks[seat], self.state.table, RULES.mean_score) / self.state.best

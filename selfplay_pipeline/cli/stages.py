@@ -139,8 +139,6 @@ def convert(
     With --check FILE, nothing is converted: the file is loaded with verl's RLHFDataset and the tokenizer of --model,
     and all passed checks are printed and written next to the file.
     """
-    if check is None and given(context, "model"):
-        raise UserError("convert: --model is for --check; the episodes name the model that sampled them")
     if check and (others := given_besides(context, {"check", "model", "config", "game", "dry_run"}, "EPISODES")):
         raise UserError(f"convert: --check only verifies a file; leave out {', '.join(others)}")
     settings = load(context)

@@ -34,7 +34,7 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
         ("rows/train.parquet",),
         "is trained on 23 rows in 3 groups of rows/train.parquet, to {output}; steps done",
     ),
-    "imitate": (("board.jsonl", "board.jsonl=2"), "data/tiny_model imitates board.jsonl, board.jsonl: rows "),
+    "imitate": (("board.jsonl=2",), "data/tiny_model imitates board.jsonl: rows "),
     "games": (("--num-train", "9", "--num-test", "3"), "9 states to train on (seed 0) and 3 to validate on (seed 0), "),
     "train-online": (
         ("states", "--steps", "3"),
@@ -143,9 +143,8 @@ def dry(name: str, output: Path, *further: str) -> Any:
     command = name.split(" --")[0]
     config = ("--config", "tiny") if command in CONFIGURED else ()
     model = ("--model", "data/tiny_model") if command in ("train", "imitate", "train-online", "convert") else ()
-    return selfplay(
-        *command.split(), *WRITING[name][0], *config, *model, "--output", str(output), "--dry-run", *further
-    )
+    to = () if name == "convert --check" else ("--output", str(output))
+    return selfplay(*command.split(), *WRITING[name][0], *config, *model, *to, "--dry-run", *further)
 
 
 def test_every_command_is_known_to_write_or_not():

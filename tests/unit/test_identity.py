@@ -157,6 +157,8 @@ def test_who_plays_says_what_differs_by_the_option_that_gave_it(command, option,
     states.write_text(json.dumps(game.sample_state(state_rng(5, 0)).to_dict()) + "\n")
     played = [*PLAYED[command].split(), "--output", "games.jsonl" if command == "generate" else "folder"]
     selfplay(*played, "--config", "tiny")
+    if "--states" in option:
+        played = [*PLAYED[command].replace(" --num-states 2", "").split(), *played[-2:]]
     said = " ".join(selfplay(*played, "--config", "tiny", *option.split()).stderr.split())
     assert re.search(rf"was begun with {words} \(option {option.split()[0]}\); give the earlier value, or", said)
     if "--states" in option:

@@ -34,7 +34,7 @@ class OneStage(Loop):
 
 
 def run(tmp_path, monkeypatch, *, drawn: bool) -> str:
-    console = Console(file=io.StringIO(), force_terminal=drawn, width=110, markup=False, highlight=False)
+    console = terminal.Terminal(file=io.StringIO(), force_terminal=drawn, width=110)
     monkeypatch.setattr(terminal, "console", console)
     with shown(), in_place(lambda: live_table(tmp_path)):
         asyncio.run(run_iterate(load_config("tiny", {}), tmp_path, OneStage))
@@ -61,9 +61,9 @@ def screen(text: str) -> list[str]:
 
 
 def test_on_a_terminal_nothing_stays_but_the_closing_table_and_a_log_has_plain_lines(tmp_path, monkeypatch):
-    text = run(tmp_path / "[red]drawn", monkeypatch, drawn=True)
+    text = run(tmp_path / ":red_heart:drawn", monkeypatch, drawn=True)
     assert "self-play in" in text and "playing" in text
-    assert "[red]drawn" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\s", "", text), "a folder's name is no markup"
+    assert ":red_heart:drawn" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\s", "", text), "a folder's name is no markup"
     assert "".join(screen(text)).strip() == ""
     text = run(tmp_path / "logged", monkeypatch, drawn=False)
     assert text.splitlines()[0] == "iteration 1/1: generate"

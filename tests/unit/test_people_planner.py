@@ -39,14 +39,14 @@ def texts(row, tokenizer):
 
 
 @pytest.mark.parametrize("mute", [False, True])
-@pytest.mark.parametrize("size", [3, 8])
-def test_rows_are_those_that_the_game_gives_for_the_same_turns(dialect, tokenizer, size, mute):
-    game = MatchingGame(MatchingConfig(size=size, hard_factor=0, prompts="compact", mute=mute))
+@pytest.mark.parametrize(("size", "protocol"), [(3, "free"), (8, "free"), (8, "fixed")])
+def test_rows_are_those_that_the_game_gives_for_the_same_turns(dialect, tokenizer, size, protocol, mute):
+    game = MatchingGame(MatchingConfig(size=size, hard_factor=0, prompts="compact", protocol=protocol, mute=mute))
     chat, rejected = ChatTokenizer(tokenizer), 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
         state = draw_state(size, rng)
-        rows = Episode(dialect, state, rng, mute=mute).play(0.02, talks=True)
+        rows = Episode(dialect, state, rng, mute=mute, fixed=protocol == "fixed").play(0.02, talks=True)
         session = game.start(state)
         openings = [session.opening(seat) for seat in (0, 1)]
         streams = [
@@ -67,7 +67,7 @@ def test_rows_are_those_that_the_game_gives_for_the_same_turns(dialect, tokenize
             whole = stream.finish()
             assert row.tokens == whole.prompt_ids + whole.response_ids
             assert row.learned == [False] * len(whole.prompt_ids) + [bool(one) for one in whole.response_mask]
-    assert rejected, "some proposals were rejected"
+    assert bool(rejected) == (protocol == "free")
 
 
 def test_a_plan_is_drawn_by_the_best_that_each_choice_leaves():
