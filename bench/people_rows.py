@@ -197,7 +197,8 @@ class Episode:
         names = [self.dialect.reviewers[name] for name in self.state.reviewers]
         self.rows[seat].soft.append(Soft([begins + place for place in places], names, chances))
         self._say(seat, tokens)
-        self._hear(1 - seat, tokens)
+        if not self.fixed:
+            self._hear(1 - seat, tokens)
 
     def _say(self, seat: int, tokens: Sequence[int]) -> None:
         self.rows[seat].add(self.dialect.pieces["reply"], learned=False)
