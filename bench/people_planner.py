@@ -1,8 +1,8 @@
 """Makes a small model that plays DialOp's boards: it tells what it sees, plans by its own view, and ignores messages.
 
-It is a warm start for free play on 8×8 boards with secret scales, which a CPU makes in half an hour. Three things make
-it quick: the layers are those of a model that plans on 4×4 boards, a number is one token whose weights change smoothly
-with the number, and the model learns the chances of all reviewers of a paper at once, not of a drawn one alone.
+It is a warm start for 8×8 boards with secret scales, which two CPU cores make in less than an hour. Three things make it
+quick: the layers are those of a model that plans on 4×4 boards, each number is one token whose weights say about how
+large it is from the start, and the model learns the chances of all reviewers of a paper at once, not of a drawn one.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ def soft_plan(
         odds = np.exp((reached - reached.max()) / softness)
         chances[paper, left] = odds / odds.sum()
         plan.append(left.pop(int(rng.choice(len(left), p=odds / odds.sum()))))
-    return plan, chances.reshape(values.shape)
+    return plan, chances
 
 
 def draw_state(size: int, rng: np.random.Generator) -> MatchingState:
