@@ -1,7 +1,7 @@
 """Makes a small model that plays DialOp's boards: it tells what it sees, plans by its own view, and ignores messages.
 
-It is a warm start for 8×8 boards with secret scales, which two CPU cores make in less than an hour. Three things make it
-quick: the layers are those of a model that plans on 4×4 boards, each number is one token whose weights say about how
+It is a warm start for 8×8 boards with secret scales, which two CPU cores make in less than an hour. Three things make
+it quick: the layers are those of a model that plans on 4×4 boards, each number is one token whose weights say about how
 large it is from the start, and the model learns the chances of all reviewers of a paper at once, not of a drawn one.
 """
 
