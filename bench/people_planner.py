@@ -182,8 +182,8 @@ class Lessons(torch.utils.data.IterableDataset):  # type: ignore[misc]
         rng = np.random.default_rng(self.seed)
         for done in np.arange(self.steps) / self.steps:
             softness = SOFTEST * (SHARPEST / SOFTEST) ** min(1.0, 1.25 * done)
-            grown = rng.random() < min(0.9, done / FIRST_BOARDS)
-            size = FULL if grown else int(rng.integers(SMALLEST, FULL + 1))
+            is_full = rng.random() < min(0.9, done / FIRST_BOARDS)
+            size = FULL if is_full else int(rng.integers(SMALLEST, FULL + 1))
             talks = bool(self.fixed or rng.random() < self.talks)
             rows = list[Row]()
             while len(rows) < (self.rows // 2 if talks else self.rows if size == FULL else 2 * self.rows):

@@ -7,7 +7,7 @@ without the game, so that a CPU makes hundreds in a second; tests compare them w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
-from selfplay_pipeline.games.matching.states import draw_masks, draw_scores
+from selfplay_pipeline.games.matching.states import sample_state
 from selfplay_pipeline.games.matching.teacher import LESSONS
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 
@@ -240,17 +240,8 @@ def soft_plan(
 
 def draw_state(size: int, rng: np.random.Generator) -> MatchingState:
     """Returns a state of DialOp's rules without the hard filter; a smaller board has some of the names."""
-    while True:
-        masks = draw_masks(RULES, (1, 2, size, size), rng)[0]
-        table = np.where(masks.any(0), draw_scores(RULES, (size, size), rng), RULES.mean_score).astype(np.int64)
-        if best := int(table[linear_sum_assignment(table, maximize=True)].sum()):
-            break
-    papers, reviewers = (range(FULL) if size == FULL else rng.choice(FULL, size, replace=False) for _ in "12")
-    return MatchingState(
-        table=table,
-        masks=(masks[0], masks[1]),
-        scales=(float(rng.uniform(1, RULES.scale_max)), float(rng.uniform(1, RULES.scale_max))),
-        best=best,
-        papers=tuple(PAPERS[paper] for paper in papers),
-        reviewers=tuple(REVIEWERS[reviewer] for reviewer in reviewers),
-    )
+    state = sample_state(RULES.model_copy(update={"size": size}), rng)
+    if size == FULL:
+        return state
+    papers, reviewers = (rng.choice(names[:FULL], size, replace=False).tolist() for names in (PAPERS, REVIEWERS))
+    return replace(state, papers=tuple(papers), reviewers=tuple(reviewers))

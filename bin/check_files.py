@@ -13,7 +13,7 @@ from pathlib import Path
 MOST_BYTES = 1_000_000
 LARGE = {
     "selfplay_pipeline/games/*/data/tiny_*model/model.safetensors": "the tiny models, which tests and newcomers play",
-    "bench/tiny_p*_model/model.safetensors": "warm starts of studies",
+    "bench/tiny_planner3x3_model/model.safetensors": "a warm start that takes hours on a CPU",
     "bench/smollm2_*adapter/adapter_model.safetensors": "adapters that took hours of training, or a GPU",
 }
 """Patterns of files that may be larger, with a description."""

@@ -158,7 +158,8 @@ def convert(
     report = convert_episodes(settings, games, output or games.parent, skip_bad=skip_bad)
     terminal.result(report.to_text().rstrip("\n"))
     folder = output or games.parent
-    suggest("train", folder / "train.parquet", shared_with(context, "train"))
+    options = shared_with(context, "train") | {"model": None}  # the rows name the model
+    suggest("train", folder / "train.parquet", options)
 
 
 @app.command(cls=taking("model", "seed", *TRAINING))

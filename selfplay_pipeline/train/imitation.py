@@ -101,19 +101,19 @@ def _check(config: Config, sources: Sequence[Source], output: Path) -> None:
     check_options(training_of(config, output))
     for source in sources:
         check_regular(source.path, "`selfplay generate` and `selfplay humans` write episodes")
-    by_content: dict[str, Path] = {}
-    for path, _ in sources:
-        if (other := by_content.setdefault(_digest(path), path)) is not path:
-            raise UserError(f"{other} and {path} hold the same episodes; give one of them, as FILE=2 to count it twice")
 
 
 def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str, Any] | None:
     """Returns the settings and hashes that determine the rows; None if the rows exist already.
 
     Raises:
-        UserError: The folder holds rows of another imitation.
+        UserError: The folder holds rows of another imitation, or two files hold the same episodes.
     """
-    model = str(config.model)
+    model, digests = str(config.model), [_digest(path) for path, _ in sources]
+    by_content: dict[str, Path] = {}
+    for (path, _), digest in zip(sources, digests, strict=True):
+        if (other := by_content.setdefault(digest, path)) is not path:
+            raise UserError(f"{other} and {path} hold the same episodes; give one of them, as FILE=2 to count it twice")
     now = deciding(config.imitate, "imitate", "imitate.") | deciding(config.game, "imitate", "game.")
     now |= {
         "model": model,
@@ -123,7 +123,7 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
         "games": [[str(path.resolve()), weight] for path, weight in sources],
     }
     now |= deciding(config.engine, "imitate", "engine.")
-    now |= {f"{CONTENTS}{path.resolve()}": _digest(path) for path, _ in sources}
+    now |= {f"{CONTENTS}{path.resolve()}": digest for (path, _), digest in zip(sources, digests, strict=True)}
     record = output / IMITATED
     if record.exists():
         check_same(output, read_object(record, "selfplay imitate"), now)
