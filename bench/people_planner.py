@@ -1,8 +1,8 @@
 """Makes a small model that plays DialOp's boards: it tells what it sees, plans by its own view, and ignores messages.
 
-It is a warm start for 8×8 boards with secret scales, which two CPU cores make in less than an hour. Three things make
-it quick: the layers are those of a model that plans on 4×4 boards, each number is one token whose weights say about how
-large it is from the start, and the model learns the chances of all reviewers of a paper at once, not of a drawn one.
+It is a warm start for 8×8 boards with secret scales, of which players see digits (`bench.rounded`); two CPU cores make
+it in less than an hour. Two things make it quick: it begins as a model that plans on 4×4 boards, and it learns the
+chances of all reviewers of a paper at once, not of a drawn one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench import command
-from bench.people_rows import FULL, LARGEST, RULES, Dialect, Episode, Row, draw_state, tokenizer_with_numbers
+from bench.people_rows import FULL, RULES, Dialect, Episode, Row, draw_state
 from bench.planner import risen_and_fallen
+from bench.rounded import RoundedState
 from selfplay_pipeline.core.files import filling
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.shipped import shipped
@@ -30,7 +31,6 @@ from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.games.matching.humans import human_episodes
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingState, own_view_matching
-from selfplay_pipeline.warm_start.tiny_weights import new_model
 
 RECORD = "warm_start.json"
 """File with the choices of the training, and those of the model that was trained further."""
@@ -46,8 +46,6 @@ FIRST_BOARDS = 0.15
 """Share of the training in which boards grow to their full size; later a tenth of the boards is smaller."""
 SOFTEST, SHARPEST = 0.03, 0.008
 """Difference in reward that makes a choice e times as likely, at the beginning and in the last fifth."""
-READ, WRITTEN = 0.06, 0.15
-"""Sizes of a number's code in the embedding and in the head; a digit's weights are about as large."""
 MUTED = 0.3
 """Share of the episodes in which messages are heard without their words."""
 WARM_UP = 0.02
@@ -77,13 +75,13 @@ def main(
     """Train the model, and say how its greedy plans by its own view compare with the best ones by that view."""
     check_folder(output, "model")
     torch.manual_seed(seed)
-    tokenizer, source = tokenizer_with_numbers(), Path(shipped(model))
-    begun: Any = model
-    if AutoTokenizer.from_pretrained(source).get_vocab() == tokenizer.get_vocab():
+    source = Path(shipped(model))
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    begun: Any = json.loads((source / RECORD).read_text("utf-8"))
+    if "talks" in begun:
         policy = AutoModelForCausalLM.from_pretrained(source)
-        begun = json.loads((source / RECORD).read_text("utf-8"))
     else:
-        policy = grown(str(source), tokenizer)
+        begun, policy = model, grown(source)
     lessons = Lessons(Dialect.of(tokenizer), steps, rows, talks, seed, fixed=fixed)
     record = {
         "model": begun,
@@ -101,37 +99,19 @@ def main(
         (new / RECORD).write_text(json.dumps(record, indent=2) + "\n", "utf-8")
 
 
-def grown(folder: str, tokenizer: Any) -> Any:
-    """Returns a model with the layers of another tiny model, and with weights for all tokens.
+def grown(folder: Path) -> Any:
+    """Returns a model that plans on small boards, with weights for the names of large ones.
 
-    A name that the other one never met gets random weights about those of the names that it did meet. A number gets the
-    weights of the digits, interpolated as if the largest number were 9, and a random code, the same where it is read
-    and where it is written: so the model knows from the start about how large it is, and soon which one it is.
+    A name that it never met gets random weights about those of the names that it did meet.
     """
-    old, known = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder).get_vocab()
-    model, vocabulary = new_model(tokenizer), tokenizer.get_vocab()
-    model.load_state_dict(
-        {name: weight for name, weight in old.state_dict().items() if ".layers." in name}, strict=False
-    )
-    model.model.norm.load_state_dict(old.model.norm.state_dict())
-    as_digits = torch.arange(LARGEST + 1) / LARGEST * 9
-    below = as_digits.long().clamp(max=8)
-    share = (as_digits - below)[:, None]
-    numbers = [vocabulary[f" {number}"] for number in range(LARGEST + 1)]
-    width = old.config.hidden_size
-    codes = torch.nn.functional.pad(torch.randn(len(numbers), width // 2).sign(), (0, width - width // 2))
-    embeddings = [part.get_input_embeddings().weight for part in (model, old)]
-    heads = [part.get_output_embeddings().weight for part in (model, old)]
+    model, vocabulary = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder).get_vocab()
     with torch.no_grad():
-        for (new, weights), strength in ((embeddings, READ), (heads, WRITTEN)):
-            for token in vocabulary.keys() & known.keys():
-                new[vocabulary[token]] = weights[known[token]]
+        for part in (model.get_input_embeddings(), model.get_output_embeddings()):
             for spelt in NAMES:
-                met = torch.stack([weights[known[name]] for name in spelt[:MET]])
+                met = torch.stack([part.weight[vocabulary[name]] for name in spelt[:MET]])
                 for name in spelt[MET:]:
-                    new[vocabulary[name]] = met.mean(0) + (met - met.mean(0)).std() * torch.randn(met.shape[1])
-            digits = torch.stack([weights[known[f" {digit}"]] for digit in range(10)])
-            new[numbers] = torch.lerp(digits[below], digits[below + 1], share) + strength * codes
+                    noise = (met - met.mean(0)).std() * torch.randn(met.shape[1])
+                    part.weight[vocabulary[name]] = met.mean(0) + noise
     return model
 
 
@@ -274,7 +254,7 @@ class Exam:
 
 def exams_of(dialect: Dialect) -> dict[str, Exam]:
     """Returns exams on states that people played and on new ones."""
-    known = [episode.state for episode in human_episodes()]
+    known = [RoundedState.of(one.state) for one in human_episodes()]
     rng = np.random.default_rng(EXAM_SEED)
     return {
         "people": Exam.of(dialect, [state for state in known if {*state.reviewers} == {*dialect.reviewers}][:EXAMINED]),

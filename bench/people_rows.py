@@ -1,4 +1,4 @@
-"""The rows of episodes on DialOp's boards from which `bench.people_planner` makes a warm start.
+"""The rows of episodes on DialOp's boards, seen as digits, from which `bench.people_planner` makes a warm start.
 
 Seats speak as `deaf-teacher` does: they tell what they see, and plan by their own view alone. Rows are made of tokens,
 without the game, so that a CPU makes hundreds in a second; tests compare them with the game's.
@@ -14,26 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from bench.rounded import RoundedState
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.states import sample_state
-from selfplay_pipeline.games.matching.teacher import LESSONS
-from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 
 RULES = MatchingConfig(hard_factor=0, prompts="compact")
 """DialOp's rules without the hard filter, so that any number of states can be drawn."""
-LARGEST = int(RULES.max_score * RULES.scale_max)
-"""Largest number that a view can show."""
 FULL = RULES.size
 PARTLY, ANSWERS, REJECTS = 0.2, 0.3, 0.02
 """Chances that half of the cells are told, that seat 1 tells its cells too, and that a proposal is rejected."""
 LAST_REJECTED = 6
 """Turn from which on nothing is rejected."""
-
-
-def tokenizer_with_numbers() -> Any:
-    """Returns the tiny models' tokenizer with a token for each number that a view can show."""
-    return build_tokenizer((*LESSONS["deaf"].words, *map(str, range(10, LARGEST + 1))))
 
 
 class Soft(NamedTuple):
@@ -72,7 +64,7 @@ class Dialect:
     papers: dict[str, int]
     lines: dict[str, list[int]]
     """Beginning of a line of a proposal, by paper."""
-    numbers: list[int]
+    digits: list[int]
     pieces: dict[str, list[int]]
 
     @classmethod
@@ -88,7 +80,7 @@ class Dialect:
             reviewers={name: one(f" {name.split()[0]}") for name in REVIEWERS[:FULL]},
             papers={title: one(f" {title.split(':')[0]}") for title in PAPERS[:FULL]},
             lines={title: ids(f"\n{title.split(':')[0]}:") for title in PAPERS[:FULL]},
-            numbers=[one(f" {number}") for number in range(LARGEST + 1)],
+            digits=[one(f" {digit}") for digit in range(10)],
             pieces={
                 "opening": ids("<|im_start|>system\nmatch<|im_end|>\n<|im_start|>user\nsee"),
                 "reply": ids("<|im_end|>\n<|im_start|>assistant\n"),
@@ -109,9 +101,9 @@ class Dialect:
         return [
             token
             for reviewer, row in zip(state.reviewers, enumerate(state.view(seat)), strict=True)
-            for column, (paper, number) in enumerate(zip(state.papers, row[1], strict=True))
-            if number is not None and (told is None or told[row[0], column])
-            for token in (self.reviewers[reviewer], self.papers[paper], self.numbers[number])
+            for column, (paper, digit) in enumerate(zip(state.papers, row[1], strict=True))
+            if digit is not None and (told is None or told[row[0], column])
+            for token in (self.reviewers[reviewer], self.papers[paper], self.digits[digit])
         ]
 
     def proposal(self, state: MatchingState, plan: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -238,10 +230,10 @@ def soft_plan(
     return plan, chances
 
 
-def draw_state(size: int, rng: np.random.Generator) -> MatchingState:
+def draw_state(size: int, rng: np.random.Generator) -> RoundedState:
     """Returns a state of DialOp's rules without the hard filter; a smaller board has some of the names."""
     state = sample_state(RULES.model_copy(update={"size": size}), rng)
-    if size == FULL:
-        return state
-    papers, reviewers = (rng.choice(names[:FULL], size, replace=False).tolist() for names in (PAPERS, REVIEWERS))
-    return replace(state, papers=tuple(papers), reviewers=tuple(reviewers))
+    if size < FULL:
+        papers, reviewers = (rng.choice(names[:FULL], size, replace=False).tolist() for names in (PAPERS, REVIEWERS))
+        state = replace(state, papers=tuple(papers), reviewers=tuple(reviewers))
+    return RoundedState.of(state)
