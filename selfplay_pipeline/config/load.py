@@ -225,6 +225,8 @@ def _find_game(file: YamlFile) -> None:
     name, path = game.get("name"), game.get("path")
     try:
         if isinstance(path, str):
+            if ".py:" in path:
+                raise UserError(f"{path!r}: write the file as `path`, and the name of one of its games as `name`")
             place = os.path.realpath(path)
             game["name"] = find(f"{place}:{name}" if isinstance(name, str) else place).name
             game["path"] = place

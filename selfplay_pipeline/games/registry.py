@@ -21,11 +21,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, SerializeAsAny, TypeAdapter
+from pydantic import BeforeValidator, SerializeAsAny, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
 from selfplay_pipeline.core.content_hash import bytes_hash
 from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.files import explain
 from selfplay_pipeline.games.base import Game, GameSettings
 
 NAMES = [
@@ -139,6 +140,11 @@ def register(kind: Any, place: str = "") -> type[Game]:
         raise UserError(f"{here}: its name {kind.name!r} belongs to {place_of(earlier)}; give it another name")
     try:
         kind()
+    except ValidationError as error:
+        remedy = ""
+        if error.errors()[0]["loc"] == ("name",):
+            remedy = f'; give it `settings`, a class of its own with `name: Literal["{kind.name}"] = "{kind.name}"`'
+        raise UserError(f"{here}: cannot be made with its default configuration: {explain(error)}{remedy}") from None
     except Exception as error:
         raise UserError(f"{here}: cannot be made with its default configuration: {where_raised(error)}") from None
     _found[kind.name] = kind
@@ -260,8 +266,14 @@ def first_game_config() -> GameSettings:
 
 def partner_prompts(*games: Game) -> dict[str, Path]:
     """Returns the system prompts for chat models as partners, by name: `plain`, which only gives the rules, and
-    `prompts/partners/NAME.j2` in each game's folder."""
-    own = {path.stem: path for game in games for path in sorted(game.folder.glob("prompts/partners/*.j2"))}
+    `prompts/partners/NAME.j2` in the folders of each game and of the games that its class derives from."""
+    own = {
+        path.stem: path
+        for game in games
+        for kind in reversed(type(game).__mro__)
+        if issubclass(kind, Game)
+        for path in sorted(Path(getfile(kind)).parent.glob("prompts/partners/*.j2"))
+    }
     return {"plain": Path(__file__).parent / "partners" / "plain.j2"} | own
 
 

@@ -10,6 +10,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.games.abilities import HumanEpisode, HumanEpisodes
 from selfplay_pipeline.games.base import SAME_SCORE, Game
+from selfplay_pipeline.games.registry import FIRST_GAME, place_of
 from selfplay_pipeline.generate.records import (
     PERSON,
     EpisodeRecord,
@@ -68,9 +69,14 @@ def write_people(game: Game, output: Path | None) -> People:
         people.turns += len(record.turns)
         people.rows += len({turn.seat for turn in record.turns})
     if not lines:
+        usual = type(game)()
+        if not isinstance(usual, HumanEpisodes) or not any(True for _ in usual.human_episodes()):
+            raise UserError(
+                f"there are no episodes of people in {game.name}; choose --game {FIRST_GAME}, which has some"
+            )
         raise UserError(
             f"there are no episodes of people in {game.name} on states of this configuration ({game.describe()}); "
-            f"choose --config default --game {game.name}, on whose states people played"
+            f"choose --config default --game {place_of(type(game))}, on whose states people played"
         )
     if output is not None:
         write_text(output, "".join(lines))

@@ -12,7 +12,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.model_sizes import model_context_length
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.chat_player import ChatPartner
+from selfplay_pipeline.generate.chat_player import ChatPartner, partner_arguments
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, PolicyRecord, SeatRecord
@@ -107,7 +107,7 @@ def check_players(config: Config, names: Iterable[str]) -> None:
 def check_seats(config: Config, checkpoint: str, seats: Iterable[str], *, at_once: int | None = None) -> None:
     """Raises UserError unless all players exist and can play the configured game on this machine.
 
-    The chat model is not asked, but its key must be given.
+    The chat model is not asked, but its key and its prompt must be given.
 
     Args:
         config: The configuration.
@@ -119,6 +119,7 @@ def check_seats(config: Config, checkpoint: str, seats: Iterable[str], *, at_onc
     check_players(config, seats)
     if CHAT in seats:
         config.partner.key()
+        partner_arguments(config, seats)
     models = checkpoints_of(config, seats, checkpoint)
     for model in models:
         check_checkpoint(model)

@@ -15,7 +15,9 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.content_hash import file_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games import registry
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.seats import check_seats
 from selfplay_pipeline.iterate.folder import RunDirectory
 
 CONFIG = "examples/sums.yaml"
@@ -160,6 +162,8 @@ SOURCES = {
     "stranger": "class Own: ...",
     "half": "from selfplay_pipeline.games.base import Game\nclass Own(Game): ...",
     "two": f"{WHOLE}class One(Whole):\n    name = 'one'\nclass Two(Whole):\n    name = 'two'\n",
+    "derived": "from selfplay_pipeline.games.matching.game import MatchingGame\n"
+    "class Own(MatchingGame):\n    name = 'own'\n",
     "setter": f"{WHOLE}class Own(Whole):\n    name = 'own'\n    config = property(lambda self: None)\n",
     "method": f"{WHOLE}class Own(Whole):\n    name = 'own'\n    def shared_reward(self): return False\n",
 }
@@ -176,6 +180,10 @@ SOURCES = {
         ("half.py", "half.py: Own: lacks name, rewards, sample_state, start, state; docs/game-reference.md"),
         ("two.py", "two.py: defines several games: one, two; name one of them as .*two.py:NAME"),
         ("setter.py", "setter.py: Own: cannot be made with its default configuration: AttributeError: .*no setter"),
+        (
+            "derived.py",
+            "derived.py: Own: cannot be made .*: field 'name': Input should be 'matching'; give it `settings`",
+        ),
         ("method.py", "method.py: Own.shared_reward: is a method, but has to be a property or a value"),
     ],
 )
@@ -189,6 +197,47 @@ def test_what_is_no_game_is_refused_in_one_line(name, words, tmp_path, monkeypat
     assert "\n" not in str(refused.value)
     done = selfplay("show", "games.jsonl", "--game", name)
     assert done.returncode == 2 and done.stderr.startswith("selfplay: --game: ") and done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def bold(tmp_path):
+    """The file of a game that derives from matching, with smaller boards."""
+    path = tmp_path / "bold.py"
+    path.write_text(
+        "from typing import Literal\n"
+        "from selfplay_pipeline.games.matching.game import MatchingGame\n"
+        "from selfplay_pipeline.games.matching.rules import MatchingConfig\n"
+        "class BoldSettings(MatchingConfig):\n"
+        "    name: Literal['bold'] = 'bold'\n"
+        "    size: int = 4\n"
+        "class Bold(MatchingGame):\n"
+        "    name = 'bold'\n"
+        "    settings = BoldSettings\n"
+    )
+    return str(path)
+
+
+def test_a_game_that_derives_from_matching_has_people_on_dialops_board_alone_and_its_prompts_for_partners(
+    tmp_path, bold
+):
+    small = make_game(load_config("tiny", {"game": bold}).game)
+    assert not small.known_lines() and not [*small.human_episodes()]
+    assert {"plain", "shy"} <= {*registry.partner_prompts(small)}
+    (tmp_path / "own.yaml").write_text(f"game: {{path: {bold}, size: 8}}\n")
+    large = make_game(load_config(str(tmp_path / "own.yaml"), {}).game)
+    assert "human pairs (8×8)" in large.known_lines() and len([*large.human_episodes()]) == 134
+
+
+def test_a_path_that_names_a_game_too_is_refused(tmp_path, bold):
+    (tmp_path / "own.yaml").write_text(f"game:\n  path: {bold}:bold\n")
+    with pytest.raises(UserError, match=r"own.yaml:2: key 'game.path': .*bold.py:bold': write the file as `path`"):
+        load_config(str(tmp_path / "own.yaml"), {})
+
+
+def test_a_missing_prompt_of_the_chat_model_is_refused_before_anything_is_done():
+    config = load_config("tiny", {"partner.prompt": "nowhere", "partner.base_url": "http://127.0.0.1:9/v1"})
+    with pytest.raises(UserError, match=r"partner\.prompt: 'nowhere': No such file"):
+        check_seats(config, str(config.model), ["sharing", "chat"])
 
 
 def test_two_games_of_one_name_are_refused(tmp_path):
@@ -209,7 +258,7 @@ def test_two_games_of_one_name_are_refused(tmp_path):
             "silence: the game sums has no silence line; choose another game with --config",
         ),
         (["listen", "adding", "--num-states", "2"], "listen: the game sums has no listening test"),
-        (["humans"], "there are no episodes of people in sums"),
+        (["humans"], "there are no episodes of people in sums; choose --game matching, which has some"),
         (["model", "tiny"], "model tiny: the game sums has no lesson"),
     ],
 )

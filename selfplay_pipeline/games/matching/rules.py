@@ -80,7 +80,7 @@ class MatchingConfig(TaggedSettings):
     @property
     def is_dialops_board(self) -> bool:
         """Whether rewards can be compared with those of DialOp's human pairs."""
-        return all(getattr(self, name) == type(self).model_fields[name].default for name in DIALOPS_BOARD)
+        return all(getattr(self, name) == MatchingConfig.model_fields[name].default for name in DIALOPS_BOARD)
 
 
 @dataclass(frozen=True)
