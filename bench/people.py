@@ -1,7 +1,8 @@
 """Compares the players of a study of `bench.learn` with people, on the 134 states of DialOp that people played.
 
 Run `python -m bench.people` with the trained players, such as `--player self-play=CHECKPOINT`. Differences are paired:
-a state's reward minus the recorded reward of the pair of people on it. They say nothing of further seeds.
+a state's reward minus the recorded reward of the pair of people on it. They say nothing of further seeds. People had to
+guess each other's scale, which the digits of `bench.rounded` give away: play there is easier.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from bench import command
@@ -59,21 +61,23 @@ def main(
     output: Annotated[Path, typer.Option(help="Gets people.json and people.md.")] = Path("docs/results/learn_people"),
 ) -> None:
     """Play the states that people played, with messages and muted, and print the rewards beside those of people."""
+    named = [*map(_pair, players)]
     loaded = {mute: load_config(config, {"game.mute": mute}) for mute in (False, True)}
     game = make_game(loaded[False].game)
     states = read_states(STATES, game)
-    recorded = np.array(states.human, np.float64)
-    people = Totals.of({REWARD: (recorded, np.ones(len(recorded)))})
+    people = np.array(states.human, np.float64)
     rows = [
         row
-        for name, checkpoint in map(_pair, players)
+        for name, checkpoint in named
         for mute, settings in loaded.items()
         for row in _rows(
             name, EvaluationJob(checkpoint, states, work / _folder(name, mute=mute), episodes=1), settings, people
         )
     ]
     lines = references(game, StateSet(states.name, states.states))
-    found = Comparison(states=len(states), people=people.intervals()[REWARD], lines=lines, rows=rows)
+    found = Comparison(
+        states=len(states), people=_totals(people, np.ones(len(people))).intervals()[REWARD], lines=lines, rows=rows
+    )
     write_text(output / "people.json", found.model_dump_json(indent=1) + "\n")
     write_text(output / "people.md", table(found))
     print(table(found))
@@ -90,22 +94,28 @@ def _folder(name: str, *, mute: bool) -> str:
     return name.replace(" ", "_") + ("_mute" if mute else "")
 
 
-def _rows(name: str, job: EvaluationJob, config: Config, people: Totals) -> list[Row]:
+def _rows(name: str, job: EvaluationJob, config: Config, people: NDArray[np.float64]) -> list[Row]:
     """Play what is missing of an evaluation, and return its row of each mode."""
     stopping.run(run_evaluate(config, job))
     rows = []
     for mode in MODES:
         totals = rewards_of(config, job, mode)
+        played = totals.select([REWARD]).denominators[:, 0]
         rows.append(
             Row(
                 player=name,
                 mode=mode,
                 muted=bool(getattr(config.game, "mute", False)),
                 reward=totals.intervals()[REWARD],
-                minus_people=contrast([(1, totals), (-1, people)])[REWARD],
+                minus_people=contrast([(1, totals), (-1, _totals(people, played))])[REWARD],
             )
         )
     return rows
+
+
+def _totals(rewards: NDArray[np.float64], episodes: NDArray[np.float64]) -> Totals:
+    """Returns rewards that count as often as a player's episodes on their states."""
+    return Totals.of({REWARD: (rewards * episodes, episodes)})
 
 
 def table(found: Comparison) -> str:

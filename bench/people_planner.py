@@ -77,7 +77,7 @@ def main(
     torch.manual_seed(seed)
     source = Path(shipped(model))
     tokenizer = AutoTokenizer.from_pretrained(source)
-    begun: Any = json.loads((source / RECORD).read_text("utf-8"))
+    begun: Any = json.loads((source / RECORD).read_text("utf-8")) if (source / RECORD).exists() else {}
     if "talks" in begun:
         policy = AutoModelForCausalLM.from_pretrained(source)
     else:

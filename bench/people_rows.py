@@ -1,7 +1,8 @@
 """The rows of episodes on DialOp's boards, seen as digits, from which `bench.people_planner` makes a warm start.
 
-Seats speak as `deaf-teacher` does: they tell what they see, and plan by their own view alone. Rows are made of tokens,
-without the game, so that a CPU makes hundreds in a second; tests compare them with the game's.
+Seats speak as `deaf-teacher` does: they tell what they see, and plan by their own view alone, but by the exact scores
+behind their digits. Rows are made of tokens, without the game, so that a CPU makes hundreds in a second; tests compare
+them with the game's.
 """
 
 from __future__ import annotations

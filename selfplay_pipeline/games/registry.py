@@ -265,8 +265,11 @@ def first_game_config() -> GameSettings:
 
 
 def partner_prompts(*games: Game) -> dict[str, Path]:
-    """Returns the system prompts for chat models as partners, by name: `plain`, which only gives the rules, and
-    `prompts/partners/NAME.j2` in the folders of each game and of the games that its class derives from."""
+    """Returns the system prompts for chat models as partners, by name.
+
+    There are `plain`, which only gives the rules, and `prompts/partners/NAME.j2` in the folders of each game and of the
+    games that its class derives from.
+    """
     own = {
         path.stem: path
         for game in games
