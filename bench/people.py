@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from bench import command
+from bench.arms import MODES
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core import stopping
@@ -23,11 +24,10 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, rewards_of, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, read_states, references
+from selfplay_pipeline.games.matching.humans import GAMES
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 
-MODES: tuple[Mode, ...] = ("sampled", "greedy")
-STATES = Path("data/dialop/optimization_human.jsonl")
 REWARD = "reward"
 
 
@@ -64,7 +64,7 @@ def main(
     named = [*map(_pair, players)]
     loaded = {mute: load_config(config, {"game.mute": mute}) for mute in (False, True)}
     game = make_game(loaded[False].game)
-    states = read_states(STATES, game)
+    states = read_states(GAMES, game)
     people = np.array(states.human, np.float64)
     rows = [
         row

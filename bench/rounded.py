@@ -59,7 +59,7 @@ class RoundedState(MatchingState):
 
     @classmethod
     def of(cls, state: MatchingState) -> Self:
-        first, second = (TOP / max(1, int((state.table * mask).max())) for mask in state.masks)
+        first, second = (TOP / _largest(state, seat) for seat in (0, 1))
         return cls(**_parts(state) | {"scales": (first, second)}, secret=state.scales)
 
     @property
@@ -82,8 +82,8 @@ class Rounded(MatchingGame):
 
     @cached_property
     def wordless(self) -> Lines:
-        """The lines of `matching`: digits are nearly a function of its numbers, so that no play without words does
-        better, but for that."""
+        """The lines of `matching`. Digits say little that its numbers do not, so that they nearly bound play without
+        words here."""
         own = self.config.model_dump(exclude={"name", "path"})
         return MatchingGame(MatchingConfig(**own)).wordless
 
@@ -174,7 +174,7 @@ def scores_of(digits: NDArray[np.int64], largest: int, count: int, rng: np.rando
 
 
 def _largest(state: MatchingState, seat: int) -> int:
-    """Returns the largest score that a seat sees."""
+    """Returns the largest score that a seat sees, but at least 1."""
     return max(1, int((state.table * state.masks[seat]).max()))
 
 

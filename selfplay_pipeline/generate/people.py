@@ -69,8 +69,7 @@ def write_people(game: Game, output: Path | None) -> People:
         people.turns += len(record.turns)
         people.rows += len({turn.seat for turn in record.turns})
     if not lines:
-        usual = type(game)()
-        if not isinstance(usual, HumanEpisodes) or not any(True for _ in usual.human_episodes()):
+        if not isinstance(game, HumanEpisodes) or not any(True for _ in type(game)().human_episodes()):
             raise UserError(
                 f"there are no episodes of people in {game.name}; choose --game {FIRST_GAME}, which has some"
             )
