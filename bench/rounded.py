@@ -22,6 +22,7 @@ from selfplay_pipeline.games.abilities import Altered, HumanEpisode
 from selfplay_pipeline.games.base import Turn
 from selfplay_pipeline.games.matching.altered import altered
 from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.redraw import TRIES
 from selfplay_pipeline.games.matching.rules import SCALE_MIN, VISIBLE, MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.scripted import PlayerView
 from selfplay_pipeline.games.matching.session import MatchingSession
@@ -32,8 +33,8 @@ from selfplay_pipeline.games.silence import LineName, Lines, Rewards
 
 TOP = 9.99
 """Digit that the largest score of a view is scaled to, before the digits behind the point are cut."""
-AT_ONCE, TRIES = 256, 200
-"""Number of states that are drawn at a time when a state is resampled, and largest number of such draws."""
+AT_ONCE = 256
+"""Number of states that are drawn at a time when a state is resampled."""
 
 
 class RoundedConfig(MatchingConfig):
