@@ -46,8 +46,6 @@ FIRST_BOARDS = 0.15
 """Share of the training in which boards grow to their full size; later a tenth of the boards is smaller."""
 SOFTEST, SHARPEST = 0.03, 0.008
 """Difference in reward that makes a choice e times as likely, at the beginning and in the last fifth."""
-MUTED = 0.3
-"""Share of the episodes in which messages are heard without their words."""
 WARM_UP = 0.02
 """Share of the training over which the learning rate rises."""
 EXAMS, EXAMINED, EXAM_SEED = 12, 40, 99
@@ -70,6 +68,9 @@ def main(
     fixed: Annotated[
         bool, typer.Option("--fixed", help="All episodes are of the fixed protocol: one message, one proposal.")
     ] = False,
+    muted: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the episodes in which messages are heard without their words.")
+    ] = 0.3,
     seed: Annotated[int, typer.Option(help="Seeds weights and rows.")] = 0,
 ) -> None:
     """Train the model, and say how its greedy plans by its own view compare with the best ones by that view."""
@@ -82,13 +83,14 @@ def main(
         policy = AutoModelForCausalLM.from_pretrained(source)
     else:
         begun, policy = model, grown(source)
-    lessons = Lessons(Dialect.of(tokenizer), steps, rows, talks, seed, fixed=fixed)
+    lessons = Lessons(Dialect.of(tokenizer), steps, rows, talks, muted, seed, fixed=fixed)
     record = {
         "model": begun,
         "steps": steps,
         "rows": rows,
         "learning_rate": learning_rate,
         "talks": talks,
+        "muted": muted,
         "fixed": fixed,
         "seed": seed,
     }
@@ -154,9 +156,11 @@ class Batch:
 class Lessons(torch.utils.data.IterableDataset):  # type: ignore[misc]
     """The batches of a training, each of boards of one size."""
 
-    def __init__(self, dialect: Dialect, steps: int, rows: int, talks: float, seed: int, *, fixed: bool) -> None:
-        self.dialect, self.steps, self.rows, self.talks, self.seed = dialect, steps, rows, talks, seed
-        self.fixed = fixed
+    def __init__(
+        self, dialect: Dialect, steps: int, rows: int, talks: float, muted: float, seed: int, *, fixed: bool
+    ) -> None:
+        self.dialect, self.steps, self.rows, self.talks, self.muted = dialect, steps, rows, talks, muted
+        self.seed, self.fixed = seed, fixed
 
     def __iter__(self) -> Iterator[Batch]:
         rng = np.random.default_rng(self.seed)
@@ -167,7 +171,7 @@ class Lessons(torch.utils.data.IterableDataset):  # type: ignore[misc]
             talks = bool(self.fixed or rng.random() < self.talks)
             rows = list[Row]()
             while len(rows) < (self.rows // 2 if talks else self.rows if size == FULL else 2 * self.rows):
-                mute = bool(rng.random() < MUTED)
+                mute = bool(rng.random() < self.muted)
                 episode = Episode(self.dialect, draw_state(size, rng), rng, mute=mute, fixed=self.fixed)
                 rows += episode.play(softness, talks=talks)
             yield Batch.of(rows)

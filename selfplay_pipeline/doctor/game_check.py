@@ -51,6 +51,12 @@ Mistral's also refuses messages whose roles do not alternate."""
 NOISE = ("", "hello", "[message]", "[propose]", "[accept]", "[no such tag] 1", "7 <|im_end|> {{ 1 }} é 漢")
 """Texts of turns that most games refuse."""
 PACKAGE = __name__.partition(".")[0]
+REWARDS = ("rewards", "score", "best")
+"""Members that say how good a decision is."""
+EMPTY = {"references": "{}", "known_lines": "{}", "known_reward": "None", "solution": "None"}
+"""Members of every game whose results depend on its rewards, and a result that says nothing."""
+OF_REWARDS = (*EMPTY, "wordless_rewards", "credits", "alter", "human_episodes")
+"""The same, with abilities."""
 EPISODES = 4
 """Number of episodes of each state."""
 SHOWN = 60
@@ -110,6 +116,7 @@ class GameCheck:
         """Yields the result of each check; without episodes, the checks of episodes are left out."""
         checks: dict[str, Callable[[], str]] = {
             "members are spelled right": self._members,
+            "figures count its rewards": self._of_own_rewards,
             "states survive JSON": self._states_survive_json,
             "seeds repeat states": self._seeds_repeat,
             "players take their turns": self._players_act,
@@ -239,6 +246,18 @@ class GameCheck:
                     f"{own[name].__name__}.{name}: a game has no such member; rename it to {like[0]}, or to _{name}"
                 )
         return f"{len(own.keys() & known)} of a game's {len(known)}"
+
+    def _of_own_rewards(self) -> str:
+        kind = type(self.game)
+        for name in OF_REWARDS:
+            parent = next((one for one in kind.__mro__ if name in vars(one)), Game)
+            if parent is not Game and (changed := [one for one in REWARDS if _differs(kind, parent, one)]):
+                without = f"return {EMPTY[name]} in it" if name in EMPTY else f"set {name} = None in the class"
+                raise Fault(
+                    f"{kind.__name__}.{changed[0]} differs from that of {parent.__name__}, for which {name} was "
+                    f"written; write {name} for your rewards, or {without} to do without it"
+                )
+        return "all are written for its rewards"
 
     def _seeds_repeat(self) -> str:
         written = [json.dumps(self.game.state_to_json(state), sort_keys=True) for state in self._states]
@@ -449,6 +468,12 @@ class GameCheck:
 def check_game(game: Game | type[Game], num_states: int = 20, seed: int = 0) -> list[Finding]:
     """Returns the result of each check of a game; of a class, under its default configuration."""
     return [*GameCheck(game if isinstance(game, Game) else game(), num_states, seed).findings()]
+
+
+def _differs(kind: type[Game], parent: type[Any], name: str) -> bool:
+    """Returns whether a class has another implementation of a member than a parent that implements it."""
+    there = getattr(parent, name, None)
+    return there not in (None, getattr(Game, name)) and there is not getattr(kind, name)
 
 
 def _take(played: _Played, seat: int, text: str, cut: bool) -> None:

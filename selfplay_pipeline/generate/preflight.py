@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -110,7 +109,6 @@ def check_context(config: Config, model: str, states: Sequence[State] | None = N
             f"generate.thinking: the chat template of {model} knows no thoughts; leave it out, or take a model that "
             "thinks, such as Qwen3"
         )
-    chat.tokenizer.model_max_length = sys.maxsize  # else transformers warns about long prompts, which are checked below
     if states is None:
         states = [game.sample_state(state_rng(config.seed, number)) for number in range(SAMPLED_STATES)]
     openings = [game.start(state).opening(seat) for state in states[:SAMPLED_STATES] for seat in range(len(game.roles))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,6 +83,7 @@ class ChatTokenizer:
         try:
             # Some tokenizer files ask to remove spaces before punctuation from texts, although the model sampled them.
             tokenizer = AutoTokenizer.from_pretrained(model, clean_up_tokenization_spaces=False)
+            tokenizer.model_max_length = sys.maxsize  # else transformers warns about texts whose length we check
             return cls(tokenizer, thinking=thinking)
         except (OSError, ValueError, KeyError, TypeError) as error:  # the last two where a file lacks a key
             raise UserError(

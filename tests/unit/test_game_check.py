@@ -12,7 +12,7 @@ from quick import long_but
 from selfplay_pipeline.doctor.game_check import check_game
 from selfplay_pipeline.doctor.new_game import new_game
 from selfplay_pipeline.games import registry
-from selfplay_pipeline.games.abilities import Renaming
+from selfplay_pipeline.games.abilities import Renaming, TurnCredit, WordlessPlay
 
 SUMS = Path("examples/sums.py").read_text()
 CUT = "    def start(self"
@@ -100,7 +100,7 @@ def nothing_named_yet(monkeypatch):
 )
 def test_the_games_of_the_package_and_the_examples_pass(name):
     findings = check_game(registry.find(name), num_states=3)
-    assert len(findings) == 13 + isinstance(registry.find(name)(), Renaming)
+    assert len(findings) == 14 + isinstance(registry.find(name)(), Renaming)
     assert [finding for finding in findings if not finding.passed] == []
 
 
@@ -140,6 +140,48 @@ def test_a_fault_is_named_in_one_line(fault, tmp_path):
     assert not any("\n" in line for line in lines)
 
 
+SQUARED = """from typing import Literal
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingConfig
+
+class SquaredConfig(MatchingConfig):
+    name: Literal['squared'] = 'squared'
+
+class Squared(MatchingGame):
+    name, settings = 'squared', SquaredConfig
+
+    def rewards(self, state, decision):
+        return tuple(one**2 for one in super().rewards(state, decision))
+
+    def references(self, states):
+        return {}
+"""
+
+
+def test_what_counts_the_parents_rewards_must_be_written_anew_or_given_up(tmp_path):
+    def said(further):
+        name = f"squared{len(further)}"
+        (tmp_path / f"{name}.py").write_text((SQUARED + further).replace("'squared'", f"'{name}'"))
+        game = registry.find(str(tmp_path / f"{name}.py"))
+        found = check_game(game, num_states=2)
+        return next(one for one in found if one.check == "figures count its rewards"), game()
+
+    finding, _ = said("")
+    assert finding.passed is False and finding.said == (
+        "Squared.rewards differs from that of MatchingGame, for which known_lines was written; write known_lines for "
+        "your rewards, or return {} in it to do without it"
+    )
+    finding, game = said("    known_lines, known_reward, solution = dict, lambda *_: None, lambda *_: None\n")
+    assert finding.passed is False and isinstance(game, WordlessPlay)
+    assert finding.said.endswith("or set wordless_rewards = None in the class to do without it")
+    given_up = (
+        "    def known_lines(self): return {}\n    known_reward = solution = lambda *_: None\n"
+        "    wordless_rewards = credits = alter = human_episodes = None\n"
+    )
+    finding, game = said(given_up)
+    assert finding.passed and not isinstance(game, (WordlessPlay, TurnCredit))
+
+
 def test_hidden_things_may_be_told_after_an_action_that_discloses_them(tmp_path):
     before, leak, _ = FAULTS["private view that leaks"]
     text = SUMS.replace(before, leak, 1).replace('"sums"', '"telling"')
@@ -153,7 +195,7 @@ def test_hidden_things_may_be_told_after_an_action_that_discloses_them(tmp_path)
 def test_the_command_prints_a_line_a_check_and_fails_with_exit_code_2(tmp_path):
     (tmp_path / "own.py").write_text(SUMS.replace("right = float(", "right = 2 * float("))
     done = selfplay("check-game", str(tmp_path / "own.py"), "--num-states", "4")
-    assert done.returncode == 2 and done.stdout.count("\n") == 14
+    assert done.returncode == 2 and done.stdout.count("\n") == 15
     assert sum(line.startswith("FAILED") for line in done.stdout.splitlines()) >= 1
     assert done.stderr.startswith("selfplay: check-game: ") and done.stderr.count("\n") == 1
 

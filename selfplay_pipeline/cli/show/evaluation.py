@@ -21,7 +21,8 @@ from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import rows_of
 
 HOW_TO_KNOW = (
-    "not known for this configuration; `selfplay silence` with the same --config computes what can be computed"
+    "not known for this configuration; `selfplay silence` with the same --config and --game computes what can be "
+    "computed"
 )
 
 
