@@ -22,19 +22,15 @@ from selfplay_pipeline.games.abilities import Altered, HumanEpisode
 from selfplay_pipeline.games.base import Turn
 from selfplay_pipeline.games.matching.altered import altered
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.games.matching.redraw import TRIES
-from selfplay_pipeline.games.matching.rules import SCALE_MIN, VISIBLE, MatchingConfig, MatchingState
+from selfplay_pipeline.games.matching.redraw import NO_BOARD, boards
+from selfplay_pipeline.games.matching.rules import SCALE_MIN, MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.scripted import PlayerView
 from selfplay_pipeline.games.matching.session import MatchingSession
-from selfplay_pipeline.games.matching.silence import passes_filter
-from selfplay_pipeline.games.matching.states import draw_scores
 from selfplay_pipeline.games.matching.wordless import WORDLESS
 from selfplay_pipeline.games.silence import LineName, Lines, Rewards
 
 TOP = 9.99
 """Digit that the largest score of a view is scaled to, before the digits behind the point are cut."""
-AT_ONCE = 256
-"""Number of states that are drawn at a time when a state is resampled."""
 
 
 class RoundedConfig(MatchingConfig):
@@ -111,22 +107,12 @@ class Rounded(MatchingGame):
         Raises:
             UserError: The configuration keeps states that fail the hard filter, or cannot have drawn this one.
         """
-        config, own, digits = self.config, state.masks[seat], np.array(state.view(seat))[state.masks[seat]].astype(int)
-        if config.unfiltered_after:
-            raise UserError("game.unfiltered_after: messages cannot be swapped if states are kept unfiltered; set 0")
-        for _ in range(TRIES):
-            partners = rng.random((AT_ONCE, *own.shape)) < VISIBLE
-            tables = np.where(partners, draw_scores(config, partners.shape, rng), round(config.mean_score))
-            tables[:, own] = scores_of(digits, config.max_score, AT_ONCE, rng)
-            best, passed = passes_filter(tables, (np.broadcast_to(own, partners.shape), partners), config)
-            for found in np.flatnonzero(passed)[:1]:
-                masks = (own, partners[found]) if seat == 0 else (partners[found], own)
-                first, second = rng.uniform(SCALE_MIN, config.scale_max, 2).tolist()
-                parts = {"table": tables[found], "masks": masks, "scales": (first, second), "best": int(best[found])}
-                return RoundedState.of(MatchingState(**_parts(state) | parts))
-        raise UserError(
-            f"no state of this configuration looks to player {seat} as this one does; is it from another one?"
-        )
+        config, digits = self.config, np.array(state.view(seat))[state.masks[seat]].astype(int)
+        for board in boards(state, seat, config, rng, lambda count: scores_of(digits, config.max_score, count, rng)):
+            first, second = rng.uniform(SCALE_MIN, config.scale_max, 2).tolist()
+            parts = {"table": board.table, "masks": board.masks, "scales": (first, second), "best": board.best}
+            return RoundedState.of(MatchingState(**_parts(state) | parts))
+        raise UserError(NO_BOARD.format(seat=seat))
 
     def keep_named(self, state: MatchingState, seat: int, text: str) -> str:
         """Returns a message about the same cells; those that the author does not see are told as 9 at most."""
