@@ -20,7 +20,6 @@ from selfplay_pipeline.games.silence import (
     LinesFile,
     Rewards,
     StoredLines,
-    settings_of,
 )
 
 AT_ONCE = 50
@@ -82,5 +81,5 @@ def store_lines(path: Path, game: Game, lines: Lines) -> None:
         UserError: The file holds other data.
     """
     others = [stored for stored in LinesFile.read(path).entries if not stored.is_of(game.config)]
-    content = LinesFile(entries=(*others, StoredLines(game=settings_of(game.config), lines=lines)))
+    content = LinesFile(entries=(*others, StoredLines.of(game.config, lines)))
     write_text(path, content.model_dump_json(indent=2, exclude_none=True) + "\n")

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from selfplay_pipeline.core.content_hash import file_hash
 from selfplay_pipeline.core.files import read_model
 
 if TYPE_CHECKING:
@@ -71,12 +72,23 @@ Lines = dict[LineName, Line]
 
 
 class StoredLines(BaseModel):
-    """Entry of `silence.json`: expected rewards of strategies without words, and the settings of their game."""
+    """Entry of `silence.json`: expected rewards of strategies without words, and the settings of their game.
+
+    Attributes:
+        game: Settings that change the lines.
+        code: Content hashes of a user's files that decide the rules, by the settings that name them.
+        lines: The expected rewards.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     game: dict[str, Any]
+    code: dict[str, str] = Field(default={}, exclude_if=lambda code: not code)
     lines: Lines
+
+    @classmethod
+    def of(cls, config: GameSettings, lines: Lines) -> StoredLines:
+        return cls(game=settings_of(config), code=code_of(config), lines=lines)
 
     def is_of(self, config: GameSettings) -> bool:
         """Whether the lines belong to this configuration.
@@ -84,7 +96,7 @@ class StoredLines(BaseModel):
         Settings that are missing in the file count as their defaults. Settings that cannot be read, such as those of
         another version, belong to no configuration.
         """
-        if self.game.get("name") != config.name:
+        if self.game.get("name") != config.name or self.code != code_of(config):
             return False
         try:
             return settings_of(type(config).model_validate(self.game)) == settings_of(config)
@@ -163,6 +175,11 @@ def best_of_means(states: Iterable[S], means: Callable[[S], NDArray[np.float64]]
 def settings_of(config: GameSettings) -> dict[str, Any]:
     """Returns the settings of a game that change its lines."""
     return config.model_dump(mode="json", exclude=set(WITHOUT_EFFECT))
+
+
+def code_of(config: GameSettings) -> dict[str, str]:
+    """Returns the content hashes of a user's files that decide the rules, by the settings that name them."""
+    return {key: file_hash(Path(file)) for key, file in config.code().items() if Path(file).is_file()}
 
 
 def known_lines(config: GameSettings, folder: Path) -> Lines:

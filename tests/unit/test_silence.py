@@ -30,7 +30,7 @@ from selfplay_pipeline.games.matching.silence import (
 )
 from selfplay_pipeline.games.matching.states import _best, draw_masks, draw_scores, sample_state
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.silence import STORED, THRESHOLDS, Line, LinesFile
+from selfplay_pipeline.games.silence import STORED, THRESHOLDS, Line, LinesFile, code_of
 from selfplay_pipeline.metrics.talk import talk_score
 
 TWO = {"size": 2, "scale_max": 1}
@@ -353,6 +353,35 @@ def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path
     assert list(stored.lines) == ["silence", "pass", "counter"]
     assert all(f"{name} {line}, " in done.stdout for name, line in stored.lines.items())
     assert make_game(load_config("tiny", {}).game).silence is not None, "the built-in ones are there too"
+
+
+MINE = """from typing import Literal
+from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.rules import MatchingConfig
+
+class MineConfig(MatchingConfig):
+    name: Literal["mine"] = "mine"
+    size: int = 2
+    max_score: int = 8
+    hard_factor: float = 0
+
+class Mine(MatchingGame):
+    name, settings = "mine", MineConfig
+"""
+
+
+def test_lines_of_an_own_game_are_those_of_its_code(here: Path) -> None:
+    Path("mine.py").write_text(MINE)
+    done = selfplay("silence", "--game", "mine.py", "--num-states", "20")
+    assert done.returncode == 0, done.stderr
+    (stored,) = LinesFile.read(STORED).entries
+    config = MatchingConfig().model_copy(update=stored.game)
+    assert list(stored.code) == ["path"] and stored.code == code_of(config)
+    Path("mine.py").write_text(MINE + "# other rules\n")
+    assert stored.code != code_of(config)
+    again = selfplay("silence", "--game", "mine.py", "--num-states", "4")
+    assert again.returncode == 0, "those of 20 states are of other code"
+    assert [entry.code == code_of(config) for entry in LinesFile.read(STORED).entries] == [False, True]
 
 
 def test_lines_from_more_states_are_kept(here: Path) -> None:
