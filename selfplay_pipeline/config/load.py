@@ -281,8 +281,9 @@ def _count_rows_if_asked(file: YamlFile, own: Mapping[str, Any], given: Mapping[
         given: Options by dotted key.
     """
     rows, tokens = (key in own or f"train.{key}" in given for key in ("micro_batch_size", "max_tokens_per_pass"))
-    if rows and not tokens:
-        file.data["train"].pop("max_tokens_per_pass", None)
+    section = file.data.get("train")
+    if rows and not tokens and isinstance(section, dict):  # other values are refused later
+        section.pop("max_tokens_per_pass", None)
 
 
 def _put_over(file: YamlFile, base: YamlFile) -> None:

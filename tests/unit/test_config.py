@@ -180,3 +180,6 @@ def test_a_number_of_rows_in_a_pass_takes_the_place_of_a_built_in_number_of_toke
     assert load_config(str(file), gpus=1, command="train-online").train.max_tokens_per_pass == 8192
     both = load_config(str(file), {"train.max_tokens_per_pass": 4096}, gpus=1, command="train").train
     assert both.max_tokens_per_pass == 4096
+    file.write_text(f"base: {base}\ntrain: 5\n")
+    with pytest.raises(UserError, match=r":2: key 'train': expected keys and values, found 5"):
+        load_config(str(file), {"train.micro_batch_size": 2}, gpus=1, command="train")

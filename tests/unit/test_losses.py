@@ -91,6 +91,14 @@ def test_the_figures_of_any_episode_add_up_to_what_its_reward_lacks(record):
     assert of_other_rules["lost_to_telling"] == (0, 0)
 
 
+@given(episode_records())
+def test_losses_are_unknown_if_a_subclass_has_other_rewards(record):
+    outcome = record.outcome.model_copy(update={"normalized_reward": record.outcome.normalized_reward / 2})
+    halved = measure(Measured(MatchingGame(BOARD), record.model_copy(update={"outcome": outcome}), (0, 1)))
+    known = int(record.outcome.normalized_reward == 0)
+    assert [halved[f"lost_to_{part}"][1] for part in PARTS] == [known] * 3
+
+
 def test_a_seat_knows_what_it_sees_and_what_it_was_told_truly():
     state = GAME.sample_state(state_rng(0, 0, HELD_OUT))
     (row, column), *_ = np.argwhere(state.masks[0] & ~state.masks[1]).tolist()

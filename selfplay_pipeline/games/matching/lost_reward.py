@@ -37,6 +37,10 @@ class Losses:
     planning: float = 0.0
     agreement: float = 0.0
 
+    @property
+    def together(self) -> float:
+        return self.telling + self.planning + self.agreement
+
 
 def heard(message: Any, seat: int) -> str:
     """Returns what a seat heard of a message, which may have been swapped for another one."""

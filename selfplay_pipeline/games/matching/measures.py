@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from selfplay_pipeline.games.base import MESSAGE, KnownLine
+from selfplay_pipeline.games.base import MESSAGE, SAME_SCORE, KnownLine
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.losses import lost_to
 from selfplay_pipeline.games.matching.lost_reward import Losses, lost, told_truly
@@ -35,10 +35,14 @@ def _told(episode: Measured) -> int:
 
 @lru_cache(maxsize=1)
 def _lost(episode: Measured) -> Losses | None:
-    """Returns the losses of an episode's reward; computed once for the three figures."""
+    """Returns the losses of an episode's reward, None if they are unknown; computed once for the three figures.
+
+    They are those of this game's rewards, so that they are unknown in a subclass with other rewards.
+    """
     config = episode.game.config
     assert isinstance(config, MatchingConfig)
-    return lost(episode.state, episode.record.turns, config, agreed=episode.agreed)
+    found = lost(episode.state, episode.record.turns, config, agreed=episode.agreed)
+    return found if found and abs(found.together - (1 - episode.reward)) <= SAME_SCORE else None
 
 
 def _lost_to(part: str, label: str) -> Figure:
