@@ -219,7 +219,8 @@ class ChatClient:
     def _explained(self, error: Any) -> Exception:
         """Returns the exception to raise for an HTTP error status."""
         status = error.status_code
-        said = self._said(str(error.body.get("message") if isinstance(error.body, dict) else error.message))
+        message = error.body.get("message") if isinstance(error.body, dict) else None
+        said = self._said(str(message or error.message))  # the second has the status and the whole answer
         where = f"partner at {self.endpoint}"
         if status == 401:  # OpenAI quotes parts of the key here
             return UserError(f"{where} refuses the key in OPENAI_API_KEY; set one that it takes")

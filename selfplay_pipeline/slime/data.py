@@ -16,7 +16,7 @@ from selfplay_pipeline.core.folders import check_file
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.base import HELD_OUT, TRAIN, Game, GameSettings, State, state_rng
-from selfplay_pipeline.games.registry import SHIPPED, make_game, parse_game_config
+from selfplay_pipeline.games.registry import SHIPPED, make_game, stored_game_config
 from selfplay_pipeline.generate.records import read_lines
 
 UNUSABLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -31,7 +31,7 @@ class DataJob:
         held_out: Whether the states come from the seed space of `selfplay evaluate`, which training never draws from.
 
     Raises:
-        UserError: The game does not come with the package; slime's processes would not find it.
+        UserError: The game is code of the user, which slime's processes would not find, and no data file may name.
     """
 
     game: GameSettings
@@ -41,9 +41,9 @@ class DataJob:
     held_out: bool = False
 
     def __post_init__(self) -> None:
-        if self.game.name not in SHIPPED:
+        if self.game.name not in SHIPPED or self.game.as_stored() is not self.game:
             raise UserError(
-                f"slime data: {self.game.name} is a game of your own, and slime plays only the games of the package; "
+                f"slime data: {self.game.name} plays code of your own, and slime plays only the games of the package; "
                 "train it with `selfplay iterate`"
             )
 
@@ -114,7 +114,7 @@ def game_of(metadata: dict[str, Any]) -> tuple[Game, State]:
         if not isinstance(value, dict):
             raise UserError(f"metadata.{name} is missing; `selfplay slime data` writes it, slime needs --metadata-key")
     try:
-        rules = parse_game_config(written)
+        rules = stored_game_config(written)
     except ValidationError as error:
         raise UserError(f"metadata.rules: {explain(error)}") from None
     game = make_game(rules)

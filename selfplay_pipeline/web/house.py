@@ -42,7 +42,6 @@ class Someone:
     waits: bool = False
     starts: bool = False
     seen: float = 0.0
-    lost: bool = False
     begun: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -207,8 +206,11 @@ class House:
         finally:
             for one in seated.values():
                 one.starts = False
+        for one in self.people.values():
+            if one.episode_id == kept.episode_id:  # the place of an episode that was lost is played again
+                one.episode_id = ""
         for one in seated.values():
-            one.episode_id, one.lost = kept.episode_id, False
+            one.episode_id = kept.episode_id
             one.begun.set()
 
     def _place_of(self, begun: BegunLine) -> tuple[int, int]:
@@ -262,8 +264,6 @@ class House:
         _seed, group, number = kept.place
         self._taken.discard((group, number))
         self._again.append((group, number))
-        for person in self.people.values():
-            person.lost = person.lost or person.episode_id == kept.episode_id
 
     async def close(self) -> None:
         """Stop all episodes; the log has all their turns."""

@@ -51,11 +51,20 @@ class Place:
 
     Attributes:
         patience: Minutes after which a person who does not answer has left.
+
+    Raises:
+        UserError: `listen` cannot be the address or name of a machine.
     """
 
     listen: str = ADDRESS
     port: int = PORT
     patience: float = 30.0
+
+    def __post_init__(self) -> None:
+        try:
+            self.listen.encode("idna")
+        except UnicodeError:
+            raise UserError(f"--listen {self.listen}: not the address or name of a machine; give one") from None
 
     @property
     def is_local(self) -> bool:

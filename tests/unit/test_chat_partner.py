@@ -134,6 +134,11 @@ WILL_NOT_PASS = {
     "401": (fails(401), UserError, "refuses the key in OPENAI_API_KEY"),
     "403": (fails(403), UserError, "fix partner.model"),
     "404": (fails(404, "no such model"), UserError, "fix partner.model"),
+    "404 of another server": (
+        lambda request: web.json_response({"detail": "Not Found"}, status=404),
+        UserError,
+        "(404: Error code: 404 - {'detail': 'Not Found'}); fix partner.model or partner.base_url",
+    ),
     "quota": (fails(429, "no money left", "insufficient_quota"), UserError, "no money left"),
     "asks for an hour": (fails(503, Retry_After="3600"), PartnerError, "asks to wait 3600 s"),
     "without end": (endless, PartnerError, "answered with more than 16 MiB"),

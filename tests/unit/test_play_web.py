@@ -31,11 +31,13 @@ from test_terminal import steering
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.core.loopback import hold_port, port_of
+from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.drawing import EpisodeDrawing
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.kept import SOMEBODY
+from selfplay_pipeline.generate.outside_text import ChatPlayer
 from selfplay_pipeline.generate.people_log import BegunLine, TurnLine, log_path, read_log
 from selfplay_pipeline.generate.play import play_job
 from selfplay_pipeline.generate.players import Scripted
@@ -404,6 +406,31 @@ def test_who_still_waits_when_the_last_episode_is_taken_is_told_that_it_is_over(
     asyncio.run(play())
 
 
+def test_who_lost_an_episode_may_begin_another_while_and_after_somebody_else_plays_its_state(tmp_path):
+    async def play() -> None:
+        answers = iter([EngineError("down"), "[message] hello"])
+
+        async def ask(messages: Any) -> str:
+            if isinstance(answer := next(answers), Exception):
+                raise answer
+            return answer
+
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (house, url), person_at(url) as one:
+            house.players = [SOMEBODY, ChatPlayer(ask=ask)]
+            async with person_at(url) as other:
+                await one.send(await one.begin(), "message", text="hello")
+                (name,) = house.seats_of
+                while house.running:
+                    await asyncio.sleep(0.01)
+                await other.begin()
+                assert house.seats_of[name] == {0: "p2"}, "the other plays the same state"
+                await one.get("/")
+                assert "Begin" in one.page
+            assert (await one.begin()) is not None and len(house.seats_of) == 2
+
+    asyncio.run(play())
+
+
 def test_who_leaves_or_stays_silent_ends_the_episode_for_both(tmp_path):
     async def play() -> None:
         async with (
@@ -464,6 +491,7 @@ def person_at(url: str) -> PersonOverWeb:
     [
         ("--listen 0.0.0.0", "set SELFPLAY_PLAY_KEY to 8 characters or more"),
         ("--player sharing --player sharing", "no seat is held by 'person'"),
+        ("--listen a..b", "--listen a..b: not the address or name of a machine"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(tmp_path, arguments, words, monkeypatch):

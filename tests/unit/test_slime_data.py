@@ -40,6 +40,25 @@ def test_a_row_says_what_seat_0_sees_and_holds_the_whole_game(size, number):
     assert state.score(tuple(best)) == row["metadata"]["optimal_score"] == state.best and len(best) == size
 
 
+def test_a_file_of_data_names_no_code_to_run(tmp_path):
+    (trap := tmp_path / "trap.py").write_text("import pathlib\npathlib.Path(__file__).with_name('sprung').touch()")
+    game = MatchingGame(MatchingConfig(size=2, hard_factor=0))
+    row = game_row(game, game.sample_state(state_rng(0, 0)), "g")
+    env = f"{trap}:env"
+    row["metadata"] |= {
+        "rules": {"name": "pettingzoo", "env": env},
+        "game_state": {"env": env, "players": 2, "seed": 1},
+    }
+    (tmp_path / "games.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(UserError, match=r"games\.jsonl:1: "):
+        check_data(tmp_path / "games.jsonl")
+    (tmp_path / "own.yaml").write_text(f"game: {{name: pettingzoo, env: '{env}'}}\n")
+    command = ("slime", "data", "--config", str(tmp_path / "own.yaml"), "--num-states", "1")
+    done = selfplay(*command, "--output", str(tmp_path / "new.jsonl"))
+    assert done.returncode == 2 and "pettingzoo plays code of your own" in done.stderr, done.stderr
+    assert not (tmp_path / "sprung").exists()
+
+
 def data(*options, output):
     return selfplay("slime", "data", "--config", "tiny", *options, "--output", str(output))
 
