@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening, run_lis
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, held_out_states, states_in
 from selfplay_pipeline.games.abilities import ListeningTest, Redraw
+from selfplay_pipeline.games.base import GameSettings
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import Swap
 from selfplay_pipeline.generate.servers import Servers
@@ -51,6 +53,12 @@ TAUGHT = {"generate.num_episodes": 16384, "imitate.learning_rate": 1.0e-3}
 MONITOR_SEEDS = 1000
 """Added to a seed to draw the states that are evaluated while it trains."""
 MODES: tuple[Mode, ...] = ("sampled", "greedy")
+
+
+@lru_cache(maxsize=16)
+def _held_out(rules: GameSettings, states: int, seed: int) -> StateSet:
+    """Returns held-out states, which are drawn once: 300 boards that pass DialOp's filter take 20 seconds."""
+    return held_out_states(make_game(rules), states, seed)
 
 
 class Arm(NamedTuple):
@@ -304,7 +312,7 @@ class Study:
         return found
 
     def held_out(self, seed: int) -> StateSet:
-        return held_out_states(make_game(self.config(seed).game), self.states, seed)
+        return _held_out(self.config(seed).game, self.states, seed)
 
     def effort(self, arm: str, seed: int) -> Effort:
         """Returns the effort of a finished training."""

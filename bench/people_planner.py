@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -257,11 +257,17 @@ class Exam:
 
 
 def exams_of(dialect: Dialect) -> dict[str, Exam]:
-    """Returns exams on states that people played and on new ones."""
+    """Returns exams on states that people played, on the same where each seat sees all cells of both, and on new ones.
+
+    The second exam says how well the model plans with what it could be told.
+    """
     known = [RoundedState.of(one.state) for one in human_episodes()]
+    played = [state for state in known if {*state.reviewers} == {*dialect.reviewers}][:EXAMINED]
+    both = [replace(one.plain, masks=(one.masks[0] | one.masks[1],) * 2) for one in played]
     rng = np.random.default_rng(EXAM_SEED)
     return {
-        "people": Exam.of(dialect, [state for state in known if {*state.reviewers} == {*dialect.reviewers}][:EXAMINED]),
+        "people": Exam.of(dialect, played),
+        "people, both views": Exam.of(dialect, [*map(RoundedState.of, both)]),
         "new": Exam.of(dialect, [draw_state(FULL, rng) for _ in range(EXAMINED)]),
     }
 

@@ -20,12 +20,13 @@ RESULTS = ROOT / "docs" / "results"
 MODES = ("sampled", "greedy")
 (
     README, SHOWN, LISTENING, LONGER, SQUARE, APART, FIXED, HONEST, CREDIT, FILTERED, ONLINE, SHY, MEDIATION, GROWTH,
-    DIALOP, PARTNERS, PLANNER, CODED, LANGUAGE,
+    DIALOP, PARTNERS, PLANNER, CODED, LANGUAGE, PEOPLE,
 ) = (
     "README.md", "docs/shown.md",
     *(f"docs/results/{name}.md" for name in (
         "listening", "listening-longer", "listening-4x4", "apart", "fixed", "honest", "turn-credit", "filtered",
         "online", "shy", "mediation", "growth", "dialop", "partners", "planner", "coded", "language",
+        "people",
     )),
 )  # fmt: skip
 
@@ -74,17 +75,18 @@ def short(one: Interval) -> str:
 SELF, WARM, MUTED, PLACEBO, NOISE = "self-play", "warm start", "muted", "placebo", "noise"
 (
     heard, learned, squares, silenced, apart, fixed, honest, longer, four, mediation, planned3, planned4, planned60,
-    confirmed, coded, language,
+    confirmed, coded, language, people,
 ) = (
     Study(f"learn_{name}")
     for name in (
         "listening", "listening_longer", "listening4x4", "listening_muted", "apart", "fixed", "honest", "long",
         "apart4", "mediation", "planner3x3", "planner4x4", "planner3x3_longer", "planner3x3_confirmed",
-        "coded", "language",
+        "coded", "language", "people",
     )
 )  # fmt: skip
 coded_seeds = [Study("learn_coded", f"seed_{seed}") for seed in (3, 4, 5)]
 language_seeds = [Study("learn_language", f"seed_{seed}") for seed in (2, 3)]
+people_seeds = [Study("learn_people", f"seed_{seed}") for seed in (2, 3)]
 CODED_PLAYERS = ("the warm start", "self-play", "muted", "placebo", "noise")
 
 
@@ -336,6 +338,28 @@ FIGURES: list[tuple[Any, ...]] = [
     *((LANGUAGE, f"| {label} | {{}} | {{}} | {{}} | {{}} |", *own_views(folder))
       for label, folder in (("warm start", "warm_start"), ("self-play", "self-play"),
                             ("warm start, muted", "warm_start_mute"), ("muted, as trained", "muted_mute"))),
+    (PEOPLE, "*{}*", people.results["verdict"]),
+    *((SHOWN, phrase, *(seed.of(player, "sampled", part=part).value for seed in people_seeds))
+      for phrase, player, part in (
+          ("reward is {:.3f} and {:.3f} (two seeds)", SELF, "talking"),
+          ("instead of {:.3f} and {:.3f};", WARM, "talking"),
+          ("words are worth {:.3f} and {:.3f}, and nothing", SELF, "worth"))),
+    (PEOPLE, "planning loses {:.3f} and {:.3f} of the reward, telling {:.3f} and {:.3f}",
+     *(seed.of(SELF, "sampled", f"lost_to_{to}").value for to in ("planning", "telling") for seed in people_seeds)),
+    (PEOPLE, "the other episodes reach {:.3f} and {:.3f}",
+     *(seed.of(SELF, "greedy").value / seed.of(SELF, "greedy", "agreed").value for seed in people_seeds)),
+    *((PEOPLE, f"| {label} |" + f" {{:{sign}}} |" * 4,
+       *(seed.of(player, mode, part=part) for seed in people_seeds for mode in MODES))
+      for label, player, part, sign in (
+          ("warm start, reward", WARM, "talking", ""), ("warm start, messages muted", WARM, "muted", ""),
+          ("**self-play, reward**", SELF, "talking", ""), ("self-play, its rise", SELF, "rise", "+"),
+          ("self-play, messages swapped", SELF, "swapped", ""), ("worth of words, warm start", WARM, "worth", ""),
+          ("**worth of words, self-play**", SELF, "worth", ""), ("muted as trained, reward", MUTED, "muted", ""),
+          ("muted, its rise", MUTED, "rise", "+"), ("self-play minus muted", MUTED, "below_self_play", "+"),
+          ("muted, played with messages, reward", MUTED, "talking", ""),
+          ("worth of words, muted, played with messages", MUTED, "worth", ""))),
+    *((PEOPLE, f"| {player} | {{}} | {{}} |", *(seed.follows(player, "swapped") for seed in people_seeds))
+      for player in (WARM, SELF, MUTED)),
     (MEDIATION, "*{}*", mediation.results["verdict"]),
     (MEDIATION, "silence line is {}", interval(mediation.results["references"]["silence"])),
     *((MEDIATION, f"| {label} | {{:{sign}}} | {{:{sign}}} |", *mediation.both(player, part=part))
@@ -497,8 +521,9 @@ FIGURES: list[tuple[Any, ...]] = [
     (DIALOP, "its agent reaches {} sampled and {} greedy",
      *(interval(stored("dialop/agent_mediation.json")["modes"][mode]["figures"]["reward"]) for mode in MODES)),
     *((found, " ".join(line.split()))
-      for found, folder in (("docs/results/textarena.md", "textarena"), (DIALOP, "dialop"))
-      for line in (RESULTS / folder / "table.md").read_text().splitlines() if line),
+      for found, file in (("docs/results/textarena.md", "textarena/table.md"), (DIALOP, "dialop/table.md"),
+                          (PEOPLE, "learn_people/people.md"))
+      for line in (RESULTS / file).read_text().splitlines() if line),
 ]  # fmt: skip
 COMMANDS = [
     (HONEST, "learn_honest"), (APART, "learn_long"), (APART, "learn_apart4"), (CREDIT, "learn_apart"),
@@ -507,7 +532,7 @@ COMMANDS = [
     (PLANNER, "learn_planner3x3"), (PLANNER, "learn_planner4x4"), (CODED, "learn_coded"),
     (PLANNER, "learn_planner3x3_longer"), (PLANNER, "learn_planner3x3_confirmed"),
     (LONGER, "learn_listening_muted"), (PARTNERS, "partners"), (PARTNERS, "partners_free"),
-    (SHY, "shy"), (LANGUAGE, "learn_language"), ("docs/results/race.md", "race/tiny"),
+    (SHY, "shy"), (LANGUAGE, "learn_language"), (PEOPLE, "learn_people"), ("docs/results/race.md", "race/tiny"),
 ]  # fmt: skip
 """Documents, and folders of results that record their command."""
 
