@@ -105,6 +105,13 @@ def own_views(folder: str) -> list[str]:
     return [cell.strip() for row in rows for cell in row.split("|")[5:7]]
 
 
+def plan_cells(folder: str, plan: str) -> list[str]:
+    """The cells that plans of greedy episodes are made of, as `bench.plan_cells` printed them."""
+    lines = (RESULTS / "learn_people" / "plan_cells.md").read_text().splitlines()
+    (row,) = [line for line in lines if f"/{folder}/greedy.jsonl | {plan} " in line]
+    return [cell.strip() for cell in row.split("|")[3:7]]
+
+
 def exchange_costs(seed: int, arm: str) -> float:
     """The reward that an arm loses in the exam if the words of the code are exchanged."""
     of = stored(f"learn_coded/exam_{seed}.json")["rewards"][f"data/learn_coded/{arm}/seed_{seed}/iter_28/checkpoint"]
@@ -358,6 +365,13 @@ FIGURES: list[tuple[Any, ...]] = [
           ("muted, its rise", MUTED, "rise", "+"), ("self-play minus muted", MUTED, "below_self_play", "+"),
           ("muted, played with messages, reward", MUTED, "talking", ""),
           ("worth of words, muted, played with messages", MUTED, "worth", ""))),
+    *((PEOPLE, f"| {label}, seed {seed} |" + " {} |" * 4, *plan_cells(f"seed_{seed}/{folder}", "played"))
+      for seed in (2, 3)
+      for label, folder in (("warm start", "warm_start"), ("self-play", "self-play"),
+                            ("muted, as trained", "muted_mute"))),
+    *((PEOPLE, f"| {label} |" + " {} |" * 4, *plan_cells("seed_2/self-play", plan))
+      for label, plan in (("best plan by the own view, states of self-play, seed 2", "best by the own view"),
+                          ("best plan by both views, the same", "best by both views"))),
     *((PEOPLE, f"| {player} | {{}} | {{}} |", *(seed.follows(player, "swapped") for seed in people_seeds))
       for player in (WARM, SELF, MUTED)),
     (MEDIATION, "*{}*", mediation.results["verdict"]),
