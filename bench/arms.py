@@ -55,12 +55,6 @@ MONITOR_SEEDS = 1000
 MODES: tuple[Mode, ...] = ("sampled", "greedy")
 
 
-@lru_cache(maxsize=16)
-def _held_out(rules: GameSettings, states: int, seed: int) -> StateSet:
-    """Returns held-out states, which are drawn once: 300 boards that pass DialOp's filter take 20 seconds."""
-    return held_out_states(make_game(rules), states, seed)
-
-
 class Arm(NamedTuple):
     """A training: its description, and the configuration keys in which it differs from self-play."""
 
@@ -359,3 +353,9 @@ class Study:
 
     def _hearing(self, player: str, seed: int) -> Path:
         return self.work / "listening" / f"seed_{seed}" / player.replace(" ", "_")
+
+
+@lru_cache(maxsize=16)
+def _held_out(rules: GameSettings, states: int, seed: int) -> StateSet:
+    """Returns held-out states, which are drawn once: 300 boards that pass DialOp's filter take 20 seconds."""
+    return held_out_states(make_game(rules), states, seed)

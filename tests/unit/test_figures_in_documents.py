@@ -332,16 +332,20 @@ FIGURES: list[tuple[Any, ...]] = [
     (FIXED, "({:.3f} after four)", fixed.results["curves"][SELF]["5"][1]["rewards"]["sampled"]),
     (LANGUAGE, "*{}*", language.results["verdict"]),
     (LANGUAGE, "the line itself is {}", interval(language.results["references"]["silence"])),
-    *((LANGUAGE, f"| {label} |" + f" {{:{sign}}} |" * 4,
-       *(seed.of(player, mode, part=part) for seed in language_seeds for mode in MODES))
+    *((document, f"| {label} |" + f" {{:{sign}}} |" * 4,
+       *(seed.of(player, mode, part=part) for seed in seeds for mode in MODES))
+      for document, seeds in ((LANGUAGE, language_seeds), (PEOPLE, people_seeds))
       for label, player, part, sign in (
           ("warm start, reward", WARM, "talking", ""), ("warm start, messages muted", WARM, "muted", ""),
           ("**self-play, reward**", SELF, "talking", ""), ("self-play, its rise", SELF, "rise", "+"),
-          ("self-play minus silence", SELF, "over_silence", "+"),
           ("self-play, messages swapped", SELF, "swapped", ""), ("worth of words, warm start", WARM, "worth", ""),
           ("**worth of words, self-play**", SELF, "worth", ""), ("muted as trained, reward", MUTED, "muted", ""),
           ("muted, its rise", MUTED, "rise", "+"), ("self-play minus muted", MUTED, "below_self_play", "+"),
           ("worth of words, muted, played with messages", MUTED, "worth", ""))),
+    (LANGUAGE, "| self-play minus silence |" + " {:+} |" * 4,
+     *(seed.of(SELF, mode, part="over_silence") for seed in language_seeds for mode in MODES)),
+    (PEOPLE, "| muted, played with messages, reward |" + " {} |" * 4,
+     *(seed.of(MUTED, mode) for seed in people_seeds for mode in MODES)),
     *((LANGUAGE, f"| {label} | {{}} | {{}} | {{}} | {{}} |", *own_views(folder))
       for label, folder in (("warm start", "warm_start"), ("self-play", "self-play"),
                             ("warm start, muted", "warm_start_mute"), ("muted, as trained", "muted_mute"))),
@@ -355,16 +359,6 @@ FIGURES: list[tuple[Any, ...]] = [
      *(seed.of(SELF, "sampled", f"lost_to_{to}").value for to in ("planning", "telling") for seed in people_seeds)),
     (PEOPLE, "the other episodes reach {:.3f} and {:.3f}",
      *(seed.of(SELF, "greedy").value / seed.of(SELF, "greedy", "agreed").value for seed in people_seeds)),
-    *((PEOPLE, f"| {label} |" + f" {{:{sign}}} |" * 4,
-       *(seed.of(player, mode, part=part) for seed in people_seeds for mode in MODES))
-      for label, player, part, sign in (
-          ("warm start, reward", WARM, "talking", ""), ("warm start, messages muted", WARM, "muted", ""),
-          ("**self-play, reward**", SELF, "talking", ""), ("self-play, its rise", SELF, "rise", "+"),
-          ("self-play, messages swapped", SELF, "swapped", ""), ("worth of words, warm start", WARM, "worth", ""),
-          ("**worth of words, self-play**", SELF, "worth", ""), ("muted as trained, reward", MUTED, "muted", ""),
-          ("muted, its rise", MUTED, "rise", "+"), ("self-play minus muted", MUTED, "below_self_play", "+"),
-          ("muted, played with messages, reward", MUTED, "talking", ""),
-          ("worth of words, muted, played with messages", MUTED, "worth", ""))),
     *((PEOPLE, f"| {label}, seed {seed} |" + " {} |" * 4, *plan_cells(f"seed_{seed}/{folder}", "played"))
       for seed in (2, 3)
       for label, folder in (("warm start", "warm_start"), ("self-play", "self-play"),
