@@ -1,7 +1,7 @@
 """Says which cells plans are made of, in files of episodes of matching: seen by the proposer, or by its partner alone.
 
-A player that listens takes those cells of its partner that have high scores; another one takes them at random. On states
-that pass the hard filter, the best plan by the own view takes cells with low scores.
+A player that listens takes those cells of its partner that have high scores; another one takes them at random. On
+states that pass the hard filter, the best plan by the own view takes cells with low scores.
 """
 
 from __future__ import annotations
