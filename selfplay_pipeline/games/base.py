@@ -65,12 +65,13 @@ class ParseError(Exception):
 
     Attributes:
         kind: Kind of the error, `CUT` or one of the game's `error_kinds`.
+        told: If the author loses the turn instead of taking it again: new text for the seats that act next, by seat.
     """
 
-    def __init__(self, kind: str, message: str) -> None:
-        """Store the kind; the message is shown to the author of the text."""
+    def __init__(self, kind: str, message: str, told: Mapping[int, str] | None = None) -> None:
+        """Store kind and texts; the message is shown to the author of the text."""
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.told = kind, told
 
 
 class GameSettings(Section):

@@ -229,11 +229,11 @@ class SeededSession(TurnSession):
             raise ParseError(REFUSED, f"The game cannot read this turn ({first_line(error)}).") from None
         self._taken.append(text)
         self._advance()
+        going_on = self.status is None and (refusal is None or seat not in self.next)
+        told = {other: self._told(other) or NOTHING_NEW for other in self.next} if going_on else None
         if refusal is not None:
-            raise ParseError(REFUSED, refusal)
-        if self.status is not None:
-            return Move(action=ACT, decision=self.decision)
-        return Move({seat: self._told(seat) or NOTHING_NEW for seat in self.next}, ACT)
+            raise ParseError(REFUSED, refusal, told)
+        return Move(told or {}, ACT, self.decision)
 
     def _advance(self) -> None:
         """Name the seat that acts next, or end the episode."""

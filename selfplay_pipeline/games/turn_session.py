@@ -89,7 +89,8 @@ class TurnSession(ABC):
         """Take a turn: change `next` or call `end`, and return the action.
 
         Raises:
-            ParseError: The text is not a legal action; nothing may have changed, unless the text ends the episode.
+            ParseError: The text is not a legal action. Nothing may have changed, unless the text ends the episode or
+                its author loses the turn.
         """
 
     def about_error(self, seat: int, error: ParseError) -> str:
@@ -126,7 +127,8 @@ class TurnSession(ABC):
                 raise ParseError(CUT, "the turn was too long and was cut off; be brief")
             move = self.act(seat, text)
         except ParseError as error:
-            self.next = before  # an illegal turn is taken again, even if `act` had changed `next` already
+            if error.told is None:
+                self.next = before  # the turn is taken again, even if `act` had changed `next` already
             return self._illegal(seat, error)
         self.counts.errors_in_a_row[seat] = 0
         self.counts.messages += move.action == MESSAGE
@@ -148,9 +150,9 @@ class TurnSession(ABC):
         if self.status is None and self.counts.errors_in_a_row[seat] >= self.max_errors:
             self.status = Status.ERROR_LIMIT
         self._check_turn_limit()
-        observations = [""] * len(self.game.roles)
-        observations[seat] = self.about_error(seat, error)
-        return Step(INVALID, tuple(observations), error=str(error), error_kind=error.kind)
+        told = {**(error.told or {}), seat: self.about_error(seat, error)}
+        observations = tuple(told.get(other, "") for other in range(len(self.game.roles)))
+        return Step(INVALID, observations, error=str(error), error_kind=error.kind)
 
     def _check_turn_limit(self) -> None:
         if self.status is None and self.counts.turns >= self.config.max_length:

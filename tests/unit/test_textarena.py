@@ -145,6 +145,18 @@ def test_a_repeated_invalid_move_loses_and_the_first_one_is_answered():
     assert session.outcome().num_illegal == 2
 
 
+def test_an_invalid_move_by_which_its_author_drops_out_is_illegal_and_the_others_play_on():
+    game = game_of("LiarsDice-v0", players=3)
+    session = game.start(drawn(game))
+    session.step(0, "nothing")
+    out = session.step(0, "nothing")
+    assert out.error_kind == seeded.REFUSED and out.observations[0].endswith("the game goes on without it.")
+    assert session.status is None and session.seats == (1,)
+    assert "Player 0 was eliminated" in out.observations[1] and out.observations[2] == ""
+    assert session.step(1, "[Bid: 1, 2]").error is None and session.seats == (2,)
+    assert session.counts.illegal == 2
+
+
 def test_a_legal_move_is_told_to_the_other_seat_alone_and_a_cut_turn_does_not_reach_the_game():
     session = game_of("TicTacToe-v0").start(drawn(game_of("TicTacToe-v0")))
     assert session.step(0, "[4]", cut=True).error_kind == "cut" and session.seats == (0,)

@@ -1,8 +1,8 @@
 """TextArena's environments as games: `game: {name: textarena, env: "SimpleNegotiation-v0"}`.
 
 The environment is used without its wrappers: each seat reads what the environment tells it, once, and the seat's own
-turns are not told again. A turn that TextArena lets a player repeat is illegal; one after which it ends the episode
-counts as TextArena says, usually as a loss of its author.
+turns are not told again. A turn that TextArena calls invalid is illegal. Its author repeats it, or loses it, as
+TextArena says; usually a second one in a row is a loss.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ class TextArenaSession(SeededSession):
         self._over = False
 
     def take(self, text: str) -> str | None:
-        """Take a step; returns TextArena's answer if the same player has to repeat the turn, or loses by it."""
+        """Take a step; returns TextArena's answer if the same player has to repeat the turn, or loses it."""
         state, seat = self._env.state, self._env.state.current_player_id
+        state.game_info[seat]["invalid_move"] = False  # TextArena leaves it set in a game that goes on
         self._over, _ = self._env.step(text)
-        if self._over and state.game_info[seat]["invalid_move"]:
-            return "This move is invalid, and the game is over."
+        if state.game_info[seat]["invalid_move"]:
+            return f"This move is invalid, and the game {'is over' if self._over else 'goes on without it'}."
         if not self._over and getattr(state, "error_count", None) and state.current_player_id == seat:
             return self.unread(int(seat)) or "This move is invalid."
         return None
