@@ -19,8 +19,8 @@ import typer
 
 from bench import command
 from bench.arms import ARMS, IMITATION, MUTED, PLACEBO, SELF_PLAY, TEACHER, Played, Study
-from bench.compared import Results, compare, evidence, rewards_of, tables
-from bench.pictures import draw
+from bench.compared import Results, compare, evidence, rewards_of
+from bench.pictures import show
 from bench.verdict import conditions, verdict
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
@@ -110,8 +110,7 @@ def _write(study: Study, seeds: Sequence[int], output: Path) -> None:
         verdict=verdict(found),
     )
     write_text(output / "results.json", results.model_dump_json(indent=1) + "\n")
-    write_text(output / "table.md", tables(results))
-    draw(results, output)
+    show(results, output)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Pictures of studies: curves of learning, the worth of words, the leaderboard. They suit light and dark pages.
 
-python -m bench.pictures docs/results/learn_fixed     # draws a study's pictures again
+python -m bench.pictures docs/results/learn_fixed     # draws a study's pictures again, and writes its table
 python -m bench.pictures                              # draws the leaderboard
 """
 
@@ -16,8 +16,8 @@ import typer
 
 from bench import command
 from bench.arms import ARMS, CREDIT, IMITATION, MODES, MUTED, NOISE, PLACEBO, SELF_PLAY, WARM
-from bench.compared import Results
-from selfplay_pipeline.core.files import read_model
+from bench.compared import Results, tables
+from selfplay_pipeline.core.files import read_model, write_text
 from selfplay_pipeline.evaluate.benchmark import Line, read_lines_of
 from selfplay_pipeline.metrics.bootstrap import Interval
 
@@ -41,16 +41,17 @@ MARKS = {"random": ("x", GREY), "silence": ("|", ORANGE), "people": ("o", "#cc79
 def main(
     study: Annotated[Path | None, typer.Argument(help="Folder with results.json; by default the leaderboard.")] = None,
 ) -> None:
-    """Draw the pictures of a study, or of the leaderboard, from stored results."""
+    """Draw the pictures and write the table of a study, or draw the picture of the leaderboard, from stored results."""
     if study is None:
         leaderboard(read_lines_of([BOARD / "leaderboard.jsonl"]), BOARD / "leaderboard.svg")
     else:
         results = read_model(study / "results.json", Results, "python -m bench.learn")
-        draw(results, study)
+        show(results, study)
 
 
-def draw(results: Results, folder: Path) -> None:
-    """Draw `learning.svg`, and `words.svg` if the study swapped messages."""
+def show(results: Results, folder: Path) -> None:
+    """Write `table.md`, and draw `learning.svg` and, if the study swapped messages, `words.svg`."""
+    write_text(folder / "table.md", tables(results))
     learning(results, folder / "learning.svg")
     if any(player.swapped for player in results.players.values()):
         words(results, folder / "words.svg")

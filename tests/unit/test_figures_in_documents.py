@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from bench.compared import Results, tables
+from bench.verdict import verdict
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.metrics.bootstrap import Interval
@@ -572,6 +574,13 @@ def test_every_figure_of_the_readme_is_compared_with_a_stored_one():
 def test_a_document_gives_the_stored_command(document, folder):
     command = re.sub(r" --output /\S+", "", stored(f"{folder}/results.json")["command"])
     assert command in page(document)
+
+
+@pytest.mark.parametrize("study", sorted(file.parent.name for file in RESULTS.glob("learn_*/table.md")))
+def test_the_table_of_a_study_and_its_verdict_are_those_of_the_stored_results(study):
+    results = Results.model_validate(stored(f"{study}/results.json"))
+    assert (RESULTS / study / "table.md").read_text() == tables(results)
+    assert results.verdict == verdict(results.conditions)
 
 
 def test_online_and_offline_training_change_places_with_the_baseline():
