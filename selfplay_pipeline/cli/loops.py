@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.options import load, taking
-from selfplay_pipeline.cli.shared import MACHINES, PLAYING, RUNS, TRAINING, DryRun, path_and_overrides, planned
+from selfplay_pipeline.cli.shared import (
+    MACHINES,
+    PLAYING_KEYS,
+    RUNS,
+    TRAINING_KEYS,
+    DryRun,
+    path_and_overrides,
+    planned,
+)
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.stopping import run
@@ -93,7 +101,7 @@ def train_online(
     show_online(run(train(settings, output, games)), make_game(settings.game))
 
 
-@app.command(cls=taking(*PLAYING, *TRAINING, "reward", "iterate"))
+@app.command(cls=taking(*PLAYING_KEYS, *TRAINING_KEYS, "reward", "iterate"))
 def iterate(
     context: typer.Context,
     output: Annotated[Path, typer.Option(help="Run directory: iter_1/, iter_2/, …")] = RUNS,
@@ -118,7 +126,7 @@ def iterate(
     show_run(done)
 
 
-@app.command(cls=taking(*PLAYING, *TRAINING, "reward", "iterate"))
+@app.command(cls=taking(*PLAYING_KEYS, *TRAINING_KEYS, "reward", "iterate"))
 def population(
     context: typer.Context,
     members: Annotated[int, typer.Option(min=1, max=MOST_MEMBERS, help="Number of policies.")] = 3,

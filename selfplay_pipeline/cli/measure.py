@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from selfplay_pipeline.evaluate.states import StateSet
 
 app = typer.Typer()
-MEASURING = (
+MEASURING_KEYS = (
     "device", "engine.kind", "generate.temperature", "generate.max_new_tokens", "generate.thinking",
     "generate.max_concurrency", "evaluate.num_states", "evaluate.state_seed",
 )  # fmt: skip
@@ -32,7 +32,7 @@ STORED = Path("data/silence.json")
 StatesFile = Annotated[Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line.")]
 
 
-@app.command(cls=taking(*MEASURING, "evaluate.swap_messages", "game.mute", "engine.server_url"))
+@app.command(cls=taking(*MEASURING_KEYS, "evaluate.swap_messages", "game.mute", "engine.server_url"))
 def evaluate(
     context: typer.Context,
     checkpoint: Annotated[
@@ -124,7 +124,7 @@ def _evaluate_people(context: typer.Context, place: Path, *, dry: bool) -> None:
     show_people(run_people(settings, place), evaluation_path(games))
 
 
-@app.command(cls=taking(*MEASURING))
+@app.command(cls=taking(*MEASURING_KEYS))
 def crossplay(
     context: typer.Context,
     players: Annotated[
@@ -164,7 +164,9 @@ def crossplay(
     fail_if_lost(result.lost)
 
 
-@app.command(cls=taking(*(key for key in MEASURING if key != "generate.temperature"), "game.mute", "engine.server_url"))
+@app.command(
+    cls=taking(*(key for key in MEASURING_KEYS if key != "generate.temperature"), "game.mute", "engine.server_url")
+)
 def listen(
     context: typer.Context,
     player: Annotated[str, typer.Argument(help="The player: a folder, a hub name, or a scripted player.")],

@@ -17,20 +17,20 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 DATA = Path("data/matching_game_selfplay")
 RUNS = Path("data/matching_game_selfplay_iterations")
 
-PLAYING = ("model", "seed", "game.max_length", "engine.kind", "device", "engine.server_url", "generate")
+PLAYING_KEYS = ("model", "seed", "game.max_length", "engine.kind", "device", "engine.server_url", "generate")
 """Configuration keys of the commands that play training episodes."""
 OTHERS = "a scripted player of the game (such as random or sharing; a wrong name lists them), "
 OTHERS += "chat (a model behind an API), or another checkpoint"
 
 MACHINES = ("device", "train.gpus_per_node", "train.nodes", "train.ray_address")
 """Configuration keys of all commands that train."""
-TRAINING = (
+TRAINING_KEYS = (
     "train.method", "train.best_of_group", "train.epochs", "train.train_batch_size", "train.micro_batch_size",
     "train.learning_rate", "train.kl_coef",
     "train.lora_rank", "train.keep_zero_signal", "train.save_every", "train.loggers", *MACHINES,
 )  # fmt: skip
 """Configuration keys of the commands that train on stored episodes."""
-IMITATING = (
+IMITATING_KEYS = (
     "model", "seed", "imitate", "train.best_of_group", "train.epochs", "train.micro_batch_size", "train.lora_rank",
     "train.save_every", "train.loggers", *MACHINES,
 )  # fmt: skip

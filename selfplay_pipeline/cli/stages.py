@@ -12,10 +12,10 @@ from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import OfGames, chosen_game, given, load, shared_with, taking
 from selfplay_pipeline.cli.shared import (
     DATA,
-    IMITATING,
+    IMITATING_KEYS,
     OTHERS,
-    PLAYING,
-    TRAINING,
+    PLAYING_KEYS,
+    TRAINING_KEYS,
     DryRun,
     given_besides,
     output_file,
@@ -40,7 +40,7 @@ GETS = "Gets checkpoint/, trainer_state/, metrics.jsonl"
 """Beginning of the help for the output folder of a training."""
 
 
-@app.command(cls=taking(*PLAYING))
+@app.command(cls=taking(*PLAYING_KEYS))
 def generate(
     context: typer.Context,
     player: Annotated[
@@ -162,7 +162,7 @@ def convert(
     suggest("train", folder / "train.parquet", options)
 
 
-@app.command(cls=taking("model", "seed", *TRAINING))
+@app.command(cls=taking("model", "seed", *TRAINING_KEYS))
 def train(
     context: typer.Context,
     arguments: Annotated[
@@ -225,7 +225,7 @@ def train(
     suggest("evaluate", output / "checkpoint", game | shared_with(context, "evaluate"))
 
 
-@app.command(cls=taking(*IMITATING))
+@app.command(cls=taking(*IMITATING_KEYS))
 def imitate(
     context: typer.Context,
     games: Annotated[

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from selfplay_pipeline.config.schema import ImitateConfig
 from selfplay_pipeline.convert.replay import Recorded, recorded_episodes, replay
-from selfplay_pipeline.convert.rows import SCHEMA, WEIGHT, described, episode_to_rows
+from selfplay_pipeline.convert.rows import WEIGHT, described, episode_to_rows, schema_with
 from selfplay_pipeline.convert.run import STREAM_CODES
 from selfplay_pipeline.convert.selection import best_of_groups, held_out
 from selfplay_pipeline.core.errors import UserError
@@ -162,7 +162,7 @@ def make_rows(
         parts[HELD_OUT if row["extra_info"]["index"] in away else TRAIN].append(row)
     most = 1 + max(row["extra_info"]["episode"] for row in rows)
     schema = described(
-        SCHEMA.append(pa.field(WEIGHT, pa.float32())),
+        schema_with(WEIGHT),
         game=game.name,
         shared=game.shared_reward,
         temperature=1.0,
@@ -209,7 +209,7 @@ def _rows(
             "episode": episodes[state],
         }
         episodes[state] += 1
-        rows = episode_to_rows(record.model_copy(update=own), episodes_per_state=0)
+        rows = episode_to_rows(record.model_copy(update=own))
         done.left_out["the seat took no legal turn"] += len(chosen) - len(rows)
         for row in rows:
             if len(row["prompt_ids"]) + len(row["response_ids"]) > context_length:

@@ -27,8 +27,9 @@ from selfplay_pipeline.convert.rows import (
 )  # fmt: skip
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.small_files import check_regular
+from selfplay_pipeline.games.base import SAME_SCORE
 from selfplay_pipeline.games.registry import all_games
-from selfplay_pipeline.generate.records import SAME_REWARD, SCHEMA_VERSION
+from selfplay_pipeline.generate.records import SCHEMA_VERSION
 from selfplay_pipeline.generate.streams import MAX_COUNT, Lists, Streams, first_fault
 from selfplay_pipeline.metrics.signal import Scored
 
@@ -177,7 +178,7 @@ def _check_episodes(path: Path, shared: bool, *columns: NDArray[Any]) -> None:
     for at in np.flatnonzero(same_episode & (seats[1:] == seats[:-1]))[:1]:
         what = f"group {groups[at]}, episode {episodes[at]}, seat {seats[at]} is in row {order[at]} too"
         raise _impossible(path, int(order[at + 1]), "extra_info", what)
-    for at in np.flatnonzero(same_episode & shared & (np.abs(np.diff(rewards)) > SAME_REWARD))[:1]:
+    for at in np.flatnonzero(same_episode & shared & (np.abs(np.diff(rewards)) > SAME_SCORE))[:1]:
         what = f"{rewards[at + 1]}, but {rewards[at]} in another row of group {groups[at]}, episode {episodes[at]}"
         raise _impossible(path, int(order[at + 1]), "normalized_reward", what)
     _, of_row, counts = np.unique(groups, return_inverse=True, return_counts=True)

@@ -108,13 +108,10 @@ def described(
     return schema.with_metadata({METADATA_KEY: json.dumps(facts).encode()})
 
 
-def episode_to_rows(record: EpisodeRecord, episodes_per_state: int, group_rows: int = 0) -> list[dict[str, Any]]:
+def episode_to_rows(record: EpisodeRecord) -> list[dict[str, Any]]:
     """Returns the rows of one episode; a seat without a sampled token gives no row.
 
-    Args:
-        record: The episode.
-        episodes_per_state: Group size; 0 if it is not known yet.
-        group_rows: Number of rows of all episodes of the group; 0 if it is not known yet.
+    `episodes_per_state` and `group_rows` are 0, since they are known only when all episodes have been read.
     """
     state = json.dumps(record.state, separators=(",", ":"))
     rows = []
@@ -139,8 +136,8 @@ def episode_to_rows(record: EpisodeRecord, episodes_per_state: int, group_rows: 
                     "episode_id": record.episode_id,
                     "seat": side.seat,
                     "episode": record.episode,
-                    "episodes_per_state": episodes_per_state,
-                    "group_rows": group_rows,
+                    "episodes_per_state": 0,
+                    "group_rows": 0,
                     "status": record.outcome.status,
                     "num_turns": record.outcome.num_turns,
                 },

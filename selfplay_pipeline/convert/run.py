@@ -24,6 +24,7 @@ from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.reward import TrainedReward
 from selfplay_pipeline.convert.rows import CREDITS, PARTNER, TRAINED, described, episode_to_rows, schema_with
+from selfplay_pipeline.convert.selection import held_out
 from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, replacing, scratch_file, write_json, write_text
@@ -121,7 +122,7 @@ def run_convert(
     Args:
         games: The file of episodes.
         out_dir: Folder of the written files.
-        val_fraction: Share of groups for val.parquet; at least one group stays in train.parquet.
+        val_fraction: Share of groups for val.parquet: at least one group if it is above 0, and never all.
         seed: Seed of the split by group and of the placebo.
         placebo: Whether to permute the rewards within each group, as a control.
         credits_by: Game that credits each turn, with the configuration of the episodes; None disables turn credits.
@@ -204,7 +205,7 @@ def _read(
         except ValueError as error:
             raise UserError(f"{games}:{number}: {error}") from None
         index.statuses[record.outcome.status] += 1
-        rows = episode_to_rows(record, episodes_per_state=0)  # the group size is known at the end
+        rows = episode_to_rows(record)
         if credits is not None:
             rows = [row | {CREDITS: credits[row["extra_info"]["seat"]]} for row in rows]
         rewards = reward.of(record) if reward else [*map(record.outcome.reward_of, range(len(record.seats)))]
@@ -300,9 +301,7 @@ def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, se
     report.partners = len(index.known) if index.separates_partners else 0
     kept = names[counts > 1]
     report.episodes_per_state = int(episodes.max()) + 1
-    shuffled = np.random.default_rng(seed).permutation(kept)
-    wanted = min(round(val_fraction * len(kept)), len(kept) - 1)
-    val = {int(group) for group in shuffled[:wanted]}
+    val = held_out(kept, val_fraction, seed)
     report.val_groups, report.train_groups = len(val), len(kept) - len(val)
     in_kept = np.isin(groups, kept)
     return order[in_kept].tolist(), val

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 LARGEST = 2**31 - 1
-"""Largest number on the command line; the configuration has the same limit."""
+"""Largest number on the command line and in a configuration. No key needs a larger one, and libraries accept no larger
+seed."""
 announced: list[str] = []
 """Lines that a command prints once its work begins; a command that is refused earlier prints only the reason."""
 

@@ -30,7 +30,7 @@ OWNERS = {"train", "imitate", "iterate", "population", "train-online", "evaluate
 """Commands that own everything in their folder; other commands write a few files next to the user's own."""
 IMITATED = "imitate.json"
 """File with the choices that made the rows of `imitate`."""
-TRAINING = Path("trainer_state/training.json")
+TRAINING_RECORD = Path("trainer_state/training.json")
 """Record of a training, in its folder."""
 TRAININGS = {"train", "imitate", "train-online"}
 """Commands that write a checkpoint, and the record of their training before it."""
@@ -70,7 +70,7 @@ def check_folder(folder: Path, command: str) -> None:
         listed = " and ".join(HOLDS[maker] for maker in sorted(makers))
         raise UserError(f"{folder} holds {listed}; `selfplay {command}` needs its own: give another --output")
     checkpoint = folder / "checkpoint"
-    if command in TRAININGS and checkpoint.exists() and not (folder / TRAINING).exists():
+    if command in TRAININGS and checkpoint.exists() and not (folder / TRAINING_RECORD).exists():
         raise UserError(f"{checkpoint} exists but was not made by a training here; give another --output")
 
 
@@ -108,7 +108,7 @@ def made_by(folder: Path) -> set[str]:
     for command, name, key in signs:
         if key in _keys(folder / name):
             makers.add(command)
-    training = _keys(folder / TRAINING)
+    training = _keys(folder / TRAINING_RECORD)
     if training:
         makers.add("train-online" if "online.steps" in training else "train")
     if "imitate.held_out" in _keys(folder / IMITATED):

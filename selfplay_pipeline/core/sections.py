@@ -9,8 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
-LARGEST = 2**31 - 1
-"""Largest number in a configuration. No key needs a larger one, and libraries accept no larger seed."""
+from selfplay_pipeline.core.command_line import LARGEST
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,12 @@ class TransformersEngine:
     bfloat16 on a GPU.
     """
 
-    def __init__(self, model: str, device: str = "cpu", seed: int = 0) -> None:
+    def __init__(self, model: str, device: str = "cpu") -> None:
         import torch
 
         self.device = device
         self.dtype = torch.float32 if device == "cpu" else torch.bfloat16
-        self._generator = torch.Generator(device).manual_seed(seed)
+        self._generator = torch.Generator(device).manual_seed(0)
         self._lock = asyncio.Lock()
         self._waiting: list[_Request] = []
         self._answering: asyncio.Task[None] | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import random
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar
@@ -280,14 +280,14 @@ def unusable(env: str, error: Exception) -> UserError:
     return UserError(f"game.env: {env} cannot be used: {type(error).__name__}: {what}; choose another environment")
 
 
-def fewest(env: str, tries: Any, numbers: Sequence[int] = range(1, MOST_SEATS + 1)) -> int:
+def fewest(env: str, tries: Callable[[int], Any]) -> int:
     """Returns the smallest number of players with which a call succeeds.
 
     Raises:
         UserError: The call succeeds with none; the message has the first error.
     """
     first: Exception | None = None
-    for number in numbers:
+    for number in range(1, MOST_SEATS + 1):
         try:
             with Generators(0).in_place():
                 tries(number)

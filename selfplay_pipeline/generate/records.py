@@ -29,8 +29,6 @@ from selfplay_pipeline.metrics.signal import Scored
 SCHEMA_VERSION: Literal[2] = 2
 POLICY = "policy"
 """Name of the player that is the trained checkpoint."""
-SAME_REWARD = SAME_SCORE
-"""Rewards that differ by less than this are equal."""
 READ_AT_ONCE = 1 << 20
 """Size of the read buffer in bytes, enough for several lines; Python's default of 8 kB is shorter than one."""
 MAX_LINE = 1 << 26
@@ -482,7 +480,7 @@ def check_rules(record: EpisodeRecord) -> None:
     outcome = record.outcome
     if outcome.rewards is not None:
         _check_rewards(outcome.rewards, outcome.normalized_reward, game)
-    if abs(outcome.best - (best := game.best(state))) > SAME_REWARD:
+    if abs(outcome.best - (best := game.best(state))) > SAME_SCORE:
         raise ValueError(f"field 'outcome.best': {outcome.best:g}, but the state's best score is {best}")
     if outcome.status in game.goals:
         game.check_outcome(state, outcome)
@@ -491,7 +489,7 @@ def check_rules(record: EpisodeRecord) -> None:
     elif outcome.status not in tuple(Status):
         known = ", ".join(sorted({*game.goals, *Status}))
         raise ValueError(f"field 'outcome.status': {outcome.status!r} is not one of {known}")
-    elif outcome.normalized_reward > SAME_REWARD:
+    elif outcome.normalized_reward > SAME_SCORE:
         raise ValueError(
             f"field 'outcome.normalized_reward': {outcome.normalized_reward}, but {outcome.status} gives 0"
         )
@@ -500,7 +498,7 @@ def check_rules(record: EpisodeRecord) -> None:
 def _check_rewards(rewards: list[float], mean: float, game: Game) -> None:
     if len(rewards) != len(game.roles):
         raise ValueError(f"field 'outcome.rewards': has {len(rewards)}, but the game has {len(game.roles)} seats")
-    if abs(sum(rewards) / len(rewards) - mean) > SAME_REWARD:
+    if abs(sum(rewards) / len(rewards) - mean) > SAME_SCORE:
         raise ValueError(f"field 'outcome.normalized_reward': {mean}, but 'rewards' have another mean")
 
 

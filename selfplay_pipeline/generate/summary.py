@@ -240,9 +240,7 @@ class Summary:
             sampled_tokens_per_second=self._tokens_per_second,
             **self.figures,
         )
-        if self.partner is None:
-            return found
-        return found.model_copy(update={"partner": PartnerUsage(**self.partner.model_dump())})
+        return found if self.partner is None else found.model_copy(update={"partner": self.partner})
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the figures as JSON values."""

@@ -208,7 +208,7 @@ class Hearer:
             game, turn = self.seated.game, self.turns[number]
             drawn = self.seated.draws.state(self.number, 0)
             named = ability(game, KeepNamed, KEY).keep_named(drawn, turn.seat, turn.text)
-            return named if named is not None and self._fits(named) else None
+            return named if self._fits(named) else None
         for _ in range(TRIES):
             if self.current is None:
                 self.current = self._begin(len(self.counterfactuals))

@@ -22,12 +22,12 @@ from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.reward import TrainedReward
 from selfplay_pipeline.convert.stage import convert_episodes
 from selfplay_pipeline.core import reporting
+from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json, write_lines
 from selfplay_pipeline.core.gpus import resolve_device
 from selfplay_pipeline.core.reporting import logger
-from selfplay_pipeline.core.sections import LARGEST
 from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.engines.pool import sharing_servers
 from selfplay_pipeline.evaluate.pairing import check_names
@@ -86,7 +86,7 @@ async def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | Non
     Args:
         config: The configuration.
         run_dir: The run folder.
-        loop_type: Variant of the loop, for experiments.
+        loop_type: Variant of the loop, for tests.
 
     Raises:
         UserError: The folder is in use or holds a run with another configuration, or a stage rejects its input.
@@ -104,7 +104,7 @@ async def run_together(
     Args:
         members: Configuration and run folder of each run; the configurations differ only in seeds and partners.
         folder: Folder for the logs of servers.
-        loop_type: Variant of the loop, for experiments.
+        loop_type: Variant of the loop, for tests.
 
     Raises:
         UserError: As for `run_iterate`.

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from selfplay_pipeline.config.schema import MEMBERS, SELF, Config, PartnerShare
+from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.core.sections import LARGEST
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.iterate.loop import Loop, plan_run, run_together
 from selfplay_pipeline.iterate.partners import MEMBER
@@ -98,7 +98,7 @@ async def run_population(
         config: The configuration, as of `run_iterate`; `iterate.partners` may give the other members a share.
         folder: Folder of the run folders member_1, member_2, …
         members: Number of members.
-        loop_type: Variant of the loop, for experiments.
+        loop_type: Variant of the loop, for tests.
 
     Raises:
         UserError: A folder is in use or holds a run with another configuration, or a stage rejects its input.

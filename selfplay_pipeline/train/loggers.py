@@ -38,24 +38,24 @@ MLFLOW_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_
 """Settings with which the look for MLflow's store ends within seconds."""
 
 
-def logging_environment(output: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+def logging_environment(output: Path) -> dict[str, str]:
     """Returns the environment variables that say where a training, or a run's iterations, log their figures.
 
-    All trainings of a run share its MLflow store. Trackio keeps its own place, where `trackio show` finds it.
+    All trainings of a run share its MLflow store. Trackio keeps its own place, where `trackio show` finds it. Groups,
+    stores and folders that the user's environment names are kept, except for the first two keys.
 
     Args:
         output: Folder of the training or of the run.
-        base: Environment; its own choices of groups, stores and folders are kept, except those of the first two keys.
     """
     output = output.resolve()
     run = output.parent if output.name.startswith("iter_") else output
     return {
         "TENSORBOARD_DIR": str(output / "tensorboard"),
         "WANDB_DIR": str(output),
-        "WANDB_RUN_GROUP": base.get("WANDB_RUN_GROUP", output.parent.name),
-        "MLFLOW_TRACKING_URI": base.get("MLFLOW_TRACKING_URI", f"sqlite:///{run / 'mlflow.db'}"),
-        "MLFLOW_DISABLE_TELEMETRY": base.get("MLFLOW_DISABLE_TELEMETRY", "true"),
-        "SWANLAB_LOG_DIR": base.get("SWANLAB_LOG_DIR", str(run / "swanlog")),
+        "WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP", output.parent.name),
+        "MLFLOW_TRACKING_URI": os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{run / 'mlflow.db'}"),
+        "MLFLOW_DISABLE_TELEMETRY": os.environ.get("MLFLOW_DISABLE_TELEMETRY", "true"),
+        "SWANLAB_LOG_DIR": os.environ.get("SWANLAB_LOG_DIR", str(run / "swanlog")),
     }
 
 

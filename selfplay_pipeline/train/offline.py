@@ -17,7 +17,7 @@ from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.core.content_hash import content_hash, file_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
-from selfplay_pipeline.core.folders import TRAINING
+from selfplay_pipeline.core.folders import TRAINING_RECORD
 from selfplay_pipeline.core.gpus import Device, resolve_device
 from selfplay_pipeline.core.reporting import Update, logger, progress
 from selfplay_pipeline.core.small_files import read_object
@@ -367,7 +367,7 @@ def claim(config: PolicyTraining, training: dict[str, Any]) -> None:
         UserError: The folder holds another training.
     """
     if not check_claim(config, training):
-        write_json(config.output / TRAINING, portable(training, config.output))
+        write_json(config.output / TRAINING_RECORD, portable(training, config.output))
 
 
 def check_claim(config: PolicyTraining, training: dict[str, Any]) -> bool:
@@ -378,7 +378,7 @@ def check_claim(config: PolicyTraining, training: dict[str, Any]) -> bool:
     Raises:
         UserError: The folder holds another training.
     """
-    record, training = config.output / TRAINING, portable(training, config.output)
+    record, training = config.output / TRAINING_RECORD, portable(training, config.output)
     if not record.exists():
         return False
     fields = type(config).model_fields

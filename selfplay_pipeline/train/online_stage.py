@@ -9,7 +9,7 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import check_is_folder
-from selfplay_pipeline.core.folders import TRAINING, check_folder
+from selfplay_pipeline.core.folders import TRAINING_RECORD, check_folder
 from selfplay_pipeline.core.gpus import resolve_device
 from selfplay_pipeline.core.model_sizes import model_context_length
 from selfplay_pipeline.core.stopping import computing
@@ -129,7 +129,7 @@ def plan_online(config: Config, output: Path, games: Path | None = None) -> str:
 
 
 def _samples_states(job: OnlineConfig, games: Path | None) -> bool:
-    return games is None and not (job.output / TRAINING).exists()
+    return games is None and not (job.output / TRAINING_RECORD).exists()
 
 
 async def train_online(config: Config, output: Path, games: Path | None = None) -> OnlineResult:

@@ -8,6 +8,10 @@ from typing import Any
 CONTEXT_LENGTH = 1024
 
 
+STRENGTH = 6.0
+"""Size of the constant queries and keys of heads that look back: the `a` of `look_back`."""
+
+
 def new_model(tokenizer: Any) -> Any:
     """Returns an untrained `Qwen2ForCausalLM` in float32.
 
@@ -39,7 +43,7 @@ def new_model(tokenizer: Any) -> Any:
     return model
 
 
-def look_back(model: Any, offsets: Sequence[int], strength: float = 6.0) -> None:
+def look_back(model: Any, offsets: Sequence[int]) -> None:
     """Initialise one head of the first layer per offset so that it attends to the token `offset` positions earlier.
 
     The model can then relate a number to its words from the start; learning this would take most of the training.
@@ -54,8 +58,8 @@ def look_back(model: Any, offsets: Sequence[int], strength: float = 6.0) -> None
     with torch.no_grad():
         for head, offset in enumerate(offsets):
             rows = slice(head * width, (head + 1) * width)
-            turned = strength * torch.cos(offset * frequencies), -strength * torch.sin(offset * frequencies)
+            turned = STRENGTH * torch.cos(offset * frequencies), -STRENGTH * torch.sin(offset * frequencies)
             attention.q_proj.weight[rows] = 0
             attention.k_proj.weight[rows] = 0
             attention.q_proj.bias[rows] = torch.cat([turned[0], rest, turned[1], rest])
-            attention.k_proj.bias[rows] = torch.cat([torch.full((6,), strength), torch.zeros(width - 6)])
+            attention.k_proj.bias[rows] = torch.cat([torch.full((6,), STRENGTH), torch.zeros(width - 6)])

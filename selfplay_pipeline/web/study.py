@@ -17,7 +17,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.terminal.harmless import harmless
-from selfplay_pipeline.evaluate.states import StateSet, held_out_states, read_states
+from selfplay_pipeline.evaluate.states import StateSet, first_of, held_out_states, read_states
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import PERSON
@@ -205,8 +205,7 @@ def _states(source: YamlFile, study: Study, game: Game) -> StateSet:
         raise _wrong(source, ["states", "count"], f"{count}, but the file has {len(states)} states")
     if count < study.episodes:
         raise _too_few(source, count, study.episodes)
-    name = f"{count} states of {chosen.file}"
-    return replace(states, name=name, states=states.states[:count], human=states.human[:count])
+    return first_of(game, states, count)
 
 
 def _too_few(source: YamlFile, states: int, episodes: int) -> UserError:

@@ -11,7 +11,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import IterateConfig
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.folders import TRAINING
+from selfplay_pipeline.core.folders import TRAINING_RECORD
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate import loop
 from selfplay_pipeline.iterate.folder import RunDirectory
@@ -101,7 +101,7 @@ class Stages(Loop):
             await self.done(number + 1).wait()
         folder = self.run.iteration(number) / "checkpoint"
         folder.mkdir(parents=True, exist_ok=True)
-        record = self.run.iteration(number) / TRAINING
+        record = self.run.iteration(number) / TRAINING_RECORD
         record.parent.mkdir(exist_ok=True)
         record.write_text("{}")
         return Trained(

@@ -223,7 +223,10 @@ def episodes() -> list[dict[str, Any]]:
 
 @cache
 def rows() -> list[dict[str, Any]]:
-    return [row for episode in make_episodes(2, 2) for row in episode_to_rows(episode, 2, 4)]
+    found = [row for episode in make_episodes(2, 2) for row in episode_to_rows(episode)]
+    for row in found:
+        row["extra_info"] |= {"episodes_per_state": 2, "group_rows": 4}
+    return found
 
 
 def write_rows(path: Path, changed: list[dict[str, Any]]) -> Path:
@@ -338,7 +341,7 @@ def test_one_row_alone_can_be_read_and_whole_groups_are_trained_on(tmp_path):
 
 def test_a_group_that_lost_episodes_and_seats_while_it_was_played_is_trained_on(tmp_path):
     played = [make_episode(0, 0), make_episode(0, 2, ends_after=1), make_episode(0, 3)]
-    assert [len(episode_to_rows(episode, 4)) for episode in played] == [2, 1, 2]
+    assert [len(episode_to_rows(episode)) for episode in played] == [2, 1, 2]
     run_convert(write_episodes(tmp_path / "games.jsonl", played), tmp_path)
     (group,) = read_data([tmp_path / "train.parquet"]).groups
     assert len(group.rows) == 5

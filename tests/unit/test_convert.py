@@ -98,7 +98,7 @@ def test_the_order_of_the_lines_does_not_matter(games, tmp_path):
 @examples(60)
 @given(episode_records())
 def test_a_row_is_the_trajectory_of_a_seat_that_spoke(record):
-    rows = episode_to_rows(record, episodes_per_state=8)
+    rows = episode_to_rows(record)
     spoke = [seat for seat in record.trajectories if seat.response_ids]
     assert [row["extra_info"]["seat"] for row in rows] == [seat.seat for seat in spoke]
     for row, seat in zip(rows, spoke, strict=True):
@@ -217,7 +217,7 @@ def test_the_masked_share_is_that_of_tokens_which_are_not_trained_on(tokens, tra
     assert Converted(tokens=tokens, trained_tokens=trained).masked_share == pytest.approx(share)
 
 
-@pytest.mark.parametrize("fraction", [0.0, 0.5])
+@pytest.mark.parametrize("fraction", [0.0, 0.01, 0.5])
 def test_a_report_counts_what_the_files_hold(tmp_path, fraction):
     episodes = [*make_episodes(5, 3), make_episode(5, 1), make_episode(6, 0)]
     report = run_convert(write_episodes(tmp_path / "games.jsonl", episodes), tmp_path / "out", val_fraction=fraction)

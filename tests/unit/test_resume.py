@@ -14,7 +14,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.folders import TRAINING
+from selfplay_pipeline.core.folders import TRAINING_RECORD
 from selfplay_pipeline.evaluate.pairing import Pairing
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.generate.stage import make_job
@@ -126,7 +126,7 @@ def trained(output: Path, **changes: Any) -> TrainResult:
     made = {name: output / name for name in ("checkpoint", "trainer_state")}
     for folder in made.values():
         folder.mkdir(parents=True, exist_ok=True)
-    (output / TRAINING).write_text('{"learning_rate": 0.1}')
+    (output / TRAINING_RECORD).write_text('{"learning_rate": 0.1}')
     done = {
         "steps": 1, "groups": 1, "groups_without_signal": 0, "rows": 2, "seconds_total": 1.0,
         "seconds_in_steps": 1.0, "log_prob_gap": None, "metrics_path": output / "metrics.jsonl", **made,

@@ -430,6 +430,8 @@ def test_a_file_is_not_continued_with_other_states_of_the_same_file(tmp_path):
         for text in (some, some, some.replace("count: 6", "count: 7")):
             async with served(tmp_path, text):
                 pass
+            more = game.state_to_json(held_out_states(game, 8).states[-1])
+            (tmp_path / "states.jsonl").write_text("\n".join([*states, json.dumps(more)]) + "\n")  # after those played
 
     with pytest.raises(
         UserError, match=r"games\.jsonl was begun with generate.num_episodes = 600000, now it is 700000"

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.sections import LARGEST
 from selfplay_pipeline.games.tagged_session import TaggedSettings
 
 ITEMS = ("book", "hat", "ball")

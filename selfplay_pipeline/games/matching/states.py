@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.sections import LARGEST
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS, normalise
 from selfplay_pipeline.games.matching.rules import SCALE_MIN, VISIBLE, MatchingConfig, MatchingState, best_matching
 
