@@ -73,9 +73,8 @@ class _Index:
     """Index in `known` of each episode's partner."""
     known: dict[str, int] = field(default_factory=dict)
     """Index of each partner, in order of first occurrence."""
-    game: str = ""
-    shared: bool = True
-    """Whether all seats of each episode share one reward."""
+    shared: dict[str, bool] = field(default_factory=dict)
+    """Whether all seats of each episode of a game share one reward, by name of the game."""
     statuses: Counter[str] = field(default_factory=Counter)
     states: GroupStates = field(default_factory=GroupStates)
     policy: PolicyRecord | None = None
@@ -87,9 +86,10 @@ class _Index:
         """Yields the scored seats of each state by episode, each with its index in `rewards`."""
         ends, known = [*self.first_seats[1:], len(self.rewards)], [*self.known]
         order = np.lexsort((np.array(self.episodes), np.array(self.groups))).tolist()
+        shared = all(self.shared.values())
         for state, positions in groupby(order, self.groups.__getitem__):
             yield [
-                (place, Scored(state, self.episodes[at], seat, reward, not self.shared, known[self.partners[at]]))
+                (place, Scored(state, self.episodes[at], seat, reward, not shared, known[self.partners[at]]))
                 for at in positions
                 for seat, place in enumerate(range(self.first_seats[at], ends[at]))
                 if not math.isnan(reward := self.rewards[place])
@@ -220,12 +220,18 @@ def _read(
         index.groups.append(record.group_index)
         index.group_rows[record.group_index] += len(rows)
         index.episodes.append(record.episode)
-        index.shared = index.shared and record.outcome.rewards is None and reward is None
+        share = record.outcome.rewards is None and reward is None
+        index.shared[record.game] = index.shared.get(record.game, True) and share
         own = {row["extra_info"]["seat"] for row in rows}
         index.first_seats.append(len(index.rewards))
         index.rewards.extend(value if seat in own else math.nan for seat, value in enumerate(rewards))
         index.partners.append(index.known.setdefault(record.partners, len(index.known)))
-        index.game = record.game
+    if len({*index.shared.values()}) > 1:
+        one, other = (next(name for name, share in index.shared.items() if share is wanted) for wanted in (True, False))
+        raise UserError(
+            f"{games}: in an episode of {one} all seats share one reward, and in one of {other} each has its own; put "
+            "the episodes of each into a file of its own, and convert one at a time"
+        )
     tell_left_out(games, altered)
     report.temperature = index.policy.temperature if index.policy else 0.0
     if reward and index.trained:
@@ -340,8 +346,8 @@ def _write(
     partners = [*index.known]
     schema = described(
         schema_with(*further),
-        game=index.game,
-        shared=index.shared,
+        game=[*index.shared][-1],
+        shared=all(index.shared.values()),
         temperature=report.temperature,
         episodes_per_state=report.episodes_per_state,
         checkpoint=index.policy.checkpoint,

@@ -29,7 +29,7 @@ from selfplay_pipeline.generate.episode import ContextFull, Reply
 from selfplay_pipeline.generate.players import Player, Seat
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord, read_episodes
 from selfplay_pipeline.generate.seats import is_checkpoint, seat_players, seats_named
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.servers import Servers, given_or_own
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
 LISTENING_FILE = "listening.json"
@@ -109,15 +109,14 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
     check_folder(job.output, "listen")
     if servers is None:
         check_listen(config, job)
-        async with Servers(config, job.output) as own:
-            return await run_listen(config, job, own)
     game, pairing = make_game(config.game), _pairing(config, job)
-    lost = await play_pairing(config, pairing, servers)
-    name = POLICY if is_checkpoint(config, job.player) else job.player
-    seats = seats_named(config, [name], pairing.job(config).policy)
-    player = (await seat_players(config, seats, servers))[name]
     test = ability(game, ListeningTest, "listen")
-    found = await _replays(game, player, job, list(read_episodes(pairing.file)), config.generate.max_concurrency)
+    async with given_or_own(servers, config, job.output) as running:
+        lost = await play_pairing(config, pairing, running)
+        name = POLICY if is_checkpoint(config, job.player) else job.player
+        seats = seats_named(config, [name], pairing.job(config).policy)
+        player = (await seat_players(config, seats, running))[name]
+        found = await _replays(game, player, job, list(read_episodes(pairing.file)), config.generate.max_concurrency)
     listening = Listening(
         player=job.player,
         states=job.states.name,

@@ -38,7 +38,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.records import Swap, read_episodes
 from selfplay_pipeline.generate.seats import check_seat, checkpoints_among, is_checkpoint
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.servers import Servers, given_or_own
 from selfplay_pipeline.generate.swapped import check_swap
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.metrics.figures import measure, measure_reward
@@ -213,12 +213,11 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     check_folder(job.output, "evaluate")
     if servers is None:
         check_job(config, job)
-        at_once = len(checkpoints_among(config, job.players))
-        async with Servers(config, job.output, at_once=at_once) as own:
-            return await run_evaluate(config, job, own)
     kinds = list(product(job.modes(config), (None, *job.swaps)))
     pairings = [job.pairing(config, mode, swap) for mode, swap in kinds]
-    lost = dict(zip(kinds, await play_pairings(config, pairings, servers), strict=True))
+    at_once = len(checkpoints_among(config, job.players))
+    async with given_or_own(servers, config, job.output, at_once) as running:
+        lost = dict(zip(kinds, await play_pairings(config, pairings, running), strict=True))
     reports: dict[Mode, ModeReport] = {}
     for mode in job.modes(config):
         tally = tally_of(config, job, mode)

@@ -92,7 +92,7 @@ async def play_episodes(
     job = play_job(config, output, first_state, seats)
     others = [name for name in seats if name != PERSON]
     async with Servers(
-        config, output.parent, at_once=max(1, len(checkpoints_of(config, others, str(config.model))))
+        config, output.parent, at_once=len(checkpoints_of(config, others, str(config.model)))
     ) as servers:
         named = [seat for seat in seats_named(config, seats, job.policy) if seat.name != PERSON]
         by_name = await seat_players(config, named, servers)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from selfplay_pipeline.engines.pool import EnginePool
 
 if TYPE_CHECKING:
     from selfplay_pipeline.config.partner import PartnerConfig
+    from selfplay_pipeline.config.schema import Config
     from selfplay_pipeline.generate.chat_model import ChatClient
 
 
@@ -33,3 +37,15 @@ class Servers(EnginePool):
         await super().stop()
         if self._chat is not None:
             await self._chat.close()
+
+
+@asynccontextmanager
+async def given_or_own(
+    servers: Servers | None, config: Config, folder: Path, at_once: int = 1
+) -> AsyncIterator[Servers]:
+    """Yields the given servers; without any, yields new ones, and stops them afterwards."""
+    if servers is not None:
+        yield servers
+    else:
+        async with Servers(config, folder, at_once=at_once) as own:
+            yield own

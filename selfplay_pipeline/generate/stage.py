@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from selfplay_pipeline.generate.seats import (
     self_play,
     weights_of,
 )
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.servers import Servers, given_or_own
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.streams import MAX_COUNT
 from selfplay_pipeline.generate.summary import Summary
@@ -209,19 +208,18 @@ async def generate_episodes(
     def state(number: int) -> State:
         return game.sample_state(state_rng(config.seed, number, TRAIN))
 
-    async with AsyncExitStack() as stack:
-        if servers is None:
-            check_seats(config, checkpoint, seats)
-            at_once = len(checkpoints_of(config, seats, checkpoint))
-            servers = await stack.enter_async_context(Servers(config, output.parent, at_once=at_once))
+    if servers is None:
+        check_seats(config, checkpoint, seats)
+    at_once = len(checkpoints_of(config, seats, checkpoint))
+    async with given_or_own(servers, config, output.parent, at_once) as running:
         job = make_job(config, output, checkpoint, iteration, first_state, seats, groups)
         if other_play:
             job = replace(job, arguments={**job.arguments, "other_play": True})
         job.store.check()  # before the slow start of a server
         by_name: dict[str, Player] = {}
 
-        async def begin(names: Sequence[str], servers: Servers = servers) -> None:
-            by_name.update(await seat_players(config, seats_named(config, names, job.policy), servers))
+        async def begin(names: Sequence[str]) -> None:
+            by_name.update(await seat_players(config, seats_named(config, names, job.policy), running))
 
         def players(group: int, episode: int) -> Sequence[Player]:
             return [by_name[name] for name in tables[group - first_state]]

@@ -72,9 +72,16 @@ from selfplay_pipeline.metrics.figures import TALK, figures_of
 from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.train.memory_check import check_fits
-from selfplay_pipeline.train.offline import check_adapter, check_training, check_verls_keys, prepare_training
+from selfplay_pipeline.train.offline import (
+    SET_BY_ITERATIONS,
+    check_adapter,
+    check_training,
+    check_verls_keys,
+    prepare_training,
+)
 from selfplay_pipeline.train.offline_stage import train_policy, training_of
 from selfplay_pipeline.train.process import Trainer
+from selfplay_pipeline.train.verl_overrides import check_not_set_by
 
 
 async def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = None) -> RunDirectory:
@@ -576,6 +583,7 @@ def check_run(config: Config) -> None:
     check_seats(config, str(config.model), everyone_named(config), at_once=at_once(config))
     check_training(config.train, resolve_device(config.device))
     check_adapter(config.train, str(config.model))
+    check_not_set_by(SET_BY_ITERATIONS, config.train.overrides)
     check_verls_keys(training_of(config, Path("iter_1/train.parquet"), Path("iter_1"), shares_gpu=shares_gpu(config)))
     check_fits(
         config.train,

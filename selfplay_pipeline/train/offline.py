@@ -404,14 +404,26 @@ SET_BY_TRAINER = {
     "data.shuffle": "seed",
     "actor_rollout_ref.actor.ppo_mini_batch_size": "train.train_batch_size and train.mini_batches",
     "actor_rollout_ref.actor.optim.lr": "train.learning_rate and iterate.decay_iterations",
-    "actor_rollout_ref.rollout.temperature": "generate.temperature, with which the rows were sampled",
+    "actor_rollout_ref.rollout.temperature": "generate.temperature",
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": "train.micro_batch_size",
+    "actor_rollout_ref.actor.use_kl_loss": "train.kl_coef",
+    "actor_rollout_ref.actor.kl_loss_coef": "train.kl_coef",
+    "actor_rollout_ref.rollout.n": "generate.episodes_per_state",
+    "algorithm.use_kl_in_reward": "train.kl_coef",
     "data.train_files": "the argument DATA",
+    "trainer.test_freq": "`selfplay evaluate`",
     "trainer.total_epochs": "train.epochs",
     "trainer.total_training_steps": "train.epochs",
+    "trainer.val_before_train": "`selfplay evaluate`",
+    "trainer.val_only": "`selfplay evaluate`",
     **SET_BY_TRAINERS,
 }
-"""Keys of verl that would have no effect as overrides, or contradict others, with what decides their values."""
+"""Keys of verl that would have no effect as overrides, or contradict others, with what to use in their place."""
+SET_BY_ITERATIONS = {
+    f"actor_rollout_ref.actor.optim.{name}": "iterate.decay_iterations"
+    for name in ("lr_scheduler_type", "min_lr_ratio", "num_cycles")
+}
+"""Keys of verl's schedule, which counts the steps of one training, and not those of all iterations."""
 
 
 def check_verls_keys(config: TrainConfig) -> None:

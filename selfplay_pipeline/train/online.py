@@ -192,16 +192,16 @@ def _held_out(line: dict[str, Any]) -> dict[str, float]:
 SET_BY_TRAINER = {
     "actor_rollout_ref.rollout.n": "generate.episodes_per_state",
     "data.train_batch_size": "online.states_per_step",
-    "data.train_files": "the states of the training",
+    "data.train_files": "`selfplay games`",
     "data.val_batch_size": "online.held_out_states",
-    "data.val_files": "the states of the training",
+    "data.val_files": "`selfplay games`",
     "trainer.total_epochs": "online.steps",
     "trainer.total_training_steps": "online.steps",
     "trainer.val_before_train": "online.validate_every",
     "trainer.val_only": "online.validate_every",
     **SET_BY_TRAINERS,
 }
-"""Keys of verl that an online training sets itself, with what decides their values."""
+"""Keys of verl that an online training sets itself, with what to use in their place."""
 
 
 def check_steps(config: OnlineConfig, rows_per_episode: int) -> None:

@@ -72,10 +72,12 @@ SET_BY_TRAINERS = {
     "actor_rollout_ref.model.path": "model",
     "trainer.default_local_dir": "--output",
     "trainer.logger": "train.loggers",
+    "trainer.n_gpus_per_node": "train.gpus_per_node",
+    "trainer.nnodes": "train.nodes",
     "trainer.resume_mode": "--output",
     "trainer.save_freq": "train.save_every",
 }
-"""Keys of verl that offline and online training set themselves, with what decides their values."""
+"""Keys of verl that offline and online training set themselves, with what to use in their place."""
 ESTIMATOR = "algorithm.adv_estimator"
 
 
@@ -89,8 +91,7 @@ def check_not_set_by(table: Mapping[str, str], overrides: Sequence[str]) -> None
         key = key_of(override)
         if instead := table.get(key):
             raise UserError(
-                f"train.overrides: {override!r}: the trainer sets this key itself, from {instead}; give that in its "
-                "place"
+                f"train.overrides: {override!r}: the trainer sets this key itself; use {instead} in its place"
             )
         if key == ESTIMATOR and override.partition("=")[2].strip("'\"") != "grpo":
             raise UserError(

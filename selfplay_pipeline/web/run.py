@@ -199,7 +199,7 @@ async def _serve(
         ended[record.episode_id] = record
 
     async with AsyncExitStack() as stack:
-        at_once = max(1, len(checkpoints_of(config, others, str(config.model))))
+        at_once = len(checkpoints_of(config, others, str(config.model)))
         servers = await stack.enter_async_context(Servers(config, output.parent, at_once=at_once))
         by_name = await seat_players(config, seats_named(config, others, job.policy), servers)
         stack.enter_context(job.store.held())

@@ -223,3 +223,9 @@ def test_what_a_server_decides_is_refused_before_the_run_folder_is_begun(tmp_pat
 def test_the_seed_of_the_last_iteration_is_checked_first():
     with pytest.raises(UserError, match=r"seed: 2147483645: the last iteration's seed would be too large"):
         check_run(load_config("tiny", OPTIONS | {"seed": 2147483645}))
+
+
+def test_a_schedule_of_verls_which_counts_the_steps_of_one_iteration_is_refused():
+    cosine = ["actor_rollout_ref.actor.optim.lr_scheduler_type=cosine"]
+    with pytest.raises(UserError, match=r"sets this key itself; use iterate.decay_iterations in its place"):
+        check_run(load_config("tiny", OPTIONS | {"train.overrides": cosine}))

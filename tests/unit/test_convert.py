@@ -5,7 +5,15 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from factories import POLICY, Habits, episode_records, make_episode, make_episodes, make_random_episode, write_episodes
+from factories import (
+    POLICY,
+    Habits,
+    episode_records,
+    make_episode,
+    make_episodes,
+    make_random_episode,
+    write_episodes,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from quick import examples
@@ -20,6 +28,8 @@ from selfplay_pipeline.convert.rows import METADATA_KEY, PARTNER, SCHEMA, episod
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.bargaining.game import BargainingGame
+from selfplay_pipeline.games.bargaining.rules import BargainingConfig
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.signal import Scored, comparison_key, groups_of
@@ -114,6 +124,7 @@ def sampled(**changes):
 
 
 PAIR = [make_episode(0, 0), make_episode(0, 1)]
+SELFISH = [make_random_episode(BargainingGame(BargainingConfig(reward="selfish")), 1, at, seed=at) for at in range(8)]
 OTHER_STATE = make_episode(1, 2).model_copy(update={"group_index": 0})
 
 
@@ -122,6 +133,7 @@ OTHER_STATE = make_episode(1, 2).model_copy(update={"group_index": 0})
     [
         ([*PAIR, PAIR[0]], "group 0 episode 0 occurs twice"),
         ([*PAIR, OTHER_STATE], r"jsonl:3: field 'state': group 0 has two different"),
+        ([*PAIR, *SELFISH], r"jsonl: in an episode of matching all seats share one reward, and in one of barg"),
         (sampled(temperature=0.7), r"jsonl:2: .*temperature': 0.7, but 1.0 before"),
         (sampled(temperature=0.0), r"jsonl:2: field 'policy.temperature': greedy play cannot be trained on"),
         *((sampled(**change), r"jsonl:2: field 'policy': sampled with top_p, top_k or a penalty")

@@ -372,11 +372,13 @@ def test_options_that_cannot_be_are_refused(options, said):
         "data.seed", "+data.shuffle", "actor_rollout_ref.actor.ppo_mini_batch_size", "actor_rollout_ref.actor.optim.lr",
         "actor_rollout_ref.rollout.temperature", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
         "actor_rollout_ref.model.path", "data.train_files", "trainer.default_local_dir", "trainer.save_freq",
-        "trainer.total_epochs", "trainer.total_training_steps",
+        "trainer.total_epochs", "trainer.total_training_steps", "trainer.test_freq", "trainer.val_before_train",
+        "trainer.val_only", "trainer.nnodes", "trainer.n_gpus_per_node", "actor_rollout_ref.rollout.n",
+        "actor_rollout_ref.actor.use_kl_loss", "actor_rollout_ref.actor.kl_loss_coef", "algorithm.use_kl_in_reward",
     ],
 )  # fmt: skip
 def test_keys_of_verl_that_the_trainer_sets_itself_are_refused(key):
-    with pytest.raises(UserError, match=r"train.overrides: .* the trainer sets this key itself, from .*; give that in"):
+    with pytest.raises(UserError, match=r"train.overrides: .* the trainer sets this key itself; use .* in its place"):
         check_verls_keys(config(overrides=[f"{key}=8"]))
 
 
