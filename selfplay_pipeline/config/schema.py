@@ -169,7 +169,8 @@ class ConvertConfig(Section):
 
     A turn's credit is the reward minus the reward within reach before the turn: of the best plan given its seat's
     knowledge, or of the proposal that it answers. It is compared with the credit of the same turn of the same seat in
-    the group's other episodes. Turn credits exist only in self-play, and in games that define them.
+    the group's other episodes. A group whose episodes have equal rewards is left out, as with `episode`. Turn credits
+    exist only in self-play, and in games that define them.
     """
     placebo: bool = False
     """Permute the rewards within each group: a control run, in which nothing about the game can be learned.
