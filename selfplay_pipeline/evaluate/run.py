@@ -17,6 +17,7 @@ from selfplay_pipeline.config.schema import SELF, Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.shipped import as_listed, shipped
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.pairing import (
@@ -311,7 +312,13 @@ def compare_with(config: Config, job: EvaluationJob, earlier: Path) -> dict[Mode
     result = {}
     for mode in job.modes(config):
         before = totals_of(_as_played(config, earlier, mode), replace(job, output=earlier), mode)
-        result[mode] = contrast([(1, totals_of(config, job, mode)), (-1, before)])
+        now = totals_of(config, job, mode)
+        if now.episodes.tolist() != before.episodes.tolist():
+            logger.warning(
+                f"{job.output} and {earlier} do not have {mode} episodes of the same states, since some were lost; the "
+                "differences leave out states that one of them lacks"
+            )
+        result[mode] = contrast([(1, now), (-1, before)])
     return result
 
 

@@ -22,6 +22,9 @@ SEEDS = 0x5EED5
 """Seed of the random stream that resamples training seeds; the stream for states has another one."""
 PERCENTILES = (2.5, 97.5)
 
+EPISODES = "reward"
+"""Figure whose denominator is the number of episodes."""
+
 Column = Sequence[float] | NDArray[np.float64]
 
 
@@ -80,6 +83,18 @@ class Totals:
         columns = [self.names.index(name) for name in names]
         return Totals(tuple(names), self.numerators[:, columns], self.denominators[:, columns])
 
+    @property
+    def episodes(self) -> NDArray[np.float64]:
+        """Number of episodes of each state; in totals without `EPISODES`, 1 for a state that counts in any figure."""
+        if EPISODES in self.names:
+            return self.denominators[:, self.names.index(EPISODES)]
+        counts: NDArray[np.float64] = (self.denominators != 0).any(axis=1).astype(np.float64)
+        return counts
+
+    def weighted(self, weights: NDArray[np.float64]) -> Totals:
+        """Returns the totals with each state's numbers multiplied by a weight."""
+        return Totals(self.names, self.numerators * weights[:, None], self.denominators * weights[:, None])
+
     def intervals(self, resamples: int = RESAMPLES) -> dict[str, Interval]:
         """Returns all figures with their intervals."""
         return contrast([(1, self)], resamples)
@@ -88,8 +103,8 @@ class Totals:
 def contrast(terms: Sequence[tuple[float, Totals]], resamples: int = RESAMPLES) -> dict[str, Interval]:
     """Returns a weighted sum of several evaluations' figures, paired: their common states are resampled together.
 
-    `contrast([(1, after), (-1, before)])` is a difference. Figures that some evaluation lacks are left out, as are a
-    figure's resamples with a denominator of 0.
+    `contrast([(1, after), (-1, before)])` is a difference. Left out are figures and states that some evaluation lacks,
+    and a figure's resamples with a denominator of 0. An evaluation lacks episodes that were lost, for example.
 
     Raises:
         ValueError: The evaluations have different numbers of states.
@@ -117,7 +132,7 @@ def contrast_over_seeds(
     Raises:
         ValueError: The evaluations of a seed have different numbers of states.
     """
-    names = _common_names(seeds)
+    names, seeds = _common_names(seeds), [_paired(terms) for terms in seeds]
     found = [_resampled(terms, names, resamples, 0 if same_states else stream) for stream, terms in enumerate(seeds)]
     values = np.array([value for value, _ in found])
     mean = values.mean(axis=0)
@@ -149,7 +164,7 @@ def difference_over_seeds(
     names = _common_names([*one, *other])
     mean, drawn = np.zeros(len(names)), np.zeros((resamples, len(names)))
     for sign, stream, group in zip((1, -1), (0, 1), groups, strict=True):
-        found = [_resampled(terms, names, resamples, 0) for terms in group]
+        found = [_resampled(_paired(terms), names, resamples, 0) for terms in group]
         values = np.array([value for value, _ in found])
         mean += sign * values.mean(axis=0)
         drawn += sign * np.mean([states - value for value, states in found], axis=0)
@@ -171,13 +186,27 @@ def _spread(values: NDArray[np.float64], resamples: int, stream: Sequence[int], 
     return _widening(seeds, freedom) * deviations
 
 
+def _paired(terms: Sequence[tuple[float, Totals]]) -> Sequence[tuple[float, Totals]]:
+    """Returns the terms with equal numbers of episodes of each state: of those that the terms have, the smallest.
+
+    Raises:
+        ValueError: The evaluations have different numbers of states.
+    """
+    counts = [totals.episodes for _, totals in terms]
+    if len({len(count) for count in counts}) > 1:
+        raise ValueError("a paired contrast needs the same states")
+    least = np.min(counts, axis=0)
+    if all(np.array_equal(count, least) for count in counts):
+        return terms
+    shares = [np.divide(least, count, out=np.zeros_like(least), where=count != 0) for count in counts]
+    return [(weight, totals.weighted(share)) for (weight, totals), share in zip(terms, shares, strict=True)]
+
+
 def _resampled(
     terms: Sequence[tuple[float, Totals]], names: Sequence[str], resamples: int, stream: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Returns the contrast of one seed, shape (figures,), and its resamples over states, shape (resamples, figures)."""
     states = len(terms[0][1].numerators)
-    if any(len(totals.numerators) != states for _, totals in terms):
-        raise ValueError("a paired contrast needs the same states")
     weighted = [(weight, totals.select(names)) for weight, totals in terms]
 
     def value(counts: NDArray[np.float64]) -> NDArray[np.float64]:

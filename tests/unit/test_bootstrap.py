@@ -96,6 +96,26 @@ def test_resamples_drawn_a_few_at_a_time_to_save_memory_give_the_same_interval(m
     assert dict(of(values).intervals()["reward"]) == pytest.approx(dict(at_once), rel=1e-12)
 
 
+@pytest.mark.parametrize("figure", ["reward", "follows"])
+def test_a_state_whose_episodes_were_lost_in_one_evaluation_counts_in_none(figure):
+    values, lost = np.array([0.9, 0.8, 0.1, 0.2, 0.7]), np.array([1, 1, 0, 1, 1])
+    every, some = (Totals.of({figure: (values * played, played)}) for played in (np.ones(5), lost))
+    for terms in ([(1, every), (-1, some)], [(1, some), (-1, every)]):
+        found = contrast(terms)[figure]
+        assert (found.value, found.low, found.high) == (0, 0, 0)
+    apart = difference_over_seeds([[(1, every), (-1, some)]] * 2, [[(1, every), (-1, every)]] * 2)[figure]
+    assert (apart.value, apart.low, apart.high) == (0, 0, 0)
+
+
+def test_a_state_of_which_some_episodes_were_lost_weighs_equally_in_both_evaluations():
+    values = np.array([0.9, 0.8, 0.1, 0.2])
+    every, some = (
+        Totals.of({"reward": (values * played, played)}) for played in (np.full(4, 2), np.array([2, 2, 1, 1]))
+    )
+    assert contrast([(1, every), (-1, some)])["reward"].value == pytest.approx(0)
+    assert some.intervals()["reward"].value == pytest.approx((1.8 + 1.6 + 0.1 + 0.2) / 6), "alone, by episodes"
+
+
 def test_evaluations_of_other_states_are_not_paired():
     with pytest.raises(ValueError, match="same states"):
         contrast([(1, of([1, 2])), (-1, of([1, 2, 3]))])

@@ -393,6 +393,17 @@ def test_two_evaluations_of_the_same_states_are_compared_in_pairs(tmp_path):
     assert 0.2 < difference.low < difference.value < difference.high < 0.5
 
 
+def test_a_state_whose_episode_was_lost_is_left_out_of_a_difference_and_this_is_said(tmp_path, caplog):
+    (_, job), (_, some) = (evaluate("random", tmp_path / name, count=6) for name in ("every", "some"))
+    file = some.file("scripted")
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if json.loads(line)["group_index"] != 2))
+    assert compare_with(config(), job, job.output)["scripted"]["reward"].value == 0 and not caplog.records
+    difference = compare_with(config(), job, some.output)["scripted"]["reward"]
+    assert (difference.value, difference.low, difference.high) == (0, 0, 0)
+    assert "do not have scripted episodes of the same states" in caplog.text
+
+
 def test_a_muted_evaluation_is_compared_with_the_losses_of_one_that_was_heard(tmp_path):
     def played(*, mute: bool):
         muted = load_config("tiny_honest", {"game.mute": mute})
