@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from selfplay_pipeline.config.identity import differences, flatten, in_words
 from selfplay_pipeline.convert.imitation import EPISODES
-from selfplay_pipeline.convert.replay import conversations, recorded_episodes
+from selfplay_pipeline.convert.replay import Recorded, conversations, recorded_episodes
 from selfplay_pipeline.convert.rows import MESSAGES
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import filling, write_json
@@ -22,7 +23,7 @@ from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.evaluate.states import StateSet, key_of, references
 from selfplay_pipeline.games.base import Game, State
-from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, EpisodeRecord, read_episodes
+from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, read_episodes
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report.sources import EpisodesFile
 
@@ -34,6 +35,7 @@ BATCH = 256
 META = pa.struct(
     {
         "game": pa.string(),
+        "file": pa.int64(),
         "episode_id": pa.string(),
         "state_id": pa.string(),
         "seed": pa.int64(),
@@ -58,7 +60,8 @@ ABOUT = {
     "messages": "what the seat read (`system`, `user`) and wrote (`assistant`), from the first turn to the last; "
     f"seats of `{CHAT}` and `{PERSON}` have the game's configured prompts in place of those that they read",
     "meta.game": "name of the game",
-    "meta.episode_id": "name of the episode; its seats have a row each",
+    "meta.file": "number of the file of the episode, from 1, in the order in which the files were given to `export`",
+    "meta.episode_id": "name of the episode in this file; its seats have a row each",
     "meta.state_id": "hash of the problem; equal for episodes that pose the same one",
     "meta.seed": "seed of the run that played the episode; its other episodes have the same",
     "meta.seat, meta.role": "number of the seat, from 0, and its role in the game",
@@ -121,9 +124,9 @@ def export_episodes(files: Sequence[Path], game: Game, output: Path, license: st
     with filling(output) as new:
         with pq.ParquetWriter(new / SEATS, SCHEMA) as seats, (new / EPISODES).open("wb") as episodes:
             rows: list[dict[str, Any]] = []
-            for line, record, messages in read(files, game):
-                episodes.write(line.rstrip(b"\n") + b"\n")
-                rows += _rows(record, messages, done)
+            for one, messages in read(files, game):
+                episodes.write(one.line.rstrip(b"\n") + b"\n")
+                rows += _rows(one, messages, done)
                 if len(rows) >= BATCH * len(game.roles):
                     seats.write_table(pa.Table.from_pylist(rows, schema=SCHEMA))
                     rows = []
@@ -137,8 +140,8 @@ def count_episodes(files: Sequence[Path], game: Game, output: Path) -> Exported:
     """Makes the checks of `export_episodes`, and returns its counts; writes nothing."""
     check_export(output)
     done = Exported(game)
-    for _, record, messages in read(files, game):
-        _rows(record, messages, done)
+    for one, messages in read(files, game):
+        _rows(one, messages, done)
     return done
 
 
@@ -149,28 +152,32 @@ def check_export(output: Path) -> None:
         raise UserError(f"{output} holds something that `selfplay export` did not write; give another --output")
 
 
-def read(files: Sequence[Path], game: Game) -> Iterator[tuple[bytes, EpisodeRecord, list[list[Any]]]]:
-    """Yields each episode with its line and the messages of its seats, as JSON objects.
+def read(files: Sequence[Path], game: Game) -> Iterator[tuple[Recorded, list[list[Any]]]]:
+    """Yields each episode with the messages of its seats, as JSON objects.
 
     A trained seat has the messages that it was trained on; the messages of other seats are those of the replay,
     with the prompts of the game.
 
     Raises:
-        UserError: A line is invalid, or an episode is of another game or configuration; or there are no episodes.
+        UserError: A line is invalid, an episode is there twice, or is of another game or configuration; or there are no
+            episodes.
     """
     _check_rules(files, game)
-    found = False
+    places: dict[bytes, str] = {}
     with progress("reading episodes", brief=True) as shown:
-        for _, where, line, record in recorded_episodes(files, game, shown):
-            found = True
+        for one in recorded_episodes(files, game, shown):
+            digest = sha256(one.line.strip()).digest()
+            if first := places.get(digest):
+                raise UserError(f"{one.where}: the same episode was in {first} already; give it once")
+            places[digest] = one.where
             try:
-                seats = conversations(record, game)
+                seats = conversations(one.record, game)
             except ValueError as error:
-                raise UserError(f"{where}: {error}") from None
-            for trajectory in record.trajectories:
+                raise UserError(f"{one.where}: {error}") from None
+            for trajectory in one.record.trajectories:
                 seats[trajectory.seat] = trajectory.messages
-            yield line, record, [[message.model_dump() for message in messages] for messages in seats]
-    if not found:
+            yield one, [[message.model_dump() for message in messages] for messages in seats]
+    if not places:
         raise UserError(f"{', '.join(map(str, files))}: no episodes; `selfplay generate` writes them")
 
 
@@ -188,8 +195,9 @@ def _check_rules(files: Sequence[Path], game: Game) -> None:
             )
 
 
-def _rows(record: EpisodeRecord, messages: Sequence[list[Any]], done: Exported) -> list[dict[str, Any]]:
+def _rows(one: Recorded, messages: Sequence[list[Any]], done: Exported) -> list[dict[str, Any]]:
     """Returns the rows of the seats that took a turn, and counts them."""
+    record = one.record
     state = key_of(done.game, record.state)
     done.episodes += 1
     done.states.setdefault(state, done.game.state_from_json(record.state))
@@ -202,6 +210,7 @@ def _rows(record: EpisodeRecord, messages: Sequence[list[Any]], done: Exported) 
         done.rewards[held.name].append(reward)
         meta = {
             "game": record.game,
+            "file": one.file + 1,
             "episode_id": record.episode_id,
             "state_id": state[:16],
             "seed": record.seed,

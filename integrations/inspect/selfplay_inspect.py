@@ -90,7 +90,8 @@ def _samples(episodes: Path) -> Iterator[EvalSample]:
         game = make_game(parse_game_config(section(settings, "game")))
     except ValidationError as error:
         raise UserError(f"{episodes.with_suffix('.args.json')}: {explain(error)}") from None
-    for _, record, seats in read([episodes], game):
+    for one, seats in read([episodes], game):
+        record = one.record
         for seat in record.seats_of(settings["first"]):
             chat = [_message(message) for message in seats[seat]]
             figures = measure(Measured(game, record, (seat,)))

@@ -14,7 +14,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.shipped import as_listed
-from selfplay_pipeline.core.small_files import read_object, read_small_text
+from selfplay_pipeline.core.small_files import read_small_text
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, check_job, run_evaluate
 from selfplay_pipeline.evaluate.suite import Task, all_tasks, suite, tasks_for
@@ -229,11 +229,10 @@ def spent(folder: Path) -> float:
 async def _play(config: Config, job: EvaluationJob, servers: Servers) -> TaskResult:
     evaluation = await run_evaluate(config, job, servers)
     ((mode, report),) = evaluation.modes.items()
-    summary = read_object(job.file(mode).with_suffix(".summary.json"), "selfplay benchmark", "sampled_tokens")
-    usage = _usage(job.file(mode))
+    own, usage = _cost(job.file(mode))
     played = report.episodes - report.statuses.get(Status.ENGINE_FAILURE.value, 0)
     answered = usage.with_cached() if usage else None
-    sampled = summary["sampled_tokens"] if mode != "scripted" else answered and answered[0]
+    sampled = own if mode != "scripted" else answered and answered[0]
     return TaskResult(
         states=len(job.states),
         sha256=job.states.fingerprint,
@@ -248,13 +247,17 @@ async def _play(config: Config, job: EvaluationJob, servers: Servers) -> TaskRes
     )
 
 
-def _usage(games: Path) -> PartnerUsage | None:
-    """Returns the usage of a chat model in the stored episodes; None if none played.
+def _cost(games: Path) -> tuple[int, PartnerUsage | None]:
+    """Returns the sampled tokens of the stored episodes, and the usage of their chat model; None if none played.
 
     Attempts that were lost are left out: with a cache, the answers of a lost attempt are used again.
     """
-    usages = [record.partner for record in read_episodes(games) if record.partner is not None]
-    return sum(usages, PartnerUsage()) if usages else None
+    tokens, usage = 0, None
+    for record in read_episodes(games):
+        tokens += sum(sum(seat.response_mask) for seat in record.trajectories)
+        if record.partner is not None:
+            usage = (usage or PartnerUsage()) + record.partner
+    return tokens, usage
 
 
 def people_on(game: Game) -> Interval | None:
@@ -295,8 +298,21 @@ def read_lines_of(places: Sequence[Path]) -> list[Line]:
                 raise UserError(
                     f"{path}:{number}: a line of {line.suite} {line.version}; this is {suite().suite} {suite().version}"
                 )
+            if strange := next((name for name, played in line.tasks.items() if not _is_of_suite(name, played)), None):
+                raise UserError(f"{path}:{number}: task {strange!r}: not figures of a task of the suite; play it again")
             found.append(line)
     return found
+
+
+def _is_of_suite(name: str, result: TaskResult) -> bool:
+    """Whether a result has all figures of a task of the suite, and is of its states if as many were played."""
+    task = next((task for task in all_tasks() if task.name == name), None)
+    figures = (result.reward, result.agreement, result.turns, result.words)
+    return (
+        task is not None
+        and all(figure.value is not None for figure in figures)
+        and (result.states != task.given.states or result.sha256 == task.given.sha256)
+    )
 
 
 COLUMNS = ("task", "player", "reward", "worth of words", "agreed", "turns", "words", "tokens", "US dollars")

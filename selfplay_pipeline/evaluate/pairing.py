@@ -11,13 +11,21 @@ from typing import Any
 from selfplay_pipeline.config.identity import differences, portable
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY, Swap
-from selfplay_pipeline.generate.run import EpisodeFactory, GenerateJob, PlayTask, SeatedEpisode, run_tasks
+from selfplay_pipeline.generate.run import (
+    EpisodeFactory,
+    GenerateJob,
+    PlayTask,
+    SeatedEpisode,
+    missing_episodes,
+    run_tasks,
+)
 from selfplay_pipeline.generate.seats import (
     check_players,
     checkpoints_among,
@@ -29,6 +37,7 @@ from selfplay_pipeline.generate.seats import (
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record, record_of
 from selfplay_pipeline.generate.store import EpisodeStore
+from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.generate.swapped import SwappedEpisode
 
 
@@ -177,6 +186,6 @@ def _is_whole(job: GenerateJob) -> bool:
     arguments = job.output.with_suffix(".args.json")
     if not job.summary_path.exists() or differences(read_object(arguments, "selfplay evaluate"), job.arguments):
         return False
-    if not job.store.is_complete(job.num_episodes):
+    if not job.store.is_complete(missing_episodes(job, ())):
         return False
-    return Status.ENGINE_FAILURE.value not in read_object(job.summary_path, "selfplay evaluate", "statuses")["statuses"]
+    return Status.ENGINE_FAILURE.value not in read_model(job.summary_path, Played, "selfplay evaluate").statuses

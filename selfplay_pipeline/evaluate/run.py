@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from selfplay_pipeline.config.identity import portable
 from selfplay_pipeline.config.schema import SELF, Config
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.files import write_text
+from selfplay_pipeline.core.files import read_model, write_text
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.shipped import as_listed, shipped
@@ -219,15 +220,18 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     at_once = len(checkpoints_among(config, job.players))
     async with given_or_own(servers, config, job.output, at_once) as running:
         lost = dict(zip(kinds, await play_pairings(config, pairings, running), strict=True))
-    reports: dict[Mode, ModeReport] = {}
+    words, reports = _words_before(job.output), dict[Mode, ModeReport]()
     for mode in job.modes(config):
         tally = tally_of(config, job, mode)
         tally.statuses.update({Status.ENGINE_FAILURE.value: lost[mode, None]} if lost[mode, None] else {})
+        said = words.get(mode)
+        if job.swaps:
+            said = _worth(config, job, mode, sum(lost[mode, swap] for swap in job.swaps))
         reports[mode] = ModeReport(
             episodes=tally.statuses.total(),
             statuses=dict(tally.statuses),
             figures=tally.totals().intervals(),
-            words=_worth(config, job, mode, sum(lost[mode, swap] for swap in job.swaps)) if job.swaps else None,
+            words=said,
         )
     evaluation = Evaluation(
         player=job.player,
@@ -244,6 +248,14 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     stored = evaluation.model_copy(update=portable({"player": job.player, "partner": job.partner}, job.output))
     write_text(job.output / "evaluation.json", stored.model_dump_json(indent=2) + "\n")
     return evaluation
+
+
+def _words_before(folder: Path) -> dict[Mode, Words]:
+    """Returns the worth of words that an earlier call of the same evaluation measured, if it did."""
+    with suppress(UserError):
+        before = read_model(folder / "evaluation.json", Evaluation, "selfplay evaluate")
+        return {mode: report.words for mode, report in before.modes.items() if report.words is not None}
+    return {}
 
 
 def _worth(config: Config, job: EvaluationJob, mode: Mode, lost: int) -> Words:

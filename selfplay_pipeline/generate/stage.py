@@ -29,7 +29,7 @@ from selfplay_pipeline.generate.seats import (
     weights_of,
 )
 from selfplay_pipeline.generate.servers import Servers, given_or_own
-from selfplay_pipeline.generate.store import EpisodeStore
+from selfplay_pipeline.generate.store import EpisodeStore, check_name
 from selfplay_pipeline.generate.streams import MAX_COUNT
 from selfplay_pipeline.generate.summary import Summary
 
@@ -154,6 +154,7 @@ def plan_generate(
 def check_generate(config: Config, output: Path, first_state: int, seats: Sequence[str]) -> None:
     """Raises UserError unless `generate` can run; writes nothing."""
     check_folder(output.parent, "generate")
+    check_name(output)
     check_seats(config, str(config.model), seats)
     if output.exists() or EpisodeStore(output, {}).arguments_path.exists():
         make_job(config, output, str(config.model), 0, first_state, seats).store.check()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,17 @@ from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.links import open_itself
 from selfplay_pipeline.core.small_files import check_regular, read_object
 from selfplay_pipeline.generate.records import MAX_LINE, EpisodeRecord, parse_episode, read_lines
+
+NOT_EPISODES = (
+    "metrics.jsonl", "trained_rows.jsonl", "server_*_weights.jsonl", "weight_versions.jsonl", "*.people.jsonl",
+)  # fmt: skip
+"""Patterns of the names of JSONL files with other contents."""
+
+
+def check_name(path: Path) -> None:
+    """Raises UserError if a file of episodes would share the files beside it with others, or be taken for another."""
+    if path.suffix != ".jsonl" or any(map(path.match, NOT_EPISODES)):
+        raise UserError(f"{path}: give the file of episodes another name, which ends with .jsonl")
 
 
 @dataclass
@@ -78,19 +90,24 @@ class EpisodeStore:
             except ValueError as error:
                 raise UserError(f"{self.path}:{number}: {error}") from None
 
-    def is_complete(self, num_episodes: int) -> bool:
-        """Whether the file holds this many episodes, each once; it is not checked whether they are valid."""
-        numbers: list[tuple[int, int]] = []
+    def is_complete(self, places: Iterable[tuple[int, int]]) -> bool:
+        """Whether the file holds exactly one episode at each of these places; it is not checked whether it is valid.
+
+        Args:
+            places: Numbers of state and episode, each pair once.
+        """
+        numbers: Counter[tuple[int, int]] = Counter()
         for _, line in read_lines(self.path) if self.path.exists() else ():
             try:
                 episode = json.loads(line)
-                numbers.append((episode["group_index"], episode["episode"]))
+                numbers[episode["group_index"], episode["episode"]] += 1
             except (ValueError, KeyError, TypeError):
                 continue  # such as an incomplete last line
-        return len(numbers) == len({*numbers}) == num_episodes
+        return numbers == Counter(places)
 
     def check(self) -> None:
-        """Raises UserError if the file was made with other or unknown arguments; writes nothing."""
+        """Raises UserError if the name is unusable, or the file was made with other or unknown arguments."""
+        check_name(self.path)
         if self.path.exists():
             check_regular(self.path, "give another --output")
         if not self.arguments_path.exists():

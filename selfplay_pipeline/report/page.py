@@ -106,11 +106,19 @@ def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:
     if source.evaluation:
         facts += [f"with {source.evaluation.partner}", source.evaluation.states]
         facts += ["messages muted"] if source.evaluation.mute else []
+    if lost := _lost(source):
+        facts.append(f"{lost:,} episodes lost to the engine or a chat model")
     for arm, gaps in (source.crossplay.gaps if source.crossplay else {}).items():
         facts += [f"{arm}: {gaps.in_words()}"]
     for found in source.crossplay.best_responses if source.crossplay else []:
         facts += [f"best-response gap of {found.responder} to {found.partner}: {found.gap:+}"]
     return [*facts, f"this page: {now:{TIME}}"]
+
+
+def _lost(source: Source) -> int:
+    """Returns the number of episodes that an evaluation or a cross-play lacks."""
+    reports = source.evaluation.modes.values() if source.evaluation else ()
+    return sum(report.lost for report in reports) + (source.crossplay.lost if source.crossplay else 0)
 
 
 def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:

@@ -21,6 +21,7 @@ from selfplay_pipeline.evaluate.tally import Seating
 from selfplay_pipeline.games.base import Game, GameSettings
 from selfplay_pipeline.games.registry import game_of, make_game, stored_game_config
 from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.generate.store import NOT_EPISODES
 from selfplay_pipeline.iterate.folder import Manifest, RunDirectory, RunState
 from selfplay_pipeline.iterate.schedule import source_of_games
 from selfplay_pipeline.metrics.bootstrap import Interval
@@ -28,9 +29,6 @@ from selfplay_pipeline.train.saves import read_lines
 
 Mode = Literal["training", "sampled", "greedy", "scripted", "other"]
 EVALUATED: tuple[Mode, ...] = ("sampled", "greedy", "scripted")
-NOT_EPISODES = (
-    "metrics.jsonl", "trained_rows.jsonl", "server_*_weights.jsonl", "weight_versions.jsonl", "*.people.jsonl",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

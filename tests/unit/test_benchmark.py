@@ -215,6 +215,23 @@ def test_what_cannot_be_played_or_read_is_one_line(arguments, says, tmp_path):
     assert done.returncode == 2 and says in done.stderr and done.stdout == "", done.stderr
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"other-fixed": {}},
+        {"matching-3x3-fixed": {"sha256": "0"}},
+        {"matching-3x3-fixed": {"agreement": {"value": None, "low": None, "high": None}}},
+    ],
+)
+def test_a_line_whose_task_is_none_of_the_suite_or_of_other_states_is_refused(change, tmp_path):
+    (name, changed), text = *change.items(), (RESULTS / "leaderboard.jsonl").read_text().splitlines()[0]
+    line = json.loads(text)
+    line["tasks"][name] = next(iter(line["tasks"].values())) | line["tasks"].get(name, {}) | changed
+    (tmp_path / "lines.jsonl").write_text(f"{text}\n{json.dumps(line)}\n")
+    with pytest.raises(UserError, match=rf"lines.jsonl:2: task '{name}': not figures of a task of the suite; play it"):
+        read_lines_of([tmp_path / "lines.jsonl"])
+
+
 def test_the_page_of_results_has_the_table_of_the_stored_lines():
     lines = read_lines_of([RESULTS / "leaderboard.jsonl"])
     assert table_of(lines) in (RESULTS / "leaderboard.md").read_text()

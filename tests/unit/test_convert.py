@@ -22,8 +22,10 @@ from typer.testing import CliRunner
 
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import RewardConfig
 from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
+from selfplay_pipeline.convert.reward import TrainedReward
 from selfplay_pipeline.convert.rows import METADATA_KEY, PARTNER, SCHEMA, episode_to_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core import reporting
@@ -201,6 +203,11 @@ def test_a_placebo_of_games_with_different_numbers_of_seats_stays_within_groups(
     assert report.groups_without_signal == sum(len(set(map(min, group.values()))) == 1 for group in true.values())
 
 
+def test_a_placebo_permutes_each_group_in_its_own_way():
+    rewards = {number: float(number) for number in range(6)}
+    assert len({tuple(permuted(rewards, 0, group).values()) for group in range(8)}) > 1
+
+
 def test_a_placebo_is_the_same_whenever_it_is_made_and_another_with_another_seed(games, tmp_path):
     run_convert(games, tmp_path / "once", placebo=True, seed=1)
     run_convert(games, tmp_path / "other", placebo=True, seed=2)
@@ -300,6 +307,19 @@ def opposite(record, number):
 def with_two_partners():
     """Three states of four episodes, with the two partners in turn."""
     return [opposite(record, record.episode) for record in make_episodes(3, 4)]
+
+
+def test_the_mean_trained_reward_leaves_the_partners_seat_out(with_two_partners, tmp_path):
+    (tmp_path / "rewards.py").write_text("def reward(state, turns, outcome):\n    return [1.0, 0.0]\n")
+    games = write_episodes(tmp_path / "games.jsonl", with_two_partners)
+    reward = TrainedReward(RewardConfig(path=str(tmp_path / "rewards.py")))
+    assert run_convert(games, tmp_path, reward=reward).trained_reward == 1.0
+
+
+def test_rows_are_read_where_an_earlier_episode_of_each_group_is_missing(tmp_path):
+    played = [make_episode(group, number) for group in range(4) for number in (0, 2)]
+    report = run_convert(write_episodes(tmp_path / "games.jsonl", played), tmp_path)
+    assert report.episodes_per_state == 3 and read_data([tmp_path / "train.parquet"]).groups
 
 
 def test_episodes_of_one_state_with_different_partners_are_compared_apart_at_every_stage(with_two_partners, tmp_path):

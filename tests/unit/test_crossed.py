@@ -61,6 +61,12 @@ def test_only_people_and_states_that_have_a_figure_count():
     assert (only.value, only.low, only.high) == (0.8, None, None)
 
 
+def test_people_and_states_exchanged_have_the_same_interval():
+    values = np.random.default_rng(3).random((6, 4)) + 5 * np.arange(4)
+    one, other = (crossed(table).intervals()["reward"] for table in (values, values.T))
+    assert (one.low, one.high) == pytest.approx((other.low, other.high))
+
+
 def test_without_an_episode_there_is_no_figure():
     assert Crossed.of([], [], []).intervals() == Crossed.of([], ["a"], [0]).intervals() == {}
 

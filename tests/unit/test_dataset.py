@@ -56,17 +56,29 @@ def messages_of(record: EpisodeRecord, seat: int) -> list[dict[str, str]]:
 
 
 def test_each_seat_that_took_a_turn_is_a_row_with_its_messages(files: list[Path], rows: list[dict[str, Any]]) -> None:
-    records = {(path, record.episode_id): record for path in files for record in read_episodes(path)}
-    seats = [(record, seat) for record in records.values() for seat in sorted({turn.seat for turn in record.turns})]
+    records = {(file, record.episode_id): record for file in (1, 2) for record in read_episodes(files[file - 1])}
+    seats = [
+        (file, record, seat)
+        for (file, _), record in records.items()
+        for seat in sorted({turn.seat for turn in record.turns})
+    ]
     assert len(rows) == len(seats) > len(records)
-    for row, (record, seat) in zip(rows, seats, strict=True):
+    for row, (file, record, seat) in zip(rows, seats, strict=True):
         meta, held = row["meta"], record.seats[seat]
+        assert meta["file"] == file
         assert row["messages"] == messages_of(record, seat)
         assert (meta["episode_id"], meta["seat"], meta["player"]) == (record.episode_id, seat, held.name)
         assert (meta["reward"], meta["outcome"]) == (record.outcome.reward_of(seat), record.outcome.status)
         assert meta["model"] == (held.policy and held.policy.checkpoint)
         assert sum(message["role"] == "assistant" for message in row["messages"]) == meta["turns"]
     assert len({row["meta"]["state_id"] for row in rows}) == len({str(record.state) for record in records.values()})
+
+
+def test_an_episode_that_is_given_twice_is_refused(files: list[Path], tmp_path: Path) -> None:
+    given = (str(files[1]), str(files[1]), "--config", str(files[0].parent / "board.yaml"))
+    done = selfplay("export", *given, "--output", str(tmp_path / "out"))
+    where = f"{files[1]}:1"
+    assert done.returncode == 2 and f"{where}: the same episode was in {where} already; give it once" in done.stderr
 
 
 def test_imitation_of_the_folder_trains_on_the_same_tokens(files: list[Path], folder: Path) -> None:

@@ -38,10 +38,11 @@ from selfplay_pipeline.evaluate.states import (
     key_of,
     read_states,
     references,
+    sample_held_out,
     states_in,
 )
 from selfplay_pipeline.evaluate.tally import Seating, Tally
-from selfplay_pipeline.games.base import CUT, Status, state_rng
+from selfplay_pipeline.games.base import CUT, HELD_OUT, MONITOR, TRAIN, Status, state_rng
 from selfplay_pipeline.games.figures import Measures
 from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.game import MatchingGame
@@ -99,6 +100,19 @@ def test_held_out_states_are_the_same_every_time_and_the_first_of_more_are_those
     keys = [[key_of(game(), state.to_dict()) for state in states.states[:5]] for states in (few, more)]
     assert keys[0] == keys[1]
     assert len({few.fingerprint, more.fingerprint, held_out_states(game(), 5, seed=1).fingerprint}) == 3
+
+
+def test_held_out_states_of_a_configuration_are_of_the_space_that_no_training_uses():
+    of = sample_held_out(config(), 5)
+    assert of.fingerprint == held_out_states(game(), 5, space=HELD_OUT).fingerprint
+    others = {held_out_states(game(), 5, space=space).fingerprint for space in (TRAIN, MONITOR)}
+    assert of.fingerprint not in others and len(others) == 2
+
+
+def test_a_state_with_other_scales_poses_the_same_problem_and_one_with_another_cell_does_not():
+    data = held_out_states(game(), 1).states[0].to_dict()
+    table = [[(data["table"][0][0] + 1) % 9, *data["table"][0][1:]], *data["table"][1:]]
+    assert key_of(game(), data) == key_of(game(), data | {"scale1": 2.5}) != key_of(game(), data | {"table": table})
 
 
 def lines_of_people(folder: Path, *changes: dict) -> Path:
@@ -353,11 +367,16 @@ def test_episodes_that_a_finished_evaluation_has_lost_are_played_again(tmp_path,
     assert evaluate("random", tmp_path / "e", count=5)[0] == first
 
 
-def test_an_episode_that_is_there_twice_in_place_of_another_is_refused_and_an_empty_line_is_played(tmp_path):
+def test_an_episode_that_is_there_twice_or_of_no_state_is_refused_and_an_empty_line_is_played(tmp_path):
     first, job = evaluate("random", tmp_path / "e", count=5)
     lines = job.file("scripted").read_text().splitlines(keepends=True)
-    job.file("scripted").write_text("".join([*lines[:-1], lines[0]]))
-    with pytest.raises(UserError, match=r"scripted.jsonl:10: episode .* is in line 1 too; remove one of the lines"):
+    for kept in (lines[:-1], lines):
+        job.file("scripted").write_text("".join([*kept, lines[0]]))
+        said = rf"scripted.jsonl:{len(kept) + 1}: episode .* is in line 1 too; remove one of the lines"
+        with pytest.raises(UserError, match=said):
+            evaluate("random", tmp_path / "e", count=5)
+    job.file("scripted").write_text("".join([*lines[:-1], re.sub(r'"group_index":\d+', '"group_index":99', lines[-1])]))
+    with pytest.raises(UserError, match=r"scripted.jsonl:10: .*99"):
         evaluate("random", tmp_path / "e", count=5)
     job.file("scripted").write_text("".join([*lines[:-1], "\n"]))
     assert evaluate("random", tmp_path / "e", count=5)[0] == first

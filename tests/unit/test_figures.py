@@ -17,7 +17,7 @@ from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import all_games, game_named
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.summary import Played, Summary
-from selfplay_pipeline.metrics.figures import FIGURES, figures_of, measure, rows_of, summarised
+from selfplay_pipeline.metrics.figures import FIGURES, _in_seat, figures_of, measure, rows_of, summarised
 from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.report.questions.analysis import records_of
 from selfplay_pipeline.report.questions.records import FIGURES as ASKED
@@ -156,6 +156,13 @@ def test_a_game_that_counts_no_questions_has_no_figure_of_them(records, monkeypa
     figures = measure(Measured(game_named(records[0].game), records[0], [0]))
     assert "messages" in figures
     assert not {"questions", "asking", "facts", "specific", "repeated", "learned", "leaks"} & figures.keys()
+
+
+def test_the_reward_in_a_seat_is_that_of_the_episodes_in_it():
+    record = make_episode(habits=Habits(talk=0, spoil=0, cut=0, reject=0, best=1))
+    game = game_named(record.game)
+    (above, below), (nothing, none) = (_in_seat(0, "").parts(Measured(game, record, seats)) for seats in ((0,), (1,)))
+    assert (above, below) == (1, 1) and (nothing, none) == (0, 0)
 
 
 def test_a_message_is_repeated_where_one_of_the_seats_said_it_before_whatever_is_around_it():

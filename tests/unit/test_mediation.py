@@ -33,6 +33,7 @@ from selfplay_pipeline.games.mediation.rules import (
     MediationState,
     Span,
     User,
+    clashes,
     overlap,
 )
 from selfplay_pipeline.games.mediation.scripted import _told_offers, best_pair, player_view
@@ -116,6 +117,13 @@ def test_the_score_of_each_pair_is_computed_by_hand():
     assert STATE.scores.tolist() == [[-13, -28], [-18, -25]]
     assert [STATE.costs(user, (1, 0)) for user in USERS] == [Costs(0, -5, -2), Costs(-9, 0, -2)]
     assert STATE.best_pair == (0, 0) and STATE.rewards.tolist() == [[1, 0], [10 / 15, 3 / 15]]
+
+
+def test_the_table_of_clashes_says_for_each_pair_whether_its_times_overlap():
+    times = [(start, end) for start in range(540, 720, 60) for end in range(start + 60, 780, 60)]
+    flights = [Flight(carrier="Delta", price=50, start=start, end=end) for start, end in times]
+    found = clashes(np.array(times), flights)
+    assert found.tolist() == [[overlap(event, flight) for event in flights] for flight in flights]
 
 
 def test_times_that_begin_together_do_not_overlap_as_in_dialop():

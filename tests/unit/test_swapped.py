@@ -37,7 +37,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import PolicyRecord, parse_episode, read_episodes
-from selfplay_pipeline.generate.swapped import TRIES, SwappedEpisode, check_swap
+from selfplay_pipeline.generate.swapped import TRIES, Draws, SwappedEpisode, check_swap
 from selfplay_pipeline.metrics.bootstrap import Totals
 
 POLICY = PolicyRecord(checkpoint="", iteration=0, engine="", temperature=1, max_new_tokens=1)
@@ -203,6 +203,13 @@ def test_a_board_that_keeps_some_unfiltered_states_is_refused(filtered):
 
 
 # --- what is heard: the second theorem of `tagged_session.py`
+
+
+def test_each_hearer_and_each_attempt_has_a_state_of_its_own():
+    game = make_game(load_config("tiny_honest", {}).game)
+    draws = Draws(game, held_out_states(game, 1).states, (0, 0, 0))
+    assert len({str(draws.state(hearer, attempt)) for hearer in (0, 1) for attempt in (0, 1)}) == 4
+    assert str(draws.state(1, 0)) == str(draws.state(1, 0))
 
 
 @pytest.mark.long
