@@ -97,7 +97,7 @@ class Work:
     forward_only: int
     """Number of passes without a backward pass over all rows: for old log-probs, for the reference model."""
     evaluated: int = 0
-    """Number of episodes of one mode of an evaluation, which plays two modes together."""
+    """Number of episodes of one evaluation, in all modes; those of counterfactual play are counted too."""
     evaluations: float = 0.0
     """Number of evaluations in each iteration."""
 
@@ -204,7 +204,7 @@ def iteration(sizes: ModelSizes, setup: Setup, play: Play, work: Work, speed: Sp
     """Returns the stages of an iteration after the first, which also starts server and trainer."""
     written = disk(sizes, setup)
     saved, checkpoint = written.state + written.checkpoint, written.checkpoint
-    each = playing(sizes, play, work, speed, 2 * work.evaluated) if work.evaluated else 0.0
+    each = playing(sizes, play, work, speed, work.evaluated) if work.evaluated else 0.0
     stages = [
         Stage("play", playing(sizes, play, work, speed, work.episodes),
               f"{work.episodes:,} episodes, {work.sampled:,} sampled tokens each, {play.copies} copies"),
@@ -215,6 +215,6 @@ def iteration(sizes: ModelSizes, setup: Setup, play: Play, work: Work, speed: Sp
         Stage("train: save", saved / speed.disk, f"{saved / 1e9:.1f} GB are written"),
         Stage("exchange", exchanging(sizes, setup, speed) + 2 * checkpoint / speed.disk,
               "trainer leaves and enters the GPUs, the new weights are hashed and loaded into the server"),
-        Stage("evaluate", work.evaluations * each, f"{work.evaluated} states, sampled and greedy"),
+        Stage("evaluate", work.evaluations * each, f"{work.evaluated:,} episodes"),
     ]  # fmt: skip
     return [stage for stage in stages if stage.seconds > 0]

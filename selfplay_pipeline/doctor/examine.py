@@ -205,9 +205,20 @@ def work_of(config: Config, row: int) -> Work:
         sampled=int(SAMPLED_SHARE * mean),
         updates=-(-rows // train.train_batch_size) * train.mini_batches,
         forward_only=old_log_probs + train.has_reference,
-        evaluated=config.iterate.evaluate_states if every else 0,
+        evaluated=config.iterate.evaluate_states * _evaluated(config) if every else 0,
         evaluations=1 / every if every else 0.0,
     )
+
+
+def _evaluated(config: Config) -> int:
+    """Returns the number of episodes of each state in an evaluation of `iterate`.
+
+    Sampled and greedy, and both again with swapped messages, each with a counterfactual episode of every hearer, of
+    which one is counted; then sampled with the foreign player, in each seat in turn.
+    """
+    swapped = 2 * config.evaluate.swap_messages
+    foreign = len(make_game(config.game).roles) if config.iterate.foreign else 0
+    return 2 * (1 + swapped) + foreign
 
 
 def _play(config: Config, setup: Setup, serving: Serving | None) -> Play:

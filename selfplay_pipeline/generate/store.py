@@ -25,7 +25,7 @@ NOT_EPISODES = (
 
 def check_name(path: Path) -> None:
     """Raises UserError if a file of episodes would share the files beside it with others, or be taken for another."""
-    if path.suffix != ".jsonl" or any(map(path.match, NOT_EPISODES)):
+    if not path.is_dir() and (path.suffix != ".jsonl" or any(map(path.match, NOT_EPISODES))):
         raise UserError(f"{path}: give the file of episodes another name, which ends with .jsonl")
 
 

@@ -14,7 +14,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import gpu_name
 from selfplay_pipeline.core.model_sizes import KNOWN, ModelSizes, sizes_of
 from selfplay_pipeline.doctor.estimate import Play, Work, exchanging, gpu_speed, iteration, playing, training
-from selfplay_pipeline.doctor.examine import Examination, Machine, examine
+from selfplay_pipeline.doctor.examine import Examination, Machine, examine, work_of
 from selfplay_pipeline.train.memory import Setup, gigabytes
 
 GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
@@ -157,13 +157,23 @@ class TestArithmetic:
 
     def test_an_evaluation_is_shared_by_the_iterations_between_two(self, qwen: ModelSizes) -> None:
         def seconds(evaluations: float) -> float:
-            work = replace(self.WORK, evaluated=100 if evaluations else 0, evaluations=evaluations)
+            work = replace(self.WORK, evaluated=200 if evaluations else 0, evaluations=evaluations)
             stages = iteration(qwen, Setup(processes=1, tokens=8192), Play(copies=1), work, H100)
             return sum(stage.seconds for stage in stages if stage.what == "evaluate")
 
         assert seconds(1) == pytest.approx(playing(qwen, Play(copies=1), self.WORK, H100, 200))
         assert seconds(0.25) == pytest.approx(seconds(1) / 4)
         assert seconds(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("further", "episodes"), [({}, 2), ({"evaluate.swap_messages": True}, 6), ({"iterate.foreign": "own-view"}, 4)]
+)
+def test_an_evaluation_has_episodes_with_swapped_messages_and_with_the_foreign_player(
+    further: dict[str, object], episodes: int
+) -> None:
+    config = load_config("tiny_honest", {"iterate.evaluate_every": 1, "iterate.evaluate_states": 50, **further})
+    assert work_of(config, 300).evaluated == 50 * episodes
 
 
 def test_a_gpu_is_known_by_its_name_and_another_is_said_to_be_guessed(

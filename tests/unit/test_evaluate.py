@@ -382,6 +382,19 @@ def test_an_episode_that_is_there_twice_or_of_no_state_is_refused_and_an_empty_l
     assert evaluate("random", tmp_path / "e", count=5)[0] == first
 
 
+def test_the_worth_of_words_is_kept_if_the_evaluation_is_repeated_without_swapped_messages(tmp_path):
+    first, _ = evaluate("sharing", tmp_path / "e", count=5, name="tiny_honest", swaps=("swapped",))
+    again, _ = evaluate("sharing", tmp_path / "e", count=5, name="tiny_honest")
+    assert again == first and first.modes["scripted"].words is not None
+
+
+def test_a_summary_without_statuses_is_named(tmp_path):
+    _, job = evaluate("random", tmp_path / "e", count=2)
+    job.file("scripted").with_suffix(".summary.json").write_text('{"statuses": null}')
+    with pytest.raises(UserError, match=r"scripted\.summary\.json: field '.*`selfplay evaluate` writes this file"):
+        evaluate("random", tmp_path / "e", count=2)
+
+
 @pytest.mark.parametrize("command", ["evaluate random", "crossplay random sharing", "listen random"])
 @pytest.mark.parametrize("option", ["--num-states", "--state-seed"])
 def test_states_of_a_file_are_all_played(command, option, tmp_path):
