@@ -357,7 +357,7 @@ GAMES_FILES = [
         r"^games\.jsonl:\d: .*\(--config\)"),
     Bad("generate: folder", f"{SCRIPTED} .", r"^\.: a folder, not a file; give another --output"),
     Bad("generate: name", f"{SCRIPTED} some.1", r"^some\.1: give the file of episodes another name, which ends with"),
-    Bad("generate: name of figures", f"{SCRIPTED} metrics.jsonl", r"^metrics\.jsonl: give the file of episodes another"),
+    Bad("generate: name of figures", f"{SCRIPTED} metrics.jsonl", r"^metrics\.jsonl: give the file of episodes"),
     Bad("generate: link", f"{SCRIPTED} link.jsonl", r"^link\.jsonl: is a link, and nothing is", {"link.jsonl": loop}),
     Bad("report: infinite size", "report games.jsonl --max-megabytes inf --output out.html", "--max-megabytes"),
     Bad("show: seed of nothing", "show games.jsonl --seed 3", "--seed is the seed of --random"),
