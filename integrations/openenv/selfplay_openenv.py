@@ -33,7 +33,7 @@ from selfplay_pipeline.generate.control import after_thought
 from selfplay_pipeline.generate.episode import Episode, Reply
 from selfplay_pipeline.generate.outside_text import ChatPlayer, SeatedChat
 from selfplay_pipeline.generate.players import Player
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, seat_players, seats_named, weights_of
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record

@@ -26,7 +26,7 @@ from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.outside_text import Message, SeatedChat
 from selfplay_pipeline.generate.players import Player, Scripted, Seat
 from selfplay_pipeline.generate.records import PolicyRecord, SeatRecord
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.metrics.figures import REWARD, measure
 
 __all__ = ["SeatHarness", "SelfplayEnv", "SelfplayTaskset"]

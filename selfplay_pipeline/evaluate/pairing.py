@@ -18,14 +18,8 @@ from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import POLICY, Swap
-from selfplay_pipeline.generate.run import (
-    EpisodeFactory,
-    GenerateJob,
-    PlayTask,
-    SeatedEpisode,
-    missing_episodes,
-    run_tasks,
-)
+from selfplay_pipeline.generate.run import GenerateJob, PlayTask, run_tasks
+from selfplay_pipeline.generate.seated import EpisodeFactory, SeatedEpisode
 from selfplay_pipeline.generate.seats import (
     check_players,
     checkpoints_among,
@@ -186,6 +180,6 @@ def _is_whole(job: GenerateJob) -> bool:
     arguments = job.output.with_suffix(".args.json")
     if not job.summary_path.exists() or differences(read_object(arguments, "selfplay evaluate"), job.arguments):
         return False
-    if not job.store.is_complete(missing_episodes(job, ())):
+    if not job.store.is_complete(job.missing(())):
         return False
     return Status.ENGINE_FAILURE.value not in read_model(job.summary_path, Played, "selfplay evaluate").statuses

@@ -27,7 +27,7 @@ from selfplay_pipeline.games.registry import make_game, stored_game_config
 from selfplay_pipeline.generate.people_log import BegunLine, LostLine, TurnLine, log_path, read_log
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord, read_episodes
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.swapped import is_words
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 from selfplay_pipeline.metrics.crossed import Crossed, crossed_contrast

@@ -12,7 +12,7 @@ from selfplay_pipeline.games.drawing import Table
 from selfplay_pipeline.generate.episode import Episode, Reply
 from selfplay_pipeline.generate.players import Seat
 from selfplay_pipeline.generate.records import PERSON, SeatRecord, TurnRecord
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 
 
 class Screen(Protocol):

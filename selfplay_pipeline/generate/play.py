@@ -18,7 +18,7 @@ from selfplay_pipeline.generate import person
 from selfplay_pipeline.generate.person import Person, PlayedEpisode
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
-from selfplay_pipeline.generate.run import GenerateJob, missing_episodes
+from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.seats import check_seats, checkpoints_of, seat_players, seats_named
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import make_job
@@ -104,7 +104,7 @@ async def play_episodes(
             done.add((record.group_index, record.episode))
 
         with job.store.held(), job.store.opened(take) as append:
-            for group, number in missing_episodes(job, done):
+            for group, number in job.missing(done):
                 state = game.sample_state(state_rng(config.seed, group))
                 place = (job.seed, group, number)
                 seated = PlayedEpisode(

@@ -34,7 +34,7 @@ from selfplay_pipeline.games.base import (
 from selfplay_pipeline.generate.episode import Episode
 from selfplay_pipeline.generate.players import Seat
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 
 KEY = "iterate.other_play"
 

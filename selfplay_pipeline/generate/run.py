@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.core.reporting import Update, logger, progress
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, State, Status
-from selfplay_pipeline.generate.episode import Episode, SeatedPlayer
-from selfplay_pipeline.generate.outside_text import SeatedChat
-from selfplay_pipeline.generate.players import Player, Seat
-from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, PartnerUsage, PolicyRecord
+from selfplay_pipeline.generate.players import Player
+from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
+from selfplay_pipeline.generate.seated import EpisodeFactory, SeatedEpisode
 from selfplay_pipeline.generate.state_source import StateSource
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Summary, line_of
@@ -65,6 +64,13 @@ class GenerateJob:
     def episode_id(self, group: int, episode: int) -> str:
         return f"s{self.seed}-g{group:06d}-p{episode}"
 
+    def missing(self, done: Container[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Yields state and number of each episode that is not done, in order."""
+        for group in range(self.first_state, self.first_state + self.num_groups):
+            for episode in range(self.episodes_per_state):
+                if (group, episode) not in done:
+                    yield group, episode
+
     def check_belongs(self, record: EpisodeRecord) -> None:
         """Raises ValueError unless the job contains the episode."""
         last = self.first_state + self.num_groups - 1
@@ -83,14 +89,14 @@ class PlayTask:
         states: Function that returns the state with a given number.
         players: Function that returns the player of each seat, given the numbers of the game state and of the episode
             within its group.
-        make_episode: Function that makes an episode with its players; by default `SeatedEpisode`.
+        make_episode: Function that makes an episode with its players.
     """
 
     job: GenerateJob
     game: Game
     states: Callable[[int], State]
     players: Callable[[int, int], Sequence[Player]]
-    make_episode: EpisodeFactory | None = None
+    make_episode: EpisodeFactory = SeatedEpisode
 
 
 @dataclass(frozen=True)
@@ -104,19 +110,6 @@ class Phase:
 
     groups: Container[int]
     begin: Callable[[], Awaitable[None]]
-
-
-async def run_generate(
-    job: GenerateJob,
-    game: Game,
-    states: Callable[[int], State],
-    players: Callable[[int, int], Sequence[Player]],
-    make_episode: EpisodeFactory | None = None,
-    phases: Sequence[Phase] = (),
-) -> Summary:
-    """Play one job; `run_tasks` describes arguments, results and errors."""
-    (summary,) = await run_tasks([PlayTask(job, game, states, players, make_episode)], phases)
-    return summary
 
 
 async def run_tasks(tasks: Sequence[PlayTask], phases: Sequence[Phase] = ()) -> list[Summary]:
@@ -203,9 +196,8 @@ class _Playing:
             EngineError: Too many episodes were lost.
         """
         task, job = self.task, self.task.job
-        state, make_episode = await self.states.state(group), task.make_episode or SeatedEpisode
-        place = (job.seed, group, number)
-        seated = make_episode(task.game, state, task.players(group, number), job.episode_id(group, number), place)
+        state, place = await self.states.state(group), (job.seed, group, number)
+        seated = task.make_episode(task.game, state, task.players(group, number), job.episode_id(group, number), place)
         await seated.episode.run()
         record = seated.record(job.policy)
         self.summary.add(record)
@@ -223,7 +215,7 @@ class _Playing:
 
     def missing(self) -> Iterator[tuple[int, int]]:
         """Yields state and number of each episode to play, in order."""
-        return missing_episodes(self.task.job, self.done)
+        return self.task.job.missing(self.done)
 
     def again(self, groups: Container[int]) -> list[tuple[int, int]]:
         """Forgets the lost episodes of some states, and returns state and number of each."""
@@ -307,69 +299,3 @@ def _check_played(job: GenerateJob, summary: Summary) -> None:
         "shorter turns (generate.max_new_tokens) or a model with a longer context, and another --output; these "
         "episodes are kept for reading"
     )
-
-
-@dataclass
-class SeatedEpisode:
-    """One episode with a player in each seat; returns its record after its end (`record`).
-
-    Attributes:
-        episode_id: Identifier, unique among all episodes; part of the session keys that engines receive.
-        place: Seed of the run, group index, and number of the episode within its group.
-    """
-
-    game: Game
-    state: State
-    players: Sequence[Player]
-    episode_id: str
-    place: tuple[int, int, int]
-
-    def __post_init__(self) -> None:
-        session = self.game.start(self.state)
-        seats = (
-            Seat.at(self.game, session, number, self.episode_id, self.place) for number, _ in enumerate(self.game.roles)
-        )
-        self.episode = Episode(session, [player.sit(seat) for player, seat in zip(self.players, seats, strict=True)])
-
-    def everyone(self) -> Iterable[SeatedPlayer]:
-        """Returns the players whose tokens and costs the record adds up: by default, those in the episode's seats."""
-        return self.episode.seats
-
-    def record(self, policy: PolicyRecord) -> EpisodeRecord:
-        """Returns the record of the finished episode.
-
-        Args:
-            policy: The player `policy`, even if it holds no seat.
-        """
-        seed, group, number = self.place
-        outcome, everyone = self.episode.session.outcome(), [*self.everyone()]
-        trajectories = [trajectory for seat in self.episode.seats if (trajectory := seat.finish()) is not None]
-        usages = [seat.usage for seat in everyone if isinstance(seat, SeatedChat) and seat.usage is not None]
-        return EpisodeRecord.of(
-            [player.record for player in self.players],
-            policy,
-            episode_id=self.episode_id,
-            group_index=group,
-            episode=number,
-            seed=seed,
-            game=self.game.name,
-            state=self.game.state_to_json(self.state),
-            turns=self.episode.turns,
-            trajectories=trajectories,
-            outcome=OutcomeRecord.of(outcome),
-            prompt_tokens=sum(seat.prompt_tokens for seat in everyone),
-            cached_tokens=sum(seat.cached_tokens for seat in everyone),
-            partner=sum(usages, PartnerUsage()) if usages else None,
-        )
-
-
-EpisodeFactory: TypeAlias = Callable[[Game, State, Sequence[Player], str, tuple[int, int, int]], SeatedEpisode]
-"""Function that makes an episode with its players; its arguments are the fields of `SeatedEpisode`."""
-
-
-def missing_episodes(job: GenerateJob, done: Container[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yields state and number of each episode that is not done, in order."""
-    for group in range(job.first_state, job.first_state + job.num_groups):
-        for episode in range(job.episodes_per_state):
-            if (group, episode) not in done:
-                yield group, episode

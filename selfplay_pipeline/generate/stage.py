@@ -18,7 +18,8 @@ from selfplay_pipeline.generate.chat_player import partner_arguments
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord, SeatRecord
 from selfplay_pipeline.generate.renamed import RenamedEpisode
-from selfplay_pipeline.generate.run import GenerateJob, Phase, run_generate
+from selfplay_pipeline.generate.run import GenerateJob, Phase, PlayTask, run_tasks
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.seats import (
     check_seats,
     checkpoints_among,
@@ -231,8 +232,9 @@ async def generate_episodes(
         ]
         if len(phases) == 1:  # before a file is written, which nobody needs if the players cannot play
             await phases.pop().begin()
-        kind = RenamedEpisode if other_play else None
-        return await run_generate(job, game, state, players, kind, phases)
+        kind = RenamedEpisode if other_play else SeatedEpisode
+        (summary,) = await run_tasks([PlayTask(job, game, state, players, kind)], phases)
+        return summary
 
 
 def playable_together(config: Config, groups: Sequence[Sequence[str]]) -> list[tuple[list[str], list[int]]]:

@@ -32,7 +32,7 @@ from selfplay_pipeline.games.base import CUT, INVALID, MESSAGE, SWAPPED, Game, S
 from selfplay_pipeline.generate.episode import ContextFull, Episode, Reply, SeatedPlayer
 from selfplay_pipeline.generate.players import Seat
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, Swap, Trajectory, TurnRecord
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 
 TRIES = 3
 """Maximum number of counterfactual episodes for one message."""

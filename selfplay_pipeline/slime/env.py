@@ -22,7 +22,7 @@ from selfplay_pipeline.generate.episode import Episode, Reply, SeatedPlayer
 from selfplay_pipeline.generate.outside_text import ChatPlayer, SeatedChat
 from selfplay_pipeline.generate.players import Player, Seat
 from selfplay_pipeline.generate.records import PartnerUsage, SeatRecord
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.data import game_of

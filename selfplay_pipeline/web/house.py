@@ -15,7 +15,7 @@ from selfplay_pipeline.generate.kept import KeptEpisode
 from selfplay_pipeline.generate.people_log import BegunLine, Line, LostLine, PersonLine, TurnLine
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import EpisodeRecord
-from selfplay_pipeline.generate.run import GenerateJob, missing_episodes
+from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.state_source import StateSource
 
 PRESENT = 60.0
@@ -108,7 +108,7 @@ class House:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._states = StateSource(lambda number: self.game.sample_state(state_rng(job.seed, number)), keep=64)
         self._taken = {(record.group_index, record.episode) for record in ended.values()}
-        self._next = missing_episodes(job, self._taken)
+        self._next = job.missing(self._taken)
         self._again: list[tuple[int, int]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -23,7 +23,7 @@ from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 from selfplay_pipeline.generate.episode import ContextFull, Episode
 from selfplay_pipeline.generate.players import PolicyPlayer, SeatedScript
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 BOARD = MatchingConfig(size=3, max_score=9, scale_max=1, hard_factor=0, max_length=12, max_errors=3)

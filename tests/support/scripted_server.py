@@ -16,7 +16,7 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import EpisodeRecord
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.engines.types import Completion, SamplingParams
 from selfplay_pipeline.games.base import MESSAGE, Step
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.seats import seat_players, seats_named
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record

@@ -31,7 +31,7 @@ from selfplay_pipeline.generate.chat_player import ChatPartner
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import CHAT, POLICY, PartnerUsage, read_episodes
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.seats import check_players
 from selfplay_pipeline.generate.stage import generate_episodes, plan_generate
 from selfplay_pipeline.iterate.folder import RunDirectory

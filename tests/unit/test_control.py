@@ -24,7 +24,7 @@ from selfplay_pipeline.generate.chat_model import ChatClient
 from selfplay_pipeline.generate.chat_player import ChatPartner
 from selfplay_pipeline.generate.control import without_control
 from selfplay_pipeline.generate.outside_text import ChatPlayer
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
 ELSEWHERE = [

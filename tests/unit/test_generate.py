@@ -24,7 +24,7 @@ from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import read_episodes
-from selfplay_pipeline.generate.run import GenerateJob, run_generate
+from selfplay_pipeline.generate.run import GenerateJob, PlayTask, run_tasks
 from selfplay_pipeline.generate.stage import make_job
 from selfplay_pipeline.generate.store import repair
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -77,7 +77,7 @@ def play(task: GenerateJob, players, states=None, on_episode=lambda report: None
     game = make_game(config().game)
     states = states or (lambda number: game.sample_state(state_rng(0, number)))
     with reporting.use(Reports(on_episode)):
-        return asyncio.run(run_generate(task, game, states, lambda group, number: players))
+        return asyncio.run(run_tasks([PlayTask(task, game, states, lambda group, number: players)]))[0]
 
 
 def run(task: GenerateJob, fails=works, error=EngineError, *, context_length=1024):

@@ -21,7 +21,7 @@ from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.players import PolicyPlayer
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.metrics.figures import figures_of as figures_of_games
 from selfplay_pipeline.metrics.figures import measure

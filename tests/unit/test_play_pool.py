@@ -24,7 +24,7 @@ from selfplay_pipeline.games.base import State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import read_episodes
-from selfplay_pipeline.generate.run import PlayTask, run_generate, run_tasks
+from selfplay_pipeline.generate.run import PlayTask, run_tasks
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import make_job
 from selfplay_pipeline.generate.summary import Summary
@@ -107,7 +107,7 @@ def play(*tasks: PlayTask, reports: Reports | None = None) -> list[Summary]:
 def alone(one: PlayTask) -> Summary:
     real()._lock = asyncio.Lock()
     with reporting.use(Reports()):
-        return asyncio.run(run_generate(one.job, one.game, one.states, one.players))
+        return asyncio.run(run_tasks([one]))[0]
 
 
 def lines_in(path: Path) -> list[str]:

@@ -15,7 +15,7 @@ from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 FAMILIES = ("qwen2.5", "qwen3", "llama-3", "smollm2")

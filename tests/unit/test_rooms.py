@@ -31,7 +31,7 @@ from selfplay_pipeline.games.tags import untagged
 from selfplay_pipeline.generate.episode import Episode
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted, Seat, SeatedScript
 from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
-from selfplay_pipeline.generate.run import GenerateJob, run_generate
+from selfplay_pipeline.generate.run import GenerateJob, PlayTask, run_tasks
 from selfplay_pipeline.report.terminal import show_episode
 
 FIRST, SECOND, AGENT = range(3)
@@ -168,7 +168,7 @@ def games(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_found", dict(registry._found))
         registry.register(RoomsGame)
-        asyncio.run(run_generate(job, RoomsGame(), states.__getitem__, lambda group, number: players))
+        asyncio.run(run_tasks([PlayTask(job, RoomsGame(), states.__getitem__, lambda group, number: players)]))
         yield path
 
 

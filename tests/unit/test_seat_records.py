@@ -28,7 +28,7 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import parse_game_config
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
 from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord, parse_episode
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.report.questions.analysis import records_of

@@ -20,7 +20,7 @@ from selfplay_pipeline.games.matching.scripted import player_view
 from selfplay_pipeline.generate.episode import Episode, Reply
 from selfplay_pipeline.generate.outside_text import ChatPlayer, as_dicts
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 
 SPOKEN = MatchingConfig(size=3, max_score=9, scale_max=1, hard_factor=0, max_length=12, max_errors=3, prompts="default")
 """The small board in the wording for language models."""

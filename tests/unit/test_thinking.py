@@ -19,7 +19,7 @@ from selfplay_pipeline.generate.episode import Reply
 from selfplay_pipeline.generate.outside_text import ChatPlayer
 from selfplay_pipeline.generate.preflight import check_context
 from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 from selfplay_pipeline.slime.rollout import first_prompt
 

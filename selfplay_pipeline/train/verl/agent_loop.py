@@ -16,7 +16,7 @@ from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import find, make_game, parse_game_config
 from selfplay_pipeline.generate.players import PolicyPlayer
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, Trajectory
-from selfplay_pipeline.generate.run import SeatedEpisode
+from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.train.online_figures import figures_of
 from selfplay_pipeline.train.verl.rollout_engine import VerlEngine, check_sampling
