@@ -30,8 +30,8 @@ from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig
-from selfplay_pipeline.games.matching.silence import ENUMERATED
 from selfplay_pipeline.games.matching.teacher import LESSONS
+from selfplay_pipeline.games.matching.wordless import ENUMERATED
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 from selfplay_pipeline.warm_start.tiny_weights import new_model
 
@@ -235,7 +235,7 @@ class Board:
     def values(self, tables: torch.Tensor, seen: torch.Tensor, draws: int = DRAWS) -> torch.Tensor:
         """Returns the expected reward of each plan for players who see some cells, shape (rows, plans).
 
-        It is the posterior mean of table / best, as in `games/matching/silence.py`. A draw whose scores are all 0
+        It is the posterior mean of table / best, as in `games/matching/wordless.py`. A draw whose scores are all 0
         counts as 0, which changes no order of plans.
         """
         hidden = self.draw(len(tables) * draws).view(len(tables), draws, -1)

@@ -26,7 +26,7 @@ from selfplay_pipeline.games.matching.redraw import NO_BOARD, boards
 from selfplay_pipeline.games.matching.rules import SCALE_MIN, MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.scripted import PlayerView
 from selfplay_pipeline.games.matching.session import MatchingSession
-from selfplay_pipeline.games.matching.wordless import WORDLESS
+from selfplay_pipeline.games.matching.wordless_players import WORDLESS
 from selfplay_pipeline.games.silence import LineName, Lines, Rewards
 
 TOP = 9.99

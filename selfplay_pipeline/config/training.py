@@ -159,6 +159,14 @@ class TrainOptions(Section):
         """Whether the loss has a KL term."""
         return self.kl_coef > 0 and self.imitated is None
 
+    def limit_of_pass(self, row: int) -> int | None:
+        """Returns the token limit of one forward and backward pass; None if the number of its rows is limited instead.
+
+        Args:
+            row: Tokens of the longest row, which the limit is never below, since verl does not split a row.
+        """
+        return None if self.max_tokens_per_pass is None else max(self.max_tokens_per_pass, row)
+
     @property
     def workers(self) -> int:
         """Number of training processes, each with a GPU of its own: torch's world size."""

@@ -16,9 +16,8 @@ from selfplay_pipeline.train.verl_overrides import resolve_dtype
 
 
 def tokens_of_pass(options: TrainOptions, row: int) -> int:
-    """Returns the tokens of one forward and backward pass with rows of `row` tokens; verl never splits a row."""
-    limit = options.max_tokens_per_pass
-    return max(limit, row) if limit else options.micro_batch_size * row
+    """Returns the tokens of one forward and backward pass with rows of `row` tokens."""
+    return options.limit_of_pass(row) or options.micro_batch_size * row
 
 
 def setup_of(options: TrainOptions, device: Device, *, tokens: int | None = None, shares_gpu: bool = False) -> Setup:

@@ -51,7 +51,6 @@ from selfplay_pipeline.train.verl_overrides import (
     preparing_overrides,
     resolve_dtype,
     state_dir,
-    tokens_per_pass,
     verl_overrides,
 )
 
@@ -218,7 +217,7 @@ def _read_groups(config: TrainConfig) -> tuple[TrainData, list[Group], int]:
     """
     data = read_data([config.data], vocabulary_of(config.model), alone=config.imitated == 0)
     longest = data.max_prompt_tokens + data.max_response_tokens
-    tokens = tokens_per_pass(config, data) or longest  # counted rows may be shorter than the two maxima together
+    tokens = config.limit_of_pass(longest) or longest  # counted rows may be shorter than the two maxima together
     check_fits(
         config,
         resolve_device(config.device),

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from selfplay_pipeline.config.online import OnlineConfig, tokens_per_pass
+from selfplay_pipeline.config.online import OnlineConfig
+from selfplay_pipeline.config.training import TrainOptions
 from selfplay_pipeline.core.gpus import Device
 from selfplay_pipeline.games.registry import known, place_of
 from selfplay_pipeline.train.loggers import logging_environment, name_of_run
@@ -23,6 +24,8 @@ from selfplay_pipeline.train.verl_overrides import (
 EXTENSION = "selfplay_pipeline.train.verl.load_online"
 CONFIG_NAME = "matching_selfplay_online_grpo"
 CPU_ROLLOUT = "sglang_cpu"
+TOKENS_PER_PASS = {"cuda": 16384, "cpu": 4096}
+"""Default number of tokens in one forward and backward pass of online training, by device."""
 
 
 class InVerl(NamedTuple):
@@ -36,6 +39,17 @@ TRAINERS = {
     "sync": InVerl("online", "CountingBuffer"),
     "colocate_async": InVerl("online_colocate_async", "AsyncBuffer"),
 }
+
+
+def online_tokens_of_pass(train: TrainOptions, device: Device, context: int) -> int:
+    """Returns the tokens of one forward and backward pass of online training on one device.
+
+    Args:
+        train: The options of training.
+        device: The device to train on.
+        context: The context length, which is the limit of a row.
+    """
+    return train.limit_of_pass(context) or max(TOKENS_PER_PASS[device], context)
 
 
 def config_folder() -> Path:
@@ -89,7 +103,9 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "actor_rollout_ref.model.path": everywhere(config.model),
         # verl multiplies by the episodes of a state. All rows of a step are one update: a step has at most so many.
         "actor_rollout_ref.actor.ppo_mini_batch_size": games.rows_per_episode * online.states_per_step,
-        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": tokens_per_pass(config, device, config.context_length),
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": online_tokens_of_pass(
+            config, device, config.context_length
+        ),
         "actor_rollout_ref.actor.data_loader_seed": config.seed,
         "actor_rollout_ref.actor.fsdp_config.seed": config.seed,
         f"{rollout}.n": config.generate.episodes_per_state,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from selfplay_pipeline.config.online import OnlineConfig, tokens_per_pass
+from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
@@ -20,6 +20,7 @@ from selfplay_pipeline.generate.stage import check_trainable
 from selfplay_pipeline.train.memory_check import check_fits, offload_here
 from selfplay_pipeline.train.offline import check_adapter, check_training
 from selfplay_pipeline.train.online import OnlineResult, check_begun, check_steps, run_online
+from selfplay_pipeline.train.online_overrides import online_tokens_of_pass
 from selfplay_pipeline.train.online_states import write_games
 
 
@@ -59,7 +60,7 @@ def check_online(config: Config) -> None:
     device = resolve_device(config.device)
     check_training(config.train, device)
     context = model_context_length(str(config.model), config.engine.context_length)
-    check_fits(config.train, device, str(config.model), tokens=tokens_per_pass(config.train, device, context))
+    check_fits(config.train, device, str(config.model), tokens=online_tokens_of_pass(config.train, device, context))
     shared, gpus = config.engine.tensor_parallel, config.train.gpus_per_node
     if device == "cpu":
         check_not_shared(shared)
@@ -94,7 +95,7 @@ def online_job(config: Config, output: Path, games: Path | None = None) -> Onlin
     check_online(config)
     check_adapter(config.train, model)
     device, context = resolve_device(config.device), model_context_length(model, config.engine.context_length)
-    tokens = tokens_per_pass(config.train, device, context)
+    tokens = online_tokens_of_pass(config.train, device, context)
     return OnlineConfig(
         **config.train.model_dump() | {"offload": offload_here(config.train, device, model, context, tokens=tokens)},
         model=model,

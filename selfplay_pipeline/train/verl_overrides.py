@@ -208,6 +208,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
     plan = plan_for(config, data, num_groups)
     per_step = groups_per_step(config, data, num_groups)
     nominal = -(-per_step // config.workers) * config.workers  # verl's check wants a multiple
+    longest = data.max_prompt_tokens + data.max_response_tokens
     return _model_settings(config) | {
         "data.train_files": str(config.data.resolve()),
         "data.val_files": str((config.held_out or config.data).resolve()),
@@ -225,7 +226,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
         "trainer.default_local_dir": str(state_dir(config)),
         "+selfplay.groups_per_step": per_step,
         "+selfplay.groups_per_update": whole_batch(config, data) / config.mini_batches,
-        **({"+selfplay.tokens_per_pass": tokens} if (tokens := tokens_per_pass(config, data)) else {}),
+        **({"+selfplay.tokens_per_pass": tokens} if (tokens := config.limit_of_pass(longest)) else {}),
         "+selfplay.held_out": config.held_out is not None,
         "+selfplay.epochs": config.epochs,
         "+selfplay.seed": config.seed,
@@ -236,15 +237,6 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
         else None,
         **{f"+selfplay.environment.{name}": value for name, value in logging_environment(config.output).items()},
     }
-
-
-def tokens_per_pass(config: TrainConfig, data: TrainData) -> int | None:
-    """Returns the token limit of a pass; None if unlimited.
-
-    It is at least the longest row, since verl never splits a row.
-    """
-    longest = data.max_prompt_tokens + data.max_response_tokens
-    return None if config.max_tokens_per_pass is None else max(config.max_tokens_per_pass, longest)
 
 
 def _model_settings(config: TrainConfig) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import pytest
 from command import selfplay
 
 from selfplay_pipeline.config.load import load_config
-from selfplay_pipeline.config.online import tokens_per_pass
 from selfplay_pipeline.core.checkpoints import number_of_weights
 from selfplay_pipeline.core.hub import look_for
 from selfplay_pipeline.core.model_sizes import KNOWN, ModelSizes, sizes_of
@@ -34,6 +33,7 @@ from selfplay_pipeline.train.memory import (
     surely_lacks,
 )
 from selfplay_pipeline.train.memory_check import offload_here, resolve_offload, setup_of
+from selfplay_pipeline.train.online_overrides import online_tokens_of_pass
 
 GPU_MODEL = "Qwen/Qwen2.5-7B-Instruct"
 GB = 10**9
@@ -205,7 +205,7 @@ def test_a_file_of_ones_own_keeps_the_defaults_of_a_gpu(tmp_path):
     assert (config.model, config.train.epochs) == (GPU_MODEL, 2)
     assert (config.train.gradient_checkpointing, config.train.max_tokens_per_pass) == (True, 8192)
     context = config.engine.context_length
-    assert context == tokens_per_pass(config.train, "cuda", context) == 8192
+    assert context == online_tokens_of_pass(config.train, "cuda", context) == 8192
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.silence import compute_lines, line_of
 from selfplay_pipeline.games.base import HELD_OUT, Game, state_rng
 from selfplay_pipeline.games.matching.rules import VISIBLE, MatchingConfig, MatchingState
-from selfplay_pipeline.games.matching.silence import (
+from selfplay_pipeline.games.matching.states import _best, draw_masks, draw_scores, sample_state
+from selfplay_pipeline.games.matching.wordless import (
     REDRAWN,
     Posterior,
     Readings,
@@ -28,7 +29,6 @@ from selfplay_pipeline.games.matching.silence import (
     values_of,
     wordless_rewards,
 )
-from selfplay_pipeline.games.matching.states import _best, draw_masks, draw_scores, sample_state
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.silence import STORED, THRESHOLDS, Line, LinesFile, code_of
 from selfplay_pipeline.metrics.talk import talk_score
@@ -249,7 +249,7 @@ def test_pass_and_counter_equal_sums_over_all_states() -> None:
 
 
 def test_a_view_that_no_state_of_the_rules_agrees_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("selfplay_pipeline.games.matching.silence.MAX_ROUNDS", 3)
+    monkeypatch.setattr("selfplay_pipeline.games.matching.wordless.MAX_ROUNDS", 3)
     seen = np.ones((3, 3), bool)
     state = MatchingState(np.eye(3, dtype=int) * 9, (seen, ~seen), (1.0, 1.0), 27, (), ())
     with pytest.raises(UserError, match=r"none passed the hard filter with what a seat sees"):

@@ -29,7 +29,7 @@ from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.mentions import mentions
 from selfplay_pipeline.games.matching.rules import VISIBLE, MatchingConfig, best_matching
 from selfplay_pipeline.games.matching.scripted import Sharing, estimate, heard_cells, own_cells, propose, tell
-from selfplay_pipeline.games.matching.silence import passes_filter
+from selfplay_pipeline.games.matching.wordless import passes_filter
 from selfplay_pipeline.games.mediation import scripted as mediation
 from selfplay_pipeline.games.mediation.game import MediationGame
 from selfplay_pipeline.games.mediation.rules import AGENT

@@ -29,7 +29,6 @@ from selfplay_pipeline.games.matching.rules import (
 from selfplay_pipeline.games.matching.scripted import OwnView, PlayerView, Random, Sharing, Silent, player_view
 from selfplay_pipeline.games.matching.session import MatchingSession
 from selfplay_pipeline.games.matching.shy import Asker, Quiet, Shy
-from selfplay_pipeline.games.matching.silence import draws_for, wordless_rewards
 from selfplay_pipeline.games.matching.speaking import Speaking, SpeakingTeacher
 from selfplay_pipeline.games.matching.teacher import (
     DEAF,
@@ -39,7 +38,8 @@ from selfplay_pipeline.games.matching.teacher import (
     CountingTeacher,
     Teacher,
 )
-from selfplay_pipeline.games.matching.wordless import WORDLESS
+from selfplay_pipeline.games.matching.wordless import draws_for, wordless_rewards
+from selfplay_pipeline.games.matching.wordless_players import WORDLESS
 from selfplay_pipeline.games.silence import LineName, Rewards, in_words
 from selfplay_pipeline.games.tagged_session import TaggedGame
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.matching.mentions import retold
 from selfplay_pipeline.games.matching.rules import SCALE_MIN, VISIBLE, MatchingConfig, MatchingState
-from selfplay_pipeline.games.matching.silence import Readings, passes_filter
 from selfplay_pipeline.games.matching.states import draw_scores
+from selfplay_pipeline.games.matching.wordless import Readings, passes_filter
 
 AT_ONCE = 1 << 10
 """Largest number of states drawn at a time; the number starts at 1 and doubles with each draw."""
