@@ -559,3 +559,11 @@ def test_in_a_game_of_one_seat_nobody_meets_a_partner(tmp_path):
         done = selfplay(*command, *options)
         assert done.returncode == 2 and "has one seat, so that nobody plays with a partner" in done.stderr, done.stderr
     assert selfplay("evaluate", "one", *options).returncode == 0
+
+
+@pytest.mark.parametrize(("states", "said"), [(19, True), (20, False)])
+def test_that_intervals_over_few_states_are_too_narrow_is_said(states, said, tmp_path):
+    done = selfplay(
+        "evaluate", "random", "--config", "tiny", "--num-states", str(states), "--output", str(tmp_path / "e")
+    )
+    assert done.returncode == 0 and ("intervals over fewer than 20 states are too narrow" in done.stdout) == said

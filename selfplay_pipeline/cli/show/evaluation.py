@@ -17,13 +17,16 @@ from selfplay_pipeline.evaluate.worth import OTHER_STATES, rows_of_words
 from selfplay_pipeline.games.abilities import WordlessPlay
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.silence import SILENCE, LineName
-from selfplay_pipeline.metrics.bootstrap import Interval
+from selfplay_pipeline.metrics.bootstrap import FEW_STATES, Interval
 from selfplay_pipeline.metrics.figures import rows_of
 
 HOW_TO_KNOW = (
     "not known for this configuration; `selfplay silence` with the same --config and --game computes what can be "
     "computed"
 )
+
+
+TOO_NARROW = f"intervals over fewer than {FEW_STATES} states are too narrow; give more --num-states"
 
 
 def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
@@ -53,6 +56,7 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
     unknown = ", ".join(name for name in lines if name not in game.wordless)
     about += f"{unknown}: {HOW_TO_KNOW}\n" if unknown and isinstance(game, WordlessPlay) else ""
     about += f"({OTHER_STATES})\n" if any(one is not None and not one.redrawn for one in words) else ""
+    about += f"({TOO_NARROW})\n" if evaluation.num_states < FEW_STATES else ""
     written = one_line(f"written to {folder / 'evaluation.json'}")
     lines_known = f"{references_in_words(evaluation.references)}\n" if evaluation.references else ""
     console.print(f"{lines_known}{about}{written}", soft_wrap=True)
