@@ -25,7 +25,7 @@ from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table, as_text
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.silence import SILENCE as SILENCE_LINE
-from selfplay_pipeline.games.silence import Line, Lines, known_lines
+from selfplay_pipeline.games.silence import Line, Lines, stored_lines
 
 
 class Status(StrEnum):
@@ -453,7 +453,7 @@ class Game(ABC):
     @cached_property
     def wordless(self) -> Lines:
         """Known expected rewards of strategies without words that this configuration allows, by name."""
-        lines = known_lines(self.config, self.folder)
+        lines = stored_lines(self.config, self.folder)
         return {name: line for name, line in lines.items() if name == SILENCE_LINE or not self.silence_is_bound}
 
     @property

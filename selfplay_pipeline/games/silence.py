@@ -182,7 +182,7 @@ def code_of(config: GameSettings) -> dict[str, str]:
     return {key: file_hash(Path(file)) for key, file in config.code().items() if Path(file).is_file()}
 
 
-def known_lines(config: GameSettings, folder: Path) -> Lines:
+def stored_lines(config: GameSettings, folder: Path) -> Lines:
     """Returns the lines of a configuration, the more exact ones if both the user's file and the game's have it.
 
     They are empty if none are stored.
