@@ -159,8 +159,7 @@ class ConvertConfig(Section):
         Field(ge=0, lt=1),
         UsedBy("convert", "iterate", instead={"imitate": "imitate.held_out", "train-online": "online.held_out_states"}),
     ] = 0.0
-    """Share of groups to set aside in val.parquet, at least one group. With 0, all groups are trained on, and the file
-    is not written.
+    """Share of groups to set aside in val.parquet, at least one group; with 0, the file is not written.
 
     val.parquet is for tools of your own: no command here reads it.
     """

@@ -134,6 +134,10 @@ def folder(readable, tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+OUTPUT = {"generate": "out.jsonl", "play": "out.jsonl"}
+"""What commands write to that do not take just any name."""
+
+
 def content(folder: Path) -> dict[Path, bytes | None]:
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
@@ -157,9 +161,10 @@ def test_a_command_that_writes_says_what_it_would_do_and_leaves_all_as_it_was(na
         monkeypatch.setattr(smollm2, "distribution", lambda package: folder)
         monkeypatch.setattr(Path, "locate_file", Path.joinpath, raising=False)
     before = content(folder)
-    done = dry(name, folder / "out")
+    output = folder / OUTPUT.get(name, "out")
+    done = dry(name, output)
     assert done.returncode == 0, done.stderr
-    assert WRITING[name][1].format(output=folder / "out") in done.stdout
+    assert WRITING[name][1].format(output=output) in done.stdout
     assert content(folder) == before
 
 
@@ -198,10 +203,11 @@ def test_a_dry_run_with_a_chat_model_asks_for_its_key(command, tmp_path, monkeyp
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     words = command.split() if command.startswith("benchmark") else [*command.split(), "--config", "tiny"]
-    done = selfplay(*words, "--dry-run", "--output", str(tmp_path / "out"))
+    output = str(tmp_path / OUTPUT.get(words[0], "out"))
+    done = selfplay(*words, "--dry-run", "--output", output)
     assert (done.returncode, done.stdout) == (2, "") and "set the environment variable OPENAI_API_KEY" in done.stderr
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-that-is-not-used")
-    assert selfplay(*words, "--dry-run", "--output", str(tmp_path / "out")).returncode == 0
+    assert selfplay(*words, "--dry-run", "--output", output).returncode == 0
 
 
 def test_a_dry_run_of_convert_refuses_what_convert_refuses(folder):

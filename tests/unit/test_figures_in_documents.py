@@ -346,8 +346,14 @@ FIGURES: list[tuple[Any, ...]] = [
           ("worth of words, muted, played with messages", MUTED, "worth", ""))),
     (LANGUAGE, "| self-play minus silence |" + " {:+} |" * 4,
      *(seed.of(SELF, mode, part="over_silence") for seed in language_seeds for mode in MODES)),
-    (PEOPLE, "| muted, played with messages, reward |" + " {} |" * 4,
-     *(seed.of(MUTED, mode) for seed in people_seeds for mode in MODES)),
+    *((PEOPLE, f"| {label} |" + f" {{:{sign}}} |" * 4,
+       *(seed.of(player, mode, part=part) for seed in people_seeds for mode in MODES))
+      for label, player, part, sign in (
+          ("muted, played with messages, reward", MUTED, "talking", ""), ("placebo, reward", PLACEBO, "talking", ""),
+          ("placebo, its rise", PLACEBO, "rise", "+"), ("self-play minus placebo", PLACEBO, "below_self_play", "+"),
+          ("worth of words, placebo", PLACEBO, "worth", ""))),
+    (PEOPLE, "({:.3f} and {:.3f} of their sampled episodes end with an illegal turn)",
+     *(seed.of(PLACEBO, "sampled", "illegal").value for seed in people_seeds)),
     *((LANGUAGE, f"| {label} | {{}} | {{}} | {{}} | {{}} |", *own_views(folder))
       for label, folder in (("warm start", "warm_start"), ("self-play", "self-play"),
                             ("warm start, muted", "warm_start_mute"), ("muted, as trained", "muted_mute"))),
@@ -369,7 +375,7 @@ FIGURES: list[tuple[Any, ...]] = [
       for label, plan in (("best plan by the own view, states of self-play, seed 2", "best by the own view"),
                           ("best plan by both views, the same", "best by both views"))),
     *((PEOPLE, f"| {player} | {{}} | {{}} |", *(seed.follows(player, "swapped") for seed in people_seeds))
-      for player in (WARM, SELF, MUTED)),
+      for player in (WARM, SELF, MUTED, PLACEBO)),
     (MEDIATION, "*{}*", mediation.results["verdict"]),
     (MEDIATION, "silence line is {}", interval(mediation.results["references"]["silence"])),
     *((MEDIATION, f"| {label} | {{:{sign}}} | {{:{sign}}} |", *mediation.both(player, part=part))

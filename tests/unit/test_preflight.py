@@ -42,7 +42,7 @@ def run(tmp_path: Path, command: str, *arguments: str, **sections: dict[str, Any
     if command == "train":
         (tmp_path / "train.parquet").touch()
         checkpoint = (str(tmp_path / "train.parquet"), "--model", "data/tiny_model")
-    output = tmp_path / "output" / "x"
+    output = tmp_path / "output" / ("x.jsonl" if command in {"generate", "play"} else "x")
     given = ("--config", str(tmp_path / "config.yaml"), "--output", str(output), "--dry-run")
     done = selfplay(command, *checkpoint, *given, *arguments)
     assert not output.parent.exists()
