@@ -88,6 +88,7 @@ SELF, WARM, MUTED, PLACEBO, NOISE = "self-play", "warm start", "muted", "placebo
 )  # fmt: skip
 coded_seeds = [Study("learn_coded", f"seed_{seed}") for seed in (3, 4, 5)]
 language_seeds = [Study("learn_language", f"seed_{seed}") for seed in (2, 3)]
+cooler_seeds = [Study("learn_people_cooler", f"seed_{seed}") for seed in (2, 3)]
 people_seeds = [Study("learn_people", f"seed_{seed}") for seed in (2, 3)]
 CODED_PLAYERS = ("the warm start", "self-play", "muted", "placebo", "noise")
 
@@ -357,12 +358,21 @@ FIGURES: list[tuple[Any, ...]] = [
     *((LANGUAGE, f"| {label} | {{}} | {{}} | {{}} | {{}} |", *own_views(folder))
       for label, folder in (("warm start", "warm_start"), ("self-play", "self-play"),
                             ("warm start, muted", "warm_start_mute"), ("muted, as trained", "muted_mute"))),
+    *((PEOPLE, f"| {label} |" + f" {{:{sign}}} |" * 4,
+       *(seed.of(player, mode, figure, part) for seed in cooler_seeds for mode in MODES))
+      for label, player, figure, part, sign in (
+          ("end of the first phase, reward", WARM, "reward", "talking", ""),
+          ("second phase, reward", SELF, "reward", "talking", ""), ("its rise", SELF, "reward", "rise", "+"),
+          ("its worth of words", SELF, "reward", "worth", ""),
+          ("its messages muted, reward", SELF, "reward", "muted", ""),
+          ("illegal actions an episode, before", WARM, "illegal", "talking", ""),
+          ("illegal actions an episode, after", SELF, "illegal", "talking", ""))),
     (PEOPLE, "*{}*", people.results["verdict"]),
     *((SHOWN, phrase, *(seed.of(player, "sampled", part=part).value for seed in people_seeds))
       for phrase, player, part in (
           ("reward is {:.3f} and {:.3f} (two seeds)", SELF, "talking"),
           ("instead of {:.3f} and {:.3f};", WARM, "talking"),
-          ("words are worth {:.3f} and {:.3f}, and nothing", SELF, "worth"))),
+          ("words are worth {:.3f} and {:.3f}, and", SELF, "worth"))),
     (PEOPLE, "planning loses {:.3f} and {:.3f} of the reward, telling {:.3f} and {:.3f}",
      *(seed.of(SELF, "sampled", f"lost_to_{to}").value for to in ("planning", "telling") for seed in people_seeds)),
     (PEOPLE, "the other episodes reach {:.3f} and {:.3f}",
@@ -548,7 +558,8 @@ COMMANDS = [
     (PLANNER, "learn_planner3x3"), (PLANNER, "learn_planner4x4"), (CODED, "learn_coded"),
     (PLANNER, "learn_planner3x3_longer"), (PLANNER, "learn_planner3x3_confirmed"),
     (LONGER, "learn_listening_muted"), (PARTNERS, "partners"), (PARTNERS, "partners_free"),
-    (SHY, "shy"), (LANGUAGE, "learn_language"), (PEOPLE, "learn_people"), ("docs/results/race.md", "race/tiny"),
+    (SHY, "shy"), (LANGUAGE, "learn_language"), (PEOPLE, "learn_people"), (PEOPLE, "learn_people_cooler"),
+    ("docs/results/race.md", "race/tiny"),
 ]  # fmt: skip
 """Documents, and folders of results that record their command."""
 
