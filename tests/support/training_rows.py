@@ -1,4 +1,4 @@
-"""Rows of train.parquet without an episode behind them, as `convert` would write them."""
+"""Rows of train.parquet, as `convert` would write them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from selfplay_pipeline.convert.rows import FURTHER, METADATA_KEY, schema_with
+from selfplay_pipeline.convert.rows import FURTHER, METADATA_KEY, episode_to_rows, schema_with
+from selfplay_pipeline.generate.records import EpisodeRecord
 
 
 def training_row(
@@ -45,6 +46,14 @@ def training_row(
         "response_logprobs": logprobs,
         "sampling_temperature": temperature,
     }  # fmt: skip
+
+
+def rows_of(record: EpisodeRecord, episodes_per_state: int) -> list[dict[str, Any]]:
+    """The rows of an episode, with the group size, which `convert` adds when it has read all episodes."""
+    rows = episode_to_rows(record)
+    for row in rows:
+        row["extra_info"]["episodes_per_state"] = episodes_per_state
+    return rows
 
 
 def write_training_rows(path: Path, rows: Sequence[dict[str, Any]], **facts: Any) -> Path:

@@ -28,12 +28,11 @@ import pytest
 from factories import BOARD, POLICY, Habits, make_episode, make_random_episode
 from library_code import source_of
 from test_advantages import verls_advantages
-from training_rows import write_training_rows
+from training_rows import rows_of, write_training_rows
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.config.schema import GenerateConfig
-from selfplay_pipeline.convert.rows import episode_to_rows
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.bargaining.game import BargainingGame
@@ -275,7 +274,7 @@ def offline_fields(records: list[EpisodeRecord]) -> dict[str, dict[str, Any]]:
 
     fields = {}
     for record in records:
-        for index, row in enumerate(episode_to_rows(record, EPISODES)):
+        for index, row in enumerate(rows_of(record, EPISODES)):
             fields[f"g{record.group_index}_{record.episode}_{index}"] = trajectory_fields(row)
     return fields
 
@@ -447,7 +446,7 @@ def test_groups_without_signal_are_left_out_of_the_mean_over_tokens_as_offline(c
 
     records = recorded(2) + alike(2)
     online = play(cleared, RecordedClient(records), records)
-    rows = [row for record in records for row in episode_to_rows(record, EPISODES)]
+    rows = [row for record in records for row in rows_of(record, EPISODES)]
     write_training_rows(tmp_path / "train.parquet", rows)
     offline = [rows[at] for group in read_data([tmp_path / "train.parquet"]).to_train(False) for at in group.rows]
     assert len(online.batch.keys) == len(offline) == online.metrics["selfplay/rows"] < len(rows)
@@ -671,7 +670,7 @@ def test_a_row_of_a_file_is_named_by_its_number_and_its_episode(tmp_path):
     files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     records = recorded(4, habits=Habits(spoil=0.0, cut=0.0))
     for file, some in zip(files, (records[: 3 * EPISODES], records[3 * EPISODES :]), strict=True):
-        write_training_rows(file, [row for record in some for row in episode_to_rows(record, EPISODES)])
+        write_training_rows(file, [row for record in some for row in rows_of(record, EPISODES)])
     chosen = SimpleNamespace(selfplay=SimpleNamespace(keep_zero_signal=True, imitated=None))
     dataset = GroupDataset([str(file) for file in files], chosen)
     for group, episode, place in ((1, 2, f"{files[0]}, row {2 * EPISODES + 5}"), (3, 0, f"{files[1]}, row 1")):

@@ -26,6 +26,7 @@ from command import selfplay
 from factories import FINISHED, TINY, make_episode, make_episodes, write_episodes
 from pydantic import BaseModel, ValidationError
 from quick import long_but
+from training_rows import rows_of
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
@@ -223,9 +224,9 @@ def episodes() -> list[dict[str, Any]]:
 
 @cache
 def rows() -> list[dict[str, Any]]:
-    found = [row for episode in make_episodes(2, 2) for row in episode_to_rows(episode)]
+    found = [row for episode in make_episodes(2, 2) for row in rows_of(episode, 2)]
     for row in found:
-        row["extra_info"] |= {"episodes_per_state": 2, "group_rows": 4}
+        row["extra_info"]["group_rows"] = 4
     return found
 
 
