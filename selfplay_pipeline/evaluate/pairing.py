@@ -177,8 +177,9 @@ def _episode_factory(pairing: Pairing) -> EpisodeFactory:
 
 def _is_whole(job: GenerateJob) -> bool:
     """Whether all episodes of the job have been played without failures, and their file still has them all."""
-    arguments = job.output.with_suffix(".args.json")
-    if not job.summary_path.exists() or differences(read_object(arguments, "selfplay evaluate"), job.arguments):
+    if not job.summary_path.exists():
+        return False
+    if differences(read_object(job.store.arguments_path, "selfplay evaluate"), job.arguments):
         return False
     if not job.store.is_complete(job.missing(())):
         return False

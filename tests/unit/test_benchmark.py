@@ -10,7 +10,7 @@ from command import selfplay
 from factories import make_episodes, write_episodes
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.evaluate.benchmark import read_lines_of, spent, table_of
+from selfplay_pipeline.evaluate.benchmark import _cost, read_lines_of, spent, table_of
 from selfplay_pipeline.evaluate.suite import Task, all_tasks, suite
 from selfplay_pipeline.generate.records import PartnerUsage
 
@@ -95,6 +95,13 @@ def test_the_price_of_stored_episodes_is_counted_without_touching_a_line_that_is
     games.write_text(text := games.read_text() + '{"schema_version":2,"epi')
     assert spent(tmp_path) == 0.5
     assert games.read_text() == text
+
+
+def test_the_tokens_of_a_line_are_those_of_the_stored_episodes(tmp_path):
+    played = [*make_episodes(2, 2)]
+    tokens, usage = _cost(write_episodes(tmp_path / "games.jsonl", played))
+    assert tokens == sum(sum(seat.response_mask) for record in played for seat in record.trajectories) > 0
+    assert usage is None
 
 
 def test_the_table_tells_of_lost_episodes():

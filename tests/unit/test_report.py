@@ -474,8 +474,11 @@ def test_a_crossplay_folder_has_a_report(tmp_path):
     assert list(matrix.names) == ["0: a", "1: a", "2: silent"]
     for chart in (reward, matrix):
         assert draw(chart, "png").startswith(b"\x89PNG")
-    told = facts(discover(tmp_path / "crossplay"), [], datetime.now(UTC))
-    assert f"a: {result.gaps['a'].in_words()}" in told
+    source = discover(tmp_path / "crossplay")
+    told = facts(source, [], datetime.now(UTC))
+    assert f"a: {result.gaps['a'].in_words()}" in told and not [fact for fact in told if "lost" in fact]
+    lossy = replace(source, crossplay=source.crossplay.model_copy(update={"lost": 3}))
+    assert "3 episodes lost to the engine or a chat model" in facts(lossy, [], datetime.now(UTC))
 
 
 @pytest.mark.parametrize(
