@@ -194,7 +194,7 @@ def train(
     """
     data, overrides = path_and_overrides("train", arguments, "--data", data)
     data = data or DATA / "train.parquet"
-    if data.suffix == ".jsonl":
+    if data.name.endswith((".jsonl", ".jsonl.gz")):
         made_by = f"`selfplay convert {shlex.quote(str(data))}`"
         raise UserError(f"train: {data}: training reads parquet; {made_by} makes it from episodes")
     from selfplay_pipeline.convert.parquet import check_there

@@ -21,6 +21,7 @@ from selfplay_pipeline.generate.records import (
     named_at,
     parse_episode,
     read_lines,
+    size_of_lines,
     tell_left_out,
 )
 from selfplay_pipeline.generate.renamed import RenamedSession
@@ -57,7 +58,7 @@ def recorded_episodes(files: Sequence[Path], game: Game, shown: Update) -> Itera
     Raises:
         UserError: A line is invalid, or an episode is of another game or has swapped messages.
     """
-    size, done = sum(path.stat().st_size for path in files if path.is_file()), 0
+    size, done = sum(map(size_of_lines, files)), 0
     for file, path in enumerate(files):
         altered = 0
         for number, line in read_lines(path):

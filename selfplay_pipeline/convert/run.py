@@ -40,6 +40,7 @@ from selfplay_pipeline.generate.records import (
     named_at,
     parse_episode,
     read_lines,
+    size_of_lines,
     tell_left_out,
 )
 from selfplay_pipeline.metrics.signal import Scored, Signal, check_compared, comparison_key, groups_of
@@ -176,7 +177,7 @@ def _read(
     reward: TrainedReward | None,
     shown: Update,
 ) -> None:
-    size = games.stat().st_size if games.exists() else 0
+    size = size_of_lines(games)
     done = altered = 0
     for number, line in read_lines(games):
         done += len(line)

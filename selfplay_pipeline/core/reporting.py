@@ -120,7 +120,7 @@ def at_most_every(seconds: float, show: Callable[[int, int, str], None], *, brie
     def update(done: int, total: int, figures: Callable[[], str] = str) -> None:
         nonlocal last, shown
         now = time.monotonic()
-        if (done >= total and shown) or now - last >= seconds:
+        if (done == total and shown) or now - last >= seconds:
             last, shown = now, True
             show(done, total, figures())
 

@@ -26,7 +26,7 @@ from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import make_game, stored_game_config
 from selfplay_pipeline.generate.people_log import BegunLine, LostLine, TurnLine, log_path, read_log
 from selfplay_pipeline.generate.players import Scripted
-from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord, read_episodes
+from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord, arguments_path, read_episodes
 from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.swapped import is_words
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
@@ -194,7 +194,7 @@ def run_people(config: Config, place: Path) -> PeopleReport:
     """
     games = games_at(place)
     game = played_game(games)
-    arguments = read_object(games.with_suffix(".args.json"), MADE_BY)
+    arguments = read_object(arguments_path(games), MADE_BY)
     parts, absent = parts_of(games)
     game = game.of_state(parts[0].record.state)
     states = {part.record.group_index: game.state_from_json(part.record.state) for part in parts}
@@ -244,7 +244,7 @@ def played_game(games: Path) -> Game:
     Raises:
         UserError: The arguments are missing or name no game.
     """
-    path = games.with_suffix(".args.json")
+    path = arguments_path(games)
     try:
         return make_game(stored_game_config(section(read_object(path, MADE_BY), "game")))
     except ValidationError as error:

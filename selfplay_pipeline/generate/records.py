@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import codecs
+import gzip
 import hashlib
 import json
 import shlex
+import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import explain
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.small_files import File, check_regular, read_object
@@ -33,6 +36,8 @@ READ_AT_ONCE = 1 << 20
 """Size of the read buffer in bytes, enough for several lines; Python's default of 8 kB is shorter than one."""
 MAX_LINE = 1 << 26
 """Limit in bytes of one episode as JSON. An episode of two times 100,000 tokens takes about 6 MB."""
+GZIP = b"\x1f\x8b"
+"""First bytes of a file that is compressed with gzip."""
 CHAT = "chat"
 """Name of the player that is a chat model behind an API."""
 PERSON = "person"
@@ -592,7 +597,7 @@ def named_at(path: Path, error: ValueError) -> str:
         path: File of the episodes.
         error: Error of a line.
     """
-    beside = path.with_suffix(".args.json")
+    beside = arguments_path(path)
     if not isinstance(error, UnknownGameError) or not beside.is_file():
         return ""
     place = read_object(beside, "selfplay generate").get("game.path")
@@ -600,26 +605,68 @@ def named_at(path: Path, error: ValueError) -> str:
 
 
 def read_lines(path: Path, hint: str = "`selfplay generate` writes this file") -> Iterator[tuple[int, bytes]]:
-    """Yields the lines of a file with their numbers, counted from 1.
+    """Yields the lines of a file, which may be compressed with gzip, with their numbers, counted from 1.
 
     Args:
         path: The file.
         hint: Advice for the message about a missing file.
 
     Raises:
-        UserError: The file cannot be read or is parquet, or a line is longer than `MAX_LINE`.
+        UserError: The file cannot be read, or is parquet or UTF-16, or a line is longer than `MAX_LINE`.
     """
-    check_regular(path, hint)
     try:
-        with path.open("rb", buffering=READ_AT_ONCE) as file:
+        with open_lines(path, hint) as file:
             for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), start=1):
-                if number == 1 and line.startswith(b"PAR1"):
-                    raise UserError(
-                        f"{path}: a parquet file, but this command reads JSONL, such as the episodes of "
-                        "`selfplay generate`"
-                    )
                 if len(line) > MAX_LINE:
                     raise UserError(f"{path}:{number}: longer than {MAX_LINE >> 20} MiB, the limit of a line; {hint}")
                 yield number, line
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: damaged gzip data ({first_line(error)}); compress the file again") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; {hint}") from None
+
+
+def open_lines(path: Path, hint: str = "`selfplay generate` writes this file") -> IO[bytes]:
+    """Opens a file of JSON lines, which may be compressed with gzip, at its first line: after a byte order mark.
+
+    Raises:
+        UserError: The path is no regular file, or the file is parquet or UTF-16 text.
+    """
+    check_regular(path, hint)
+    compressed = is_compressed(path)  # whatever its name is
+    file: IO[bytes] = gzip.open(path) if compressed else path.open("rb", buffering=READ_AT_ONCE)  # noqa: SIM115
+    try:
+        start = file.read(4)
+        if start == b"PAR1":
+            raise UserError(
+                f"{path}: a parquet file, but this command reads JSONL, such as the episodes of `selfplay generate`"
+            )
+        if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, b"{\0", b"\0{"):
+            raise UserError(f"{path}: UTF-16 text; save the file as UTF-8")
+        file.seek(len(codecs.BOM_UTF8) if start.startswith(codecs.BOM_UTF8) else 0)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether a file is compressed with gzip, so that no line can be added."""
+    with path.open("rb") as file:
+        return file.read(len(GZIP)) == GZIP
+
+
+def size_of_lines(path: Path) -> int:
+    """Returns the number of bytes that `read_lines` yields, for a bar; of compressed files over 4 GiB, a part of it."""
+    if not path.is_file():
+        return 0
+    if not is_compressed(path):
+        return path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 4))
+        return int.from_bytes(file.read(4), "little")
+
+
+def arguments_path(games: Path) -> Path:
+    """Returns the path of the settings that decided a file of episodes; they lie beside it, also beside `.jsonl.gz`."""
+    return (games.with_suffix("") if games.suffix == ".gz" else games).with_suffix(".args.json")

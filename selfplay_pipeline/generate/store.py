@@ -15,7 +15,14 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.links import open_itself
 from selfplay_pipeline.core.small_files import check_regular, read_object
-from selfplay_pipeline.generate.records import MAX_LINE, EpisodeRecord, parse_episode, read_lines
+from selfplay_pipeline.generate.records import (
+    MAX_LINE,
+    EpisodeRecord,
+    arguments_path,
+    is_compressed,
+    parse_episode,
+    read_lines,
+)
 
 NOT_EPISODES = (
     "metrics.jsonl", "trained_rows.jsonl", "server_*_weights.jsonl", "weight_versions.jsonl", "*.people.jsonl",
@@ -42,7 +49,7 @@ class EpisodeStore:
 
     @property
     def arguments_path(self) -> Path:
-        return self.path.with_suffix(".args.json")
+        return arguments_path(self.path)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -110,6 +117,7 @@ class EpisodeStore:
         check_name(self.path)
         if self.path.exists():
             check_regular(self.path, "give another --output")
+            check_can_grow(self.path)
         if not self.arguments_path.exists():
             if self.path.exists() and self.path.stat().st_size:
                 raise UserError(
@@ -120,14 +128,22 @@ class EpisodeStore:
         check_same(self.path, read_object(self.arguments_path, "selfplay generate"), self.arguments)
 
 
+def check_can_grow(path: Path) -> None:
+    """Raises UserError if a file is compressed, so that no line can be added."""
+    if is_compressed(path):
+        raise UserError(f"{path}: compressed with gzip, so that no line can be added; decompress it (`gunzip`)")
+
+
 def repair(path: Path) -> int:
     """Remove an incomplete last line, left by a killed process, and return the number of bytes removed.
 
     Raises:
-        UserError: The text after the last complete line is not the beginning of a JSON object; nothing was removed.
+        UserError: The text after the last complete line is not the beginning of a JSON object, or the file is compressed;
+            nothing was removed.
     """
     if not path.exists():
         return 0
+    check_can_grow(path)
     with open_itself(path, "r+b") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - MAX_LINE))

@@ -8,6 +8,7 @@ from pathlib import Path
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_bytes
 from selfplay_pipeline.core.reporting import progress
+from selfplay_pipeline.generate.records import size_of_lines
 from selfplay_pipeline.report.charts import charts_of
 from selfplay_pipeline.report.draw import Format, draw
 from selfplay_pipeline.report.page import render
@@ -22,7 +23,7 @@ def scan_all(source: Source) -> list[Scan]:
     Raises:
         UserError: A line is bad, or `source` consists only of files of episodes without a complete line.
     """
-    total, done, episodes = sum(file.path.stat().st_size for file in source.files), 0, 0
+    total, done, episodes = sum(size_of_lines(file.path) for file in source.files), 0, 0
 
     with progress("reading episodes") as report:
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.generate.records import EpisodeRecord, open_lines
 from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, read_episode, read_state
 from selfplay_pipeline.report.scan import Scan, parse
 
@@ -108,7 +108,8 @@ def _read_group(
 
 
 def _records(scan: Scan, group: int) -> Iterator[EpisodeRecord]:
-    with scan.file.path.open("rb") as file:
+    with open_lines(scan.file.path) as file:
+        first = file.tell()
         for place in scan.groups[group]:
-            file.seek(place.offset)
+            file.seek(first + place.offset)
             yield parse(file.readline(), str(scan.file.path))

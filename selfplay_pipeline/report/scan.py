@@ -16,7 +16,14 @@ from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.games.base import Game, State
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import EpisodeRecord, GroupStates, named_at, parse_episode, read_lines
+from selfplay_pipeline.generate.records import (
+    EpisodeRecord,
+    GroupStates,
+    arguments_path,
+    named_at,
+    parse_episode,
+    read_lines,
+)
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import Sums, measure
@@ -31,6 +38,7 @@ class Place:
     """Position of an episode in its file, and the values that decide whether it is sampled."""
 
     offset: int
+    """Number of bytes before the episode, counted from the first line."""
     group: int
     episode: int
     reward: float
@@ -96,7 +104,7 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
             if file.game_config() is None:
                 logger.warning(
                     f"{file.path}: read with the default rules of {record.game}, since the file with its own, "
-                    f"{file.path.with_suffix('.args.json').name}, is not beside it"
+                    f"{arguments_path(file.path).name}, is not beside it"
                 )
         episode = Measured(result.rules[record.game], record, file.seats(record))
         illegal = record.outcome.num_illegal

@@ -20,7 +20,7 @@ from selfplay_pipeline.evaluate.run import Evaluation
 from selfplay_pipeline.evaluate.tally import Seating
 from selfplay_pipeline.games.base import Game, GameSettings
 from selfplay_pipeline.games.registry import game_of, make_game, stored_game_config
-from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.generate.records import EpisodeRecord, arguments_path
 from selfplay_pipeline.generate.store import NOT_EPISODES
 from selfplay_pipeline.iterate.folder import Manifest, RunDirectory, RunState
 from selfplay_pipeline.iterate.schedule import source_of_games
@@ -115,7 +115,7 @@ def discover(path: Path) -> Source:
         UserError: The path holds no results.
     """
     if path.is_file():
-        return Source(path, "episodes", [EpisodesFile(path, _mode(path), path.stem)])
+        return Source(path, "episodes", [EpisodesFile(path, _mode(path), _name(path))])
     if not path.is_dir():
         raise UserError(f"{path}: no such file or folder; give a run directory, an evaluation or a file of episodes")
     source = _run(path) if RunDirectory(path).numbers() else _folder(path)
@@ -153,7 +153,7 @@ def _folder(path: Path) -> Source:
         )
     number = re.fullmatch(r"iter_(\d+)", path.resolve().name)
     iteration = int(number.group(1)) if number else None
-    files = [EpisodesFile(file, _mode(file), file.stem.replace("_", " "), iteration) for file in _games(path)]
+    files = [EpisodesFile(file, _mode(file), _name(file).replace("_", " "), iteration) for file in _games(path)]
     inner = _evaluation(path / "evaluation")
     files += _evaluated(path / "evaluation", iteration)
     metrics = next(
@@ -191,7 +191,7 @@ def _evaluated_player(games: Path) -> str:
 
 def _arguments(games: Path) -> dict[str, Any]:
     """Returns the settings of the episodes, which `generate` and `evaluate` store next to the file."""
-    path = games.with_suffix(".args.json")
+    path = arguments_path(games)
     found = read_json(path) if path.exists() else {}
     return found if isinstance(found, dict) else {}
 
@@ -206,7 +206,13 @@ def _evaluation(folder: Path) -> Evaluation | None:
 
 
 def _games(path: Path) -> list[Path]:
-    return [file for file in sorted(path.glob("*.jsonl")) if not any(map(file.match, NOT_EPISODES))]
+    files = [*path.glob("*.jsonl"), *path.glob("*.jsonl.gz")]
+    return [file for file in sorted(files) if not any(map(Path(file.name.removesuffix(".gz")).match, NOT_EPISODES))]
+
+
+def _name(games: Path) -> str:
+    """Returns the name of a file of episodes without its endings."""
+    return games.name.removesuffix(".gz").removesuffix(".jsonl")
 
 
 def _mode(path: Path) -> Mode:
@@ -216,7 +222,7 @@ def _mode(path: Path) -> Mode:
         "greedy": "greedy",
         "scripted": "scripted",
     }
-    return names.get(path.stem, "other")
+    return names.get(_name(path), "other")
 
 
 def _lines(path: Path) -> list[dict[str, float]]:

@@ -6,6 +6,7 @@ says what the line names: the file with its line or row, the key or field, and t
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -330,6 +331,9 @@ EPISODES: list[tuple[str, str, Any, str]] = [
     ("another state of the group", "state.scale1", 2.0, "'state'"),
     ("future version", "schema_version", 3, "'schema_version'"),
 ]  # fmt: skip
+READING = ("convert games.jsonl --output out", "show games.jsonl", "report games.jsonl --output out",
+           "export games.jsonl --output out", "imitate games.jsonl --config tiny --output out",
+           "evaluate random --states games.jsonl --output out")
 AGREED = 2
 """Line of an episode that ended with an agreement."""
 GAMES_FILES = [
@@ -346,6 +350,18 @@ GAMES_FILES = [
         ("show train.parquet", "convert train.parquet --output out", "imitate train.parquet --config tiny --output out",
          "evaluate random --config tiny --states train.parquet --output out"),
         r"^train\.parquet: a parquet file, but this command reads JSONL, such as the episodes of `selfplay generate`$"),
+    *(Bad(f"episodes: UTF-16, {name}", READING, r"^games\.jsonl: UTF-16 text; save the file as UTF-8$",
+          {"games.jsonl": lambda file, name=name: file.write_bytes(file.read_text().encode(name))})
+      for name in ("utf-16", "utf-16-be", "utf-16-le")),
+    Bad("episodes: cut gzip", READING, r"^games\.jsonl: damaged gzip data \(.+\); compress the file again$",
+        {"games.jsonl": lambda file: file.write_bytes(gzip.compress(file.read_bytes())[:40])}),
+    Bad("episodes: damaged gzip", READING, r"^games\.jsonl: damaged gzip data \(.+\); compress the file again$",
+        {"games.jsonl": lambda file: file.write_bytes(gzip.compress(b"{}\n")[:-8] + bytes(8))}),
+    Bad("episodes: compressed, and to grow", (PLAY, "show played/games.jsonl --follow"),
+        r"^played/games\.jsonl: compressed with gzip, so that no line can be added; decompress it \(`gunzip`\)$",
+        {"played/games.jsonl": lambda file: file.write_bytes(gzip.compress(file.read_bytes()))}),
+    Bad("log of questions: compressed", QUESTIONS, r"^log/questions\.jsonl: damaged gzip data",
+        {"log/questions.jsonl": lambda file: file.write_bytes(gzip.compress(file.read_bytes())[:40])}),
     Bad("episodes: folder", "convert run", "^run: a folder, not a file"),
     Bad("convert: link to itself", CONVERT, r"^games\.jsonl: Too many levels of symbolic links", {"games.jsonl": loop}),
     Bad("imitate: link to itself", f"{IMITATE} out", r"^games\.jsonl: Too many levels", {"games.jsonl": loop}),
