@@ -21,6 +21,9 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 UsageError: Any = typer.BadParameter.__base__
 """Error class for a mistyped option, which typer does not export."""
 
+ALIKE = {"--num-states": {"--states-per-task"}, "--states-per-task": {"--num-states"}}
+"""Names of options that other commands have for the same thing."""
+
 
 class Commands(typer.core.TyperGroup):
     """Group of commands with exit code 2 and one line for a user's mistake, 1 for a failure, 130 for Ctrl-C."""
@@ -110,11 +113,17 @@ def _reports_shown() -> Iterator[None]:
 
 def _nearest_first(error: Any) -> str | None:
     """Returns the message for a mistyped option, with the most similar options first; typer sorts them by name."""
-    near = getattr(error, "possibilities", None)
+    near = [*_alike(error), *(getattr(error, "possibilities", None) or ())]
     if not near:
         return None
     others = f" (or {', '.join(near[1:])})" if near[1:] else ""
     return f"{error.message}; did you mean {near[0]}{others}?"
+
+
+def _alike(error: Any) -> list[str]:
+    """Returns the options of the command that other commands call by the mistyped name."""
+    known = [option for parameter in error.ctx.command.params for option in parameter.opts] if error.ctx else []
+    return [*{*known} & ALIKE.get(getattr(error, "option_name", ""), set())]
 
 
 def _expected(error: BaseException) -> bool:

@@ -33,6 +33,7 @@ from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 if TYPE_CHECKING:
+    from selfplay_pipeline.config.schema import Config
     from selfplay_pipeline.games.base import GameSettings
 
 app = typer.Typer()
@@ -136,20 +137,14 @@ def convert(
 
     With --val-fraction, some groups go to val.parquet instead; no other command reads that file.
 
-    With --check FILE, nothing is converted: the file is loaded with verl's RLHFDataset and the tokenizer of --model,
-    and all passed checks are printed and written next to the file.
+    With --check FILE, nothing is converted: the file is loaded with verl's RLHFDataset and the tokenizer of --model, by
+    default of the model that sampled its rows, and all passed checks are printed and written next to the file.
     """
     if check and (others := given_besides(context, {"check", "model", "config", "game", "dry_run"}, "EPISODES")):
         raise UserError(f"convert: --check only verifies a file; leave out {', '.join(others)}")
     settings = load(context)
     if check is not None:
-        from selfplay_pipeline.convert.parquet_check import check_parquet
-
-        if dry_run:
-            check_regular(check, "`selfplay convert` writes it")
-            planned(f"{check} is verified with the tokenizer of {settings.model}")
-        thinking = settings.generate.thinking
-        terminal.result(check_parquet(check, str(settings.model), thinking=thinking).to_text().rstrip("\n"))
+        _check(context, settings, check, dry_run)
         return
     from selfplay_pipeline.convert.stage import convert_episodes, plan_convert
 
@@ -160,6 +155,21 @@ def convert(
     folder = output or games.parent
     options = shared_with(context, "train") | {"model": None}  # the rows name the model
     suggest("train", folder / "train.parquet", options)
+
+
+def _check(context: typer.Context, settings: Config, check: Path, dry_run: bool) -> None:
+    """Verify a parquet file with the tokenizer of a chosen model, else of the one that sampled its rows."""
+    from selfplay_pipeline.config.load import own_settings
+    from selfplay_pipeline.convert.parquet import check_there, sampler_of
+    from selfplay_pipeline.convert.parquet_check import check_parquet
+
+    check_there(check)
+    chosen = given(context, "model") or own_settings(given(context, "config")).get("model")
+    sampler = None if chosen else sampler_of(check)
+    model = sampler.checkpoint if sampler else str(settings.model)
+    if dry_run:
+        planned(f"{check} is verified with the tokenizer of {model}")
+    terminal.result(check_parquet(check, model, thinking=settings.generate.thinking).to_text().rstrip("\n"))
 
 
 @app.command(cls=taking("model", "seed", *TRAINING_KEYS))

@@ -35,6 +35,8 @@ from selfplay_pipeline.metrics.signal import Scored
 
 ROWS_AT_A_TIME = 1024
 AGAIN = "convert the episodes again"
+PANDAS = b"pandas"
+"""Key of the metadata that pandas writes."""
 NO_TRUNCATION = {"top_p": 1, "top_k": -1, "repetition_penalty": 1}
 """Metadata values that mean sampling with a temperature only: no top-p, no top-k and no repetition penalty."""
 NUMBERS = {
@@ -136,8 +138,8 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
             row and field.
     """
     reader = _open(path)
-    _check_columns(path, reader.schema_arrow)
     shared = _facts(path, reader.schema_arrow.metadata or {}).get("shared_reward", True) is True
+    _check_columns(path, reader.schema_arrow)
     further = [name for name in OF_EPISODES if name in reader.schema_arrow.names]
     temperature = None
     episodes: list[tuple[NDArray[Any], ...]] = []
@@ -233,6 +235,11 @@ def batches(
 
 def _facts(path: Path, metadata: dict[bytes, bytes]) -> dict[str, Any]:
     """Returns the decoded metadata of a file; raises UserError if they exclude reading the rows or training on them."""
+    if METADATA_KEY not in metadata and PANDAS in metadata:
+        raise UserError(
+            f"{path}: written by pandas, which drops the metadata of `selfplay convert`, such as the model that "
+            "sampled the rows; convert the episodes again, and change rows with pyarrow (Table.replace_schema_metadata)"
+        )
     try:
         facts = json.loads(metadata.get(METADATA_KEY, b"{}"))
     except (ValueError, RecursionError):
@@ -330,7 +337,7 @@ def _check(path: Path, first: int, rows: Rows, vocabulary: int | None) -> None:
         raise _impossible(path, first + int(silent[0]), "response_ids", "is empty")
     fault = first_fault(rows.streams, vocabulary)
     if fault:
-        remedy = "train the model that sampled these rows, or convert the episodes again"
+        remedy = "give --model, the model that sampled these rows, or convert the episodes again"
         raise _impossible(path, first + fault.stream, fault.field, fault.what, remedy)
 
 

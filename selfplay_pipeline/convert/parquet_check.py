@@ -121,6 +121,12 @@ def _check_verl_loads(path: Path, rows: list[dict[str, Any]], chat: ChatTokenize
 def _check_tokens(where: str, row: dict[str, Any], chat: ChatTokenizer) -> None:
     prompt = [ChatMessage.model_validate(message) for message in row["prompt"]]
     if chat.first_prompt(prompt) != row["prompt_ids"]:
+        if chat.is_dated:
+            raise UserError(
+                f"{where}: prompt_ids are not the chat template's tokens of `prompt`; the template writes the date "
+                "(strftime_now), so it gives others on another day than that of the episodes; write a date in its "
+                "place, and play again"
+            )
         raise UserError(
             f"{where}: prompt_ids are not the chat template's tokens of `prompt`; give --model, the model that played"
         )

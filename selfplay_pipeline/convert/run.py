@@ -34,6 +34,7 @@ from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.records import (
     EpisodeRecord,
     GroupStates,
+    NoEpisodeError,
     PolicyRecord,
     check_heard_as_said,
     is_altered,
@@ -194,6 +195,8 @@ def _read(
             credits = turn_credits(record, credits_by) if credits_by else None
         except ValueError as error:
             where = f"{games}:{number}: {error}{named_at(games, error)}"
+            if isinstance(error, NoEpisodeError) and not skip_bad and not report.episodes:
+                raise UserError(where) from None
             if not skip_bad:
                 raise UserError(f"{where}; fix the line, or leave such lines out with --skip-bad") from None
             report.bad_lines.append(where)

@@ -114,6 +114,14 @@ def model_vocabulary(model: str) -> int | None:
     return size if isinstance(size, int) else None
 
 
+def longer_context(model: str, configured: int | None) -> str:
+    """Returns advice for a context that is too short: the key that limits it, or another model."""
+    own = model_context_length(model, None)
+    if configured is not None and configured < own:
+        return f"raise engine.context_length ({configured}; the model's own context is {own})"
+    return "take a model with a longer context"
+
+
 def model_context_length(model: str, configured: int | None) -> int:
     """Returns the longest sequence in tokens: the configured length, at most the model's own.
 

@@ -9,7 +9,7 @@ from selfplay_pipeline.config.schema import Config, EngineConfig
 from selfplay_pipeline.core.checkpoints import number_of_weights, shards
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import gpu_memory, resolve_device, visible_gpus
-from selfplay_pipeline.core.model_sizes import model_context_length
+from selfplay_pipeline.core.model_sizes import longer_context, model_context_length
 from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.engines.pool import plan
 from selfplay_pipeline.games.base import Game, State, state_rng
@@ -119,5 +119,6 @@ def check_context(config: Config, model: str, states: Sequence[State] | None = N
     if prompt + turn > context:
         raise UserError(
             f"{model}: its context of {context} tokens cannot hold an opening prompt of {prompt} tokens and a turn of "
-            f"{turn} (generate.max_new_tokens); take a model with a longer context, a smaller game or shorter turns"
+            f"{turn} (generate.max_new_tokens); {longer_context(model, config.engine.context_length)}, or take a "
+            "smaller game or shorter turns"
         )

@@ -450,6 +450,10 @@ def _seats_named(
     return tuple(SeatRecord.named(name, policy, dict(weights)) for name in players)
 
 
+class NoEpisodeError(ValueError):
+    """A line that was never meant as an episode, such as one of another kind of file."""
+
+
 def parse_episode(line: bytes) -> EpisodeRecord:
     """Returns the episode of one JSON line, checked against the rules of its game.
 
@@ -459,6 +463,9 @@ def parse_episode(line: bytes) -> EpisodeRecord:
     try:
         record = EpisodeRecord.model_validate_json(line)
     except ValidationError as error:
+        if b'"episode_id"' not in line:
+            what = f"not an episode ({explain(error)})"
+            raise NoEpisodeError(f"{what}; give a file of episodes, as `selfplay generate` writes it") from None
         raise ValueError(explain(error)) from None
     check_rules(record)
     return record

@@ -138,8 +138,8 @@ def repair(path: Path) -> int:
     """Remove an incomplete last line, left by a killed process, and return the number of bytes removed.
 
     Raises:
-        UserError: The text after the last complete line is not the beginning of a JSON object, or the file is compressed;
-            nothing was removed.
+        UserError: The text after the last complete line is not the beginning of a JSON object, or the file is
+            compressed; nothing was removed.
     """
     if not path.exists():
         return 0

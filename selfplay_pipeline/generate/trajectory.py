@@ -51,12 +51,13 @@ class ChatTokenizer:
         self._harmless: dict[tuple[Any, ...], list[int]] = {}
         self.can_think = THOUGHT_END in template
         """True if the template can show thoughts."""
+        self.is_dated = "strftime_now" in template
+        """True if the template writes the date, so that the same messages have other tokens on another day."""
         tags = (THOUGHT, THOUGHT_END) if self.can_think else ()
         self._silent = {token for token, about in added.items() if about.special and about.content not in tags}
         # Without a system message, which Mistral's templates repeat in the last user message.
         probe = _messages(("user", "u"), ("assistant", REPLY), ("user", HEARD))
-        # A template that rejects system messages fails here, before a server is started.
-        self._render(_messages(("system", "s"), ("user", "u")))
+        self._check_renders()
         parts = re.fullmatch(f".*?{REPLY}(.+?){HEARD}(.*)", self._render(probe), re.DOTALL)
         if parts is None:
             raise self._refused("does not show a reply, its end and what is said after it")
@@ -98,12 +99,17 @@ class ChatTokenizer:
         size, largest = int(config.vocab_size), max(self.tokenizer.get_vocab().values())
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
         if largest >= size:
-            problem = f"it has token ids up to {largest}, the model only {size} tokens"
-        elif ends != [None] and not {self.end_of_turn, self.tokenizer.eos_token_id} & set(ends):
-            problem = f"it ends a turn with token {self.end_of_turn}, the model's config names {ends}"
-        else:
-            return
-        raise UserError(f"{model}: the tokenizer belongs to another model: {problem}; copy the model's own files there")
+            raise UserError(
+                f"{model}: the tokenizer belongs to another model: it has token ids up to {largest}, the model only "
+                f"{size} tokens; copy the model's own files there"
+            )
+        if ends != [None] and not {self.end_of_turn, self.tokenizer.eos_token_id} & set(ends):
+            end = self.tokenizer.convert_ids_to_tokens(self.end_of_turn)
+            raise UserError(
+                f"{model}: a turn ends with token {self.end_of_turn} ({end}), but eos_token_id of config.json is "
+                f"{config.eos_token_id}, as is common after fine-tuning of a base model; set it to {self.end_of_turn}, "
+                "or copy the model's own tokenizer there, if this is another model's"
+            )
 
     def first_prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Returns the token ids of the conversation so far and the header of the reply.
@@ -183,9 +189,20 @@ class ChatTokenizer:
             raise self._refused(f"cannot render a system and a user message: {reason}") from None
         return str(rendered)
 
+    def _check_renders(self) -> None:
+        """Raises UserError if the template rejects the messages of a player, before a server is started."""
+        try:
+            self._render(_messages(("system", "s"), ("user", "u")))
+        except UserError as error:
+            try:
+                self._render(_messages(("user", "u")))
+            except UserError:
+                raise error from None
+            raise self._refused("has no role for a system message, in which a player's rules stand") from None
+
     def _refused(self, problem: str) -> UserError:
         name = self.tokenizer.name_or_path
-        return UserError(f"{name}: the chat template {problem}; copy the model anew, or take another one")
+        return UserError(f"{name}: the chat template {problem}; change its chat_template, or take another model")
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))

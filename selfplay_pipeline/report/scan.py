@@ -19,6 +19,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import (
     EpisodeRecord,
     GroupStates,
+    NoEpisodeError,
     arguments_path,
     named_at,
     parse_episode,
@@ -142,5 +143,7 @@ def parse(line: bytes, where: str) -> EpisodeRecord:
     try:
         return parse_episode(line)
     except ValueError as error:
+        if isinstance(error, NoEpisodeError):
+            raise UserError(f"{where}: {error}") from None
         hint = named_at(Path(where.rpartition(":")[0]), error) or "; `selfplay generate` writes this file"
         raise UserError(f"{where}: {error}{hint}") from None

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -342,6 +343,12 @@ GAMES_FILES = [
       for name, path, value, says in EPISODES),
     Bad("episodes: torn line", CONVERT, r"^games\.jsonl:2: .*JSON", {"games.jsonl": line(2, lambda old: old[:300])}),
     Bad("episodes: deep line", CONVERT, r"^games\.jsonl:2: .*JSON", {"games.jsonl": line(2, b"[" * 100_000)}),
+    *(Bad(f"no episodes but {name}", (CONVERT, "show games.jsonl", "report games.jsonl --output out",
+                                      "imitate games.jsonl --config tiny --output out"),
+          r"^games\.jsonl:1: not an episode \(.+\); give a file of episodes, as `selfplay generate` writes it$",
+          {"games.jsonl": content})
+      for name, content in (("a table", "a,b\n1,2\n"), ("states", '{"table": [[1]]}\n'), ("a list", "[\n1\n]\n"),
+                            ("YAML", "seed: 1\n"), ("bytes", b"\x80\x81\n"))),
     Bad("episodes: one a state", CONVERT, r"^games\.jsonl: one episode per state.*--episodes-per-state 2",
         {"games.jsonl": lambda file: file.write_text("".join(file.read_text().splitlines(keepends=True)[::2]))}),
     Bad("episodes: none", CONVERT, r"^games\.jsonl: holds no finished episode", {"games.jsonl": "\n\n"}),
@@ -430,6 +437,9 @@ PARQUET = [
     Bad("rows: metadata that is a list", BOTH, "'selfplay' is not a JSON object", {"train.parquet": about(b"[1]")}),
     Bad("rows: future version", BOTH, "version 99 of the format", {"train.parquet": about(b'{"schema_version": 99}')}),
     Bad("rows: top_p", BOTH, "top_p=0.5", {"train.parquet": about(b'{"top_p": 0.5}')}),
+    Bad("rows: written by pandas", BOTH, r"^train\.parquet: written by pandas, which drops the metadata of `selfplay "
+        r"convert`, such as the model that sampled the rows; convert the episodes again, and change rows with pyarrow",
+        {"train.parquet": lambda file: pd.read_parquet(file).to_parquet(file)}),
     Bad("rows: of nobody", TRAIN, "does not say which model", {"train.parquet": about(b"{}")}),
     Bad("rows: cut file", BOTH, r"^train\.parquet: not a readable parquet file", {"train.parquet": cut(0.6)}),
     Bad("rows: pipe", BOTH, r"^train\.parquet: a pipe", {"train.parquet": pipe}),

@@ -206,6 +206,7 @@ def test_answers_from_the_cache_have_the_tokens_and_the_price_that_they_had(tmp_
     [
         (("random", "--games", "chess"), "--games: no game or task 'chess'; choose among matching, "),
         (("random", "--game", "bargaining"), "no such option: --game; did you mean --games "),
+        (("random", "--num-states", "2"), "no such option: --num-states; did you mean --states-per-task? "),
         (("nobody",), "no scripted player or checkpoint 'nobody'"),
         (("own-view", "--games", "bargaining"), "the scripted player own-view plays only "),
         (("random", "sharing"), "plays one player, but 2 are given; --table"),

@@ -108,7 +108,7 @@ def test_a_run_goes_on_only_with_the_same_values_of_what_decides(tmp_path):
         for key in before:
             with pytest.raises(UserError, match=f"was begun with {re.escape(key)} = 'another', now it is "):
                 check_same(tmp_path, before | {key: "another"}, before)
-        with pytest.raises(UserError, match="begun with weight = 3, now it is None;"):
+        with pytest.raises(UserError, match="begun with weight = 3, now it is not given;"):
             check_same(tmp_path, before | {"weight": 3}, before)
 
 

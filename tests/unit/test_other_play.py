@@ -125,7 +125,7 @@ def test_all_episodes_of_a_state_have_the_same_names_and_seats_have_others(tmp_p
     assert sum(one.names[0] != one.names[1] for one in with_names) > 50  # of 60, 58 are expected
     arguments = [json.loads((tmp_path / str(on) / "games.args.json").read_text()) for on in (True, False)]
     assert arguments[0] == arguments[1] | {"other_play": True}
-    with pytest.raises(UserError, match="other_play = True, now it is None"):
+    with pytest.raises(UserError, match="other_play = True, now it is not given"):
         played(tmp_path / "True", "sharing", other_play=False)
 
 

@@ -181,9 +181,15 @@ def test_a_run_is_refused_if_the_file_has_changed_and_goes_on_if_it_has_moved(tm
     says = (
         r"run was begun with contents of reward.path = '[0-9a-f]{32}', now it is .* \(content hash\); give the earlier"
     )
-    for values in ({"reward.path": path}, {}):
-        with pytest.raises(UserError, match=says):
-            RunDirectory(tmp_path / "run").check(load_config("tiny_honest", values))
+    with pytest.raises(UserError, match=says):
+        RunDirectory(tmp_path / "run").check(load_config("tiny_honest", {"reward.path": path}))
+    says = r"run was begun with a file as reward.path \(option --reward\), now none is given; give the earlier value, or"
+    with pytest.raises(UserError, match=says):
+        RunDirectory(tmp_path / "run").check(load_config("tiny_honest", {}))
+    RunDirectory(tmp_path / "other").open(load_config("tiny_honest", {}))
+    says = r"other was begun with no file as reward.path \(option --reward\), now one is given; give the earlier"
+    with pytest.raises(UserError, match=says):
+        RunDirectory(tmp_path / "other").check(load_config("tiny_honest", {"reward.path": path}))
 
 
 def test_a_file_that_is_changed_while_a_command_uses_it_is_refused(games, tmp_path):

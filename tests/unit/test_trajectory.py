@@ -144,10 +144,10 @@ def test_the_tokenizer_of_another_model_is_refused_with_what_does_not_fit(tmp_pa
         ({"vocab_size": largest}, f"it has token ids up to {largest}, the model only {largest} tokens"),
         ({"eos_token_id": [end, end - 1]}, None),
         ({"eos_token_id": None}, None),
-        ({"eos_token_id": end - 1}, f"it ends a turn with token {end}, the model's config names \\[{end - 1}\\]"),
+        ({"eos_token_id": end - 1}, f"a turn ends with token {end} \\(.+\\), but eos_token_id of config.json is {end - 1}, .*; set it to {end}, or"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config | change))
-        with pytest.raises(UserError, match=f"^{tmp_path}: .*: {problem}") if problem else nullcontext():
+        with pytest.raises(UserError, match=f"^{tmp_path}: .*{problem}") if problem else nullcontext():
             chat("tiny").check_belongs_to(str(tmp_path))
 
 
@@ -163,6 +163,11 @@ CANNOT = "cannot render a system and a user message: "
         ("{% for m in messages %}{{ m.content }}{% endfor %}", NO_END),
         ("{% include '/etc/passwd' %}", CANNOT + "no loader"),
         ("{{ 1 // 0 }}", CANNOT + "integer division"),
+        (
+            "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+            "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}",
+            "has no role for a system message, in which a player's rules stand; change its chat_template, or take another",
+        ),
     ],
 )
 def test_a_template_that_no_game_can_be_played_with_is_refused_in_one_line_that_names_the_model(template, problem):

@@ -198,7 +198,7 @@ def test_another_model_than_the_one_that_played_is_refused_unless_it_is_asked_fo
 def test_a_model_with_too_small_a_vocabulary_for_the_rows_is_refused_whatever_is_asked_for(tmp_path):
     rows = rows_of(HONEST, tmp_path, chat=ChatTokenizer.load(HONEST))
     said = refused("train", str(rows), "--model", BARGAINING, "--any-model", "--output", str(tmp_path / "training"))
-    assert "but the model's ids are 0 to 298; train the model that sampled these rows" in said
+    assert "but the model's ids are 0 to 298; give --model, the model that sampled these rows" in said
 
 
 def test_rows_that_name_no_model_are_trained_on_by_any_model_alone(tmp_path):
