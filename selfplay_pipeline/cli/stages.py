@@ -28,7 +28,6 @@ from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST, announced, program
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
-from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
 

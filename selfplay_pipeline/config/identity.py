@@ -240,7 +240,8 @@ def _in_words(key: str, then: Any, now: Any) -> str:
         named = name + "".join(f" (option {mark.name})" for mark in marks if isinstance(mark, Option))
         return f"no file as {named}, now one is given" if then is None else f"a file as {named}, now none is given"
     option = options.get(key) or options.get(key.rstrip(digits))  # `--player` gives player0, player1, …
-    note = f" (option {option})" if option else " (content hash)" if HASHED.search(key) or key.startswith(CONTENTS) else ""
+    is_hash = HASHED.search(key) or key.startswith(CONTENTS)
+    note = f" (option {option})" if option else " (content hash)" if is_hash else ""
     return f"{key} = {_short(then)}, now it is {_short(now)}{note}"
 
 

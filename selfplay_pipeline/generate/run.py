@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.core.files import write_json
+from selfplay_pipeline.core.model_sizes import longer_context
 from selfplay_pipeline.core.reporting import Update, logger, progress
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, State, Status
@@ -292,10 +293,11 @@ def _check_played(job: GenerateJob, summary: Summary) -> None:
     if turns and summary.statuses[Status.CONTEXT_LENGTH.value] < played:
         return
     statuses = ", ".join(f"{name} {count}" for name, count in sorted(summary.statuses.items()))
+    longer = longer_context(job.policy.checkpoint, job.arguments.get("context_length"))
     raise NoTurnsError(
         f"{job.output}: no episode was played to its end ({statuses}; {turns:.1f} turns an "
         f"episode), because one more turn of {job.policy.max_new_tokens} tokens might not fit into the context of "
         f"{job.policy.checkpoint}; use smaller states (section `game`), shorter prompts (game.prompts: compact), "
-        "shorter turns (generate.max_new_tokens) or a model with a longer context, and another --output; these "
-        "episodes are kept for reading"
+        f"shorter turns (generate.max_new_tokens), or {longer}; and give another --output; these episodes are kept for "
+        "reading"
     )

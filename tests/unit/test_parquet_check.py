@@ -1,15 +1,18 @@
 """`selfplay convert --check` with a real tokenizer and verl's own dataset: what it counts and what it refuses."""
 
 import json
+import shutil
 from copy import deepcopy
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import transformers.utils.chat_template_utils
 from command import selfplay
-from factories import BOARD, TINY, board_state, make_episodes, write_episodes
+from factories import BOARD, POLICY, TINY, board_state, make_episodes, write_episodes
 
 from selfplay_pipeline.convert.parquet_check import check_parquet
 from selfplay_pipeline.convert.rows import METADATA_KEY
@@ -150,3 +153,45 @@ def test_what_has_no_effect_beside_a_check_is_refused(converted):
     assert done.returncode == 2
     for words in ("convert: --check only verifies a file; leave out ", "EPISODES", "--skip-bad", "--val-fraction"):
         assert words in done.stderr
+
+
+def with_template(folder: Path, change: Any) -> str:
+    """A copy of the tiny model with another chat template."""
+    shutil.copytree(TINY, folder)
+    path = folder / "chat_template.jinja"
+    path.write_text(change(path.read_text()))
+    return str(folder)
+
+
+def test_rows_of_another_day_are_not_blamed_on_the_model_if_its_template_writes_the_date(tmp_path, monkeypatch):
+    model = with_template(tmp_path / "dated", lambda old: "{{- strftime_now('%d%m%Y') }}" + old)
+    run_convert(write_episodes(tmp_path / "games.jsonl", make_episodes(2, 2, chat=ChatTokenizer.load(model))), tmp_path)
+    rows = tmp_path / "train.parquet"
+    check_parquet(rows, model)
+
+    class Tomorrow(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(days=1)
+
+    monkeypatch.setattr(transformers.utils.chat_template_utils, "datetime", Tomorrow)
+    says = r"row 0 \(.+, seat 0\): prompt_ids are not .*; the template writes the date \(strftime_now\), so it"
+    with pytest.raises(UserError, match=says):
+        check_parquet(rows, model)
+
+
+def test_rows_are_checked_with_the_model_that_sampled_them_unless_another_is_given(tmp_path, monkeypatch):
+    model = with_template(tmp_path / "other", lambda old: old.replace("<|im_start|>", "!<|im_start|>", 1))
+    episodes = list(
+        make_episodes(2, 2, chat=ChatTokenizer.load(model), policy=POLICY.model_copy(update={"checkpoint": model}))
+    )
+    run_convert(write_episodes(tmp_path / "games.jsonl", episodes), tmp_path)
+    check = ("convert", "--check", str(tmp_path / "train.parquet"))
+    for arguments in ((), ("--dry-run",), ("--config", "tiny")):
+        done = selfplay(*check, *arguments)
+        assert done.returncode == 0, done.stderr
+        assert model in done.stdout or "all checks passed" in done.stdout
+    (tmp_path / "own.yaml").write_text(f"model: {TINY}\n")
+    for arguments in (("--model", TINY), ("--config", str(tmp_path / "own.yaml"))):
+        done = selfplay(*check, *arguments)
+        assert done.returncode == 2 and done.stderr.endswith("; give --model, the model that played\n")

@@ -91,6 +91,23 @@ def test_what_cannot_be_done_is_refused(tmp_path, request, commands, arguments, 
         assert_refused(run(tmp_path, command, *arguments, **sections), words)
 
 
+@pytest.mark.parametrize(
+    ("engine", "advice"),
+    [
+        (
+            {"context_length": 32},
+            "; raise engine.context_length (32; the model's own context is 1024), or take a smaller game",
+        ),
+        ({"context_length": 4096}, "; take a model with a longer context, or take a smaller game"),
+        ({}, "; take a model with a longer context, or take a smaller game"),
+    ],
+)
+def test_a_context_that_is_too_short_is_blamed_on_what_limits_it(tmp_path, engine, advice):
+    game = {"size": 8, "prompts": "default"} if engine.get("context_length") != 32 else {}
+    for command in ("generate", "train-online"):
+        assert_refused(run(tmp_path, command, engine=engine, game=game), advice)
+
+
 @pytest.mark.parametrize(("chosen", "visible"), [("1", 1), ("0,1,2", 2), ("", 0), ("-1", 0)])
 def test_hidden_gpus_do_not_count(tmp_path, two_gpus, monkeypatch, chosen, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)

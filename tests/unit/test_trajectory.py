@@ -144,7 +144,10 @@ def test_the_tokenizer_of_another_model_is_refused_with_what_does_not_fit(tmp_pa
         ({"vocab_size": largest}, f"it has token ids up to {largest}, the model only {largest} tokens"),
         ({"eos_token_id": [end, end - 1]}, None),
         ({"eos_token_id": None}, None),
-        ({"eos_token_id": end - 1}, f"a turn ends with token {end} \\(.+\\), but eos_token_id of config.json is {end - 1}, .*; set it to {end}, or"),
+        (
+            {"eos_token_id": end - 1},
+            f"a turn ends with token {end} \\(.+\\), but eos_token_id of config.json is {end - 1}, .*; set it to {end}, or",
+        ),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config | change))
         with pytest.raises(UserError, match=f"^{tmp_path}: .*{problem}") if problem else nullcontext():
@@ -166,7 +169,7 @@ CANNOT = "cannot render a system and a user message: "
         (
             "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
             "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}",
-            "has no role for a system message, in which a player's rules stand; change its chat_template, or take another",
+            "has no role for a system message, in which a player's rules stand; change its chat_template, or take",
         ),
     ],
 )
