@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli import benchmark, doctor, look, loops, measure, models, people, slime, stages
-from selfplay_pipeline.cli.failures import Commands
+from selfplay_pipeline.cli.failures import Commands, check_directory
 from selfplay_pipeline.core import stopping, terminal
 from selfplay_pipeline.core.command_line import program
 
@@ -63,6 +63,7 @@ def main() -> None:
 
     stopping.interrupt()
     terminal.guard()
+    check_directory()
     stopped = False
     try:
         with contextlib.ExitStack() as stack:

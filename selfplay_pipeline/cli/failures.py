@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -70,6 +71,15 @@ def fail_if_lost(episodes: int) -> None:
     if episodes:
         again = shlex.join(sys.argv[1:])
         _fail(f"{episodes} episodes are missing, lost to the engine or the partner; `selfplay {again}` plays them", 1)
+
+
+def check_directory() -> None:
+    """Exit with code 2 if the working directory has been deleted, in which no path has a meaning."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        terminal.say(f"selfplay: the working directory: {error.strerror}; change to a folder that exists (cd)")
+        sys.exit(2)
 
 
 def _check_arguments(arguments: list[str]) -> None:

@@ -127,7 +127,7 @@ def spawn(command: Sequence[str], log_path: Path, env: Mapping[str, str] | None 
     Raises:
         UserError: The process may open fewer files than a server or a trainer needs.
     """
-    _check_open_files()
+    check_open_files()
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with append_to(log_path) as log:
         process = subprocess.Popen(
@@ -150,7 +150,7 @@ def allow_open_files() -> int:
     return max(soft, most)
 
 
-def _check_open_files() -> None:
+def check_open_files() -> None:
     """Raises UserError if the limit on open files is too low for a server or a trainer."""
     allowed = allow_open_files()
     if allowed < NEEDED_FILES:
@@ -164,10 +164,12 @@ def environment(further: Mapping[str, str] | None = None) -> dict[str, str]:
     """Returns this process's environment variables, changed for its children.
 
     Children find programs of this Python environment (`ninja`) even if it is not activated, and no Python process
-    imports files of the working directory.
+    imports files of the working directory. PYTHONWARNINGS is left out, since the libraries warn of harmless things, and
+    `error` would make an end of each.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return {**os.environ, "PATH": path, "PYTHONSAFEPATH": "1", **(further or {})}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    return inherited | {"PATH": path, "PYTHONSAFEPATH": "1"} | {**(further or {})}
 
 
 def _prctl(option: int, value: int) -> None:

@@ -10,6 +10,7 @@ from selfplay_pipeline.core.checkpoints import number_of_weights, shards
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import gpu_memory, resolve_device, visible_gpus
 from selfplay_pipeline.core.model_sizes import longer_context, model_context_length
+from selfplay_pipeline.core.processes import check_open_files
 from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.engines.pool import plan
 from selfplay_pipeline.games.base import Game, State, state_rng
@@ -51,7 +52,8 @@ def check_play(
 
 
 def check_engine(config: Config) -> None:
-    """Raises UserError unless SGLang can be launched with the configured number of GPUs."""
+    """Raises UserError unless SGLang can be launched, with the configured number of GPUs."""
+    check_open_files()
     shared, copies = config.engine.tensor_parallel, config.engine.data_parallel
     if resolve_device(config.device) == "cpu":
         check_not_shared(shared)

@@ -19,6 +19,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
 from selfplay_pipeline.core.folders import TRAINING_RECORD
 from selfplay_pipeline.core.gpus import Device, resolve_device
+from selfplay_pipeline.core.processes import check_open_files
 from selfplay_pipeline.core.reporting import Update, logger, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.core.stopping import computing
@@ -432,10 +433,11 @@ def check_verls_keys(config: TrainConfig) -> None:
 
 
 def check_training(options: TrainOptions, device: Device) -> None:
-    """Raises UserError unless the loggers are usable and this machine has the GPUs that the trainer needs.
+    """Raises UserError unless the loggers are usable and this machine has what the trainer needs: GPUs, open files.
 
     Several nodes without a cluster are rejected too; `check_cluster` checks the machines of a cluster.
     """
+    check_open_files()
     check_loggers(options.loggers)
     if options.dump_rows and options.imitated is not None:
         raise UserError("train.dump_rows: rows that are imitated have no advantages to write down; leave it out")

@@ -237,3 +237,33 @@ def test_the_version_is_printed_and_what_comes_next_is_said(tmp_path):
     scripted = ("--player", "random", "--player", "random", "--num-episodes", "2", "--episodes-per-state", "1")
     done = selfplay("generate", *scripted, "--output", str(tmp_path / "new.jsonl"))
     assert done.stderr.endswith(f"show {tmp_path / 'new.jsonl'}\n")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", ["", "--version", "--help", "config", "doctor", "show games.jsonl"])
+def test_a_deleted_working_directory_is_one_line(tmp_path, command):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f'cd "{gone}" && rmdir "{gone}" && exec "{BIN}/selfplay" {command}'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    says = "selfplay: the working directory: No such file or directory; change to a folder that exists (cd)\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", says)
+
+
+WARNING = "import sys, warnings; warnings.warn('harmless'); print('went on')"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("value", ["error", "error::UserWarning", "default,error"])
+def test_warnings_of_libraries_end_nothing_although_the_user_makes_them_errors(tmp_path, value):
+    """SGLang and Ray warn where they are imported: in the command itself, in its children, and in theirs."""
+    script = (
+        "import contextlib, multiprocessing, subprocess, sys; from selfplay_pipeline.__main__ import main\n"
+        "sys.argv = ['selfplay', '--version']\n"
+        "with contextlib.suppress(SystemExit): main()\n"
+        f"code = {WARNING!r}\nexec(code)\n"
+        "subprocess.run([sys.executable, *subprocess._args_from_interpreter_flags(), '-c', code], check=True)\n"
+    )
+    env = {**os.environ, "PYTHONWARNINGS": value}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("went on") == 2, done.stderr

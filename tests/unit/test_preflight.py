@@ -11,6 +11,7 @@ import yaml
 from command import Done, selfplay
 
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core import processes
 from selfplay_pipeline.train import loggers
 
 PLAY = ["generate", "iterate", "evaluate"]
@@ -126,6 +127,15 @@ def test_checkpoints_that_do_not_fit_a_gpu_at_the_same_time_are_refused(tmp_path
 @pytest.mark.parametrize("options", [(*CUDA, "--server-url", "http://127.0.0.1:1"), ("--device", "cpu")])
 def test_attached_servers_and_copies_on_cpus_are_not_asked_for_gpus(tmp_path, two_gpus, options):
     assert run(tmp_path, "generate", *options, engine={"data_parallel": 3}).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["generate", "iterate", "train-online", "train"])
+def test_too_few_open_files_are_refused_before_anything_begins(tmp_path, monkeypatch, command):
+    """With an attached server and with an engine in this process too, whose first child is the trainer's."""
+    monkeypatch.setattr(processes.resource, "getrlimit", lambda _: (256, 256))
+    attached = ("--server-url", "http://127.0.0.1:1") if command == "iterate" else ()
+    done = run(tmp_path, command, *attached)
+    assert_refused(done, "256 files may be open at once, too few for a server or a trainer; run `ulimit -n 1024`")
 
 
 # --- a logger without a login

@@ -174,6 +174,13 @@ def test_too_few_open_files_are_raised_or_refused_before_the_child_starts(tmp_pa
         assert log.read_text() == "4096\n", ended.stderr
 
 
+def test_a_child_does_not_end_at_a_warning_that_the_user_makes_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    child = spawn([sys.executable, "-c", "import warnings; warnings.warn('harmless')"], tmp_path / "log")
+    assert child.wait(60) == 0, child.last_lines()
+    child.stop()
+
+
 def test_kill_9_of_the_driver_ends_its_children(tmp_path):
     mark, daemon = f"mark-{os.urandom(8).hex()}", DAEMON.format(seconds=300)
     driver = "import sys, time; from pathlib import Path; from selfplay_pipeline.core.processes import spawn; "
