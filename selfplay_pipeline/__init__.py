@@ -18,6 +18,9 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
 
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.2.0.dev0"
+"""Version of the package, which pyproject.toml takes from here; that of the newest part of CHANGELOG.md."""
+
 if TYPE_CHECKING:
     from selfplay_pipeline.config.load import load_config as load_config
     from selfplay_pipeline.convert.stage import convert_episodes as convert_episodes

@@ -22,7 +22,7 @@ def main() -> None:
 
 def _keep_warnings_harmless() -> None:
     """Drop the filters of PYTHONWARNINGS=error, here and in child processes: the libraries warn of harmless things."""
-    warnings.filters[:] = [found for found in warnings.filters if found[0] != "error"]
+    warnings.filters = [found for found in warnings.filters if found[0] != "error"]
     sys.warnoptions[:] = [option for option in sys.warnoptions if not option.startswith("error")]
     os.environ.pop("PYTHONWARNINGS", None)
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from selfplay_pipeline import __version__
 from selfplay_pipeline.cli import benchmark, doctor, look, loops, measure, models, people, slime, stages
 from selfplay_pipeline.cli.failures import Commands, check_directory
 from selfplay_pipeline.core import stopping, terminal
@@ -42,9 +43,7 @@ app.add_typer(slime.app, name="slime")
 
 def _show_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        terminal.result(f"selfplay-pipeline {version('selfplay-pipeline')}")
+        terminal.result(f"selfplay-pipeline {__version__}")
         raise typer.Exit
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal, cast
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -641,7 +641,7 @@ def open_lines(path: Path, hint: str = "`selfplay generate` writes this file") -
     """
     check_regular(path, hint)
     compressed = is_compressed(path)  # whatever its name is
-    file: IO[bytes] = gzip.open(path) if compressed else path.open("rb", buffering=READ_AT_ONCE)  # noqa: SIM115
+    file = cast(IO[bytes], gzip.open(path) if compressed else path.open("rb", buffering=READ_AT_ONCE))
     try:
         start = file.read(4)
         if start == b"PAR1":

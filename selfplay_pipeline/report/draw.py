@@ -26,6 +26,8 @@ CROWDED = 8
 """Minimum number of names on an axis for which they are vertical."""
 SHORT_NAMES = 30
 """Maximum number of letters of all names together for which they are horizontal."""
+MOST_DIGITS = 15
+"""Maximum number of digits after the point of a tick on a logarithmic axis; a double has no more."""
 MARKED = 12
 """Maximum number of points for which each point gets a marker."""
 
@@ -119,10 +121,8 @@ def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
     axes.set_ylabel(chart.y_label)
     if chart.log:
         axes.set_yscale("log")
-        from matplotlib.ticker import LogFormatter
-
-        axes.yaxis.set_major_formatter(LogFormatter())  # the default formatters write markup, which is off here
-        axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
+        axes.yaxis.set_major_formatter(_numbers())
+        axes.yaxis.set_minor_formatter(_numbers(labelOnlyBase=False))
     xs = {x for series in chart.series for x in series.x}
     if chart.share:
         axes.set_ylim(-0.03, 1.03)
@@ -148,6 +148,30 @@ def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
             axes.set_xticks([x])
             axes.set_xlim(x - 1, x + 1)
     _reference_lines(chart.lines, axes, theme)
+
+
+def _numbers(**options: Any) -> Any:
+    """Returns a formatter for a logarithmic axis that writes no markup, and as many digits as tell its ticks apart.
+
+    Args:
+        options: Arguments of matplotlib's `LogFormatter`, which writes one digit.
+    """
+    from matplotlib.ticker import LogFormatter
+
+    class Numbers(LogFormatter):
+        def format_ticks(self, values: list[float]) -> list[str]:
+            labels: list[str] = super().format_ticks(values)
+            shown = [value for value, label in zip(values, labels, strict=True) if label]
+            digits = 0
+            while len({*filter(None, labels)}) < len({*shown}) and digits < MOST_DIGITS:
+                digits += 1
+                labels = [
+                    self.fix_minus(f"{value:.{digits}e}") if label else ""
+                    for value, label in zip(values, labels, strict=True)
+                ]
+            return labels
+
+    return Numbers(**options)
 
 
 def _reference_lines(lines: Mapping[str, float], axes: Any, theme: Theme) -> None:

@@ -332,9 +332,14 @@ EPISODES: list[tuple[str, str, Any, str]] = [
     ("another state of the group", "state.scale1", 2.0, "'state'"),
     ("future version", "schema_version", 3, "'schema_version'"),
 ]  # fmt: skip
-READING = ("convert games.jsonl --output out", "show games.jsonl", "report games.jsonl --output out",
-           "export games.jsonl --output out", "imitate games.jsonl --config tiny --output out",
-           "evaluate random --states games.jsonl --output out")
+READING = (
+    "convert games.jsonl --output out",
+    "show games.jsonl",
+    "report games.jsonl --output out",
+    "export games.jsonl --output out",
+    "imitate games.jsonl --config tiny --output out",
+    "evaluate random --states games.jsonl --output out",
+)
 AGREED = 2
 """Line of an episode that ended with an agreement."""
 GAMES_FILES = [

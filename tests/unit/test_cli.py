@@ -14,6 +14,7 @@ import requests
 from command import selfplay
 from factories import FINISHED, make_episodes, write_episodes
 
+from selfplay_pipeline import __version__
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core import reporting, terminal
 from selfplay_pipeline.core.terminal.progress import shown
@@ -231,7 +232,7 @@ def test_a_name_that_is_not_utf8_is_refused_in_one_line(tmp_path):
 
 
 def test_the_version_is_printed_and_what_comes_next_is_said(tmp_path):
-    assert selfplay("--version").stdout.startswith("selfplay-pipeline ")
+    assert selfplay("--version").stdout == f"selfplay-pipeline {__version__}\n"
     games = write_episodes(tmp_path / "games.jsonl", make_episodes(2, 2))
     assert selfplay("convert", str(games)).stderr.endswith(f"train {tmp_path / 'train.parquet'}\n")
     scripted = ("--player", "random", "--player", "random", "--num-episodes", "2", "--episodes-per-state", "1")

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
+from selfplay_pipeline import __version__
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import GAMES, as_listed, shipped
@@ -174,3 +176,14 @@ def test_a_wheel_holds_every_file_of_the_package_and_weighs_little(tmp_path):
     files = {str(path.relative_to(source)) for path in (source / PACKAGE).rglob("*") if path.is_file()}
     assert files == {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert wheel.stat().st_size < 20e6
+    assert wheel.name.startswith(f"selfplay_pipeline-{__version__}-")
+
+
+def test_the_version_has_one_home_and_is_that_of_the_changelog():
+    newest = re.search(r"^## (\S+)(.*)$", Path("CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    version = Version(__version__)
+    assert f"{version.major}.{version.minor}" == newest[1] and version.is_devrelease == ("not released" in newest[2])
+    own = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    assert "version" not in own and own["dynamic"] == ["version"]
+    assert "\nversion:" not in Path("CITATION.cff").read_text()

@@ -520,6 +520,18 @@ def test_a_logarithmic_axis_has_numbers_to_read(values):
     assert "mathdefault" not in text
 
 
+@pytest.mark.parametrize("log", [True, False], ids=["logarithmic", "linear"])
+@pytest.mark.parametrize(
+    "values", [[4e-7], [4e-7, 4.05e-7, 4.1e-7], [4e-7, 4.000001e-7], [1e-6, 1.1e-6, 1e-2], [0.3, 0.5], [8, 9.5, 11]]
+)
+def test_the_ticks_of_an_axis_tell_numbers_apart(monkeypatch, values, log):
+    monkeypatch.setitem(matplotlib.rcParamsDefault, "svg.fonttype", "none")
+    series = Series("each step", [*range(len(values))], values)
+    text = draw(Chart("gap", "Gap", "", "step", "nats", [series], log=log), "svg").decode()
+    ticks = re.findall(r"<text[^>]*>([^<a-df-zA-Z]+)</text>", text.partition('id="matplotlib.axis_2"')[2])
+    assert len(ticks) == len({*ticks}) > 1
+
+
 def test_names_of_files_are_drawn_as_they_are(tmp_path):
     source = discover(write_episodes(tmp_path / "_$x_{bad$\x01.jsonl", make_episodes(1, 2)))
     for chart in charts_of(source, [scan(file) for file in source.files]):

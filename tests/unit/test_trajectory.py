@@ -146,7 +146,7 @@ def test_the_tokenizer_of_another_model_is_refused_with_what_does_not_fit(tmp_pa
         ({"eos_token_id": None}, None),
         (
             {"eos_token_id": end - 1},
-            f"a turn ends with token {end} \\(.+\\), but eos_token_id of config.json is {end - 1}, .*; set it to {end}, or",
+            f"a turn ends with token {end} \\(.+\\), but eos_token_id of config.json is {end - 1}, .* to {end}, or",
         ),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config | change))
