@@ -641,7 +641,7 @@ def open_lines(path: Path, hint: str = "`selfplay generate` writes this file") -
     """
     check_regular(path, hint)
     compressed = is_compressed(path)  # whatever its name is
-    file = cast(IO[bytes], gzip.open(path) if compressed else path.open("rb", buffering=READ_AT_ONCE))
+    file = cast(IO[bytes], gzip.open(path) if compressed else path.open("rb", buffering=READ_AT_ONCE))  # noqa: SIM115
     try:
         start = file.read(4)
         if start == b"PAR1":
