@@ -213,7 +213,7 @@ def _rows(
         done.left_out["the seat took no legal turn"] += len(chosen) - len(rows)
         for row in rows:
             if len(row["prompt_ids"]) + len(row["response_ids"]) > context_length:
-                done.left_out[f"longer than the {context_length} tokens of the context"] += 1
+                done.left_out[f"longer than the {context_length} tokens of the context (engine.context_length)"] += 1
             else:
                 yield (
                     row

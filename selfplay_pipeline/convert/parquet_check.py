@@ -125,7 +125,7 @@ def _check_tokens(where: str, row: dict[str, Any], chat: ChatTokenizer) -> None:
             raise UserError(
                 f"{where}: prompt_ids are not the chat template's tokens of `prompt`; the template writes the date "
                 "(strftime_now), so it gives others on another day than that of the episodes; write a date in its "
-                "place, and play again"
+                "place, and play again; for episodes of today, give --model, the model that played"
             )
         raise UserError(
             f"{where}: prompt_ids are not the chat template's tokens of `prompt`; give --model, the model that played"
