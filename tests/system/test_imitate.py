@@ -196,7 +196,9 @@ def test_people_are_imitated_and_what_others_of_them_said_becomes_likelier(
     caplog.set_level(logging.INFO, "selfplay_pipeline")
     result = asyncio.run(imitate_episodes(config, [Source(some)], tmp_path / "out", trainer))
     said = caplog.text
-    (left_out,) = re.findall(r"left out: (\d+) rows, longer than the 1500 tokens of the context \(engine.context_length\)", said)
+    (left_out,) = re.findall(
+        r"left out: (\d+) rows, longer than the 1500 tokens of the context \(engine.context_length\)", said
+    )
     assert said.count("left out: ") == 1
     held_out = len(pq.read_table(tmp_path / "out" / HELD_OUT))
     assert held_out > 0 and result.rows + held_out + int(left_out) == 2 * 12

@@ -86,7 +86,7 @@ def test_a_file_that_is_missing_or_damaged_is_named(read, path, tmp_path):
     with pytest.raises(UserError, match=r"none\.file: [Nn]o such file"):
         read(tmp_path / "none.file")
     (tmp_path / "bad.file").write_text('{"episode": 1}\n')
-    with pytest.raises(UserError, match=r"bad\.file: not a readable parquet file|bad\.file:1: field"):
+    with pytest.raises(UserError, match=r"bad\.file: not a readable parquet file|bad\.file:1: not an episode \(field"):
         read(tmp_path / "bad.file")
 
 

@@ -102,7 +102,9 @@ def test_a_row_beyond_the_context_is_left_out_and_counted(games, tmp_path):
     lengths = [len(row["prompt_ids"]) + len(row["response_ids"]) for row in rows(tmp_path / "all")]
     limit = sorted(lengths)[len(lengths) // 2]
     done = write(tmp_path / "some", games, context_length=limit)
-    assert done.left_out[f"longer than the {limit} tokens of the context (engine.context_length)"] == sum(n > limit for n in lengths)
+    assert done.left_out[f"longer than the {limit} tokens of the context (engine.context_length)"] == sum(
+        n > limit for n in lengths
+    )
 
 
 @pytest.mark.parametrize(
