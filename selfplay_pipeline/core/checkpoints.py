@@ -141,7 +141,7 @@ def weight_files(folder: Path, *, alone: bool = True) -> list[Path]:
 
     Args:
         folder: The folder of the model; weights in folders inside it are read by nobody.
-        alone: Whether to refuse other files of weights. The hub's cache may hold some, and the libraries leave them out.
+        alone: Whether to refuse other files of weights. The hub's cache may hold some, which libraries leave out.
 
     Raises:
         UserError: The folder has no weights, one file is missing, the files are pickles, or there are others.
@@ -300,9 +300,9 @@ def _check_tied(folder: Path, settings: Any, stored: Weights) -> None:
     one, other = ((stored[name].file, name, stored[name].file.stat().st_mtime_ns) for name in (heads[0], embeddings[0]))
     if not _equal(one, other):
         raise UserError(
-            f"{folder}: {heads[0]} differs from {embeddings[0]}, but config.json has tie_word_embeddings: true, so that "
-            "SGLang would play with one and transformers with the other; set it to false if the model was trained with "
-            f"both, or save the model without {heads[0]}"
+            f"{folder}: {heads[0]} differs from {embeddings[0]}, but config.json has tie_word_embeddings: true, so "
+            "that SGLang would play with one and transformers with the other; set it to false if the model was trained "
+            f"with both, or save the model without {heads[0]}"
         )
 
 
@@ -322,9 +322,7 @@ def _equal(one: tuple[Path, str, int], other: tuple[Path, str, int]) -> bool:
         if parts[0].get_shape() != parts[1].get_shape():
             return False
         blocks = range(0, parts[0].get_shape()[0], ROWS_AT_ONCE)
-        return all(
-            torch.equal(*(part[start : start + ROWS_AT_ONCE].float() for part in parts)) for start in blocks
-        )
+        return all(torch.equal(*(part[start : start + ROWS_AT_ONCE].float() for part in parts)) for start in blocks)
 
 
 def _compare(folder: Path, settings: Any, stored: Weights) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from selfplay_pipeline.core.checkpoints import INDEX, SINGLE, WEIGHTS, weight_files
+from selfplay_pipeline.core.checkpoints import INDEX, WEIGHTS, weight_files
 from selfplay_pipeline.core.files import replacing_folder
 from selfplay_pipeline.train.adapter import Adapter
 from selfplay_pipeline.train.saves import ADAPTER

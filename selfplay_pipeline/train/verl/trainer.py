@@ -226,11 +226,11 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         A separate pass is needed, because the stored log-probs serve as the old ones. Where the update measures the gap
         of all rows itself, this pass only comes before the first update.
         """
-        rows = self._micro_batch_size
+        size = self._micro_batch_size
         if self.config.selfplay.one_update:
-            rows = min(rows, ROWS_BEFORE)
-            batch.extra_info["micro_batch_size_per_gpu"] = rows
-        count = rows * self.config.trainer.n_gpus_per_node * self.config.trainer.nnodes
+            size = min(size, ROWS_BEFORE)
+            batch.extra_info["micro_batch_size_per_gpu"] = size
+        count = size * self.config.trainer.n_gpus_per_node * self.config.trainer.nnodes
         some = batch.select_keys(batch.keys[:: len(batch.keys) // count][:count])
         self._log_probs(some, loss=False)
         data = tq.kv_batch_get(
@@ -247,7 +247,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         """Add the gaps to the metrics.
 
         Raises:
-            UserError: They exceed the limit before the first update.
+            UserError: The gaps exceed the limit before the first update.
         """
         gaps = np.concatenate(rows)
         mean, limit = float(gaps.mean()), self._limit_of_gap
