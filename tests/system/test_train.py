@@ -490,7 +490,6 @@ def test_with_the_games_log_probs_a_token_beyond_the_clip_range_has_no_gradient(
         model=str(model), data=tmp_path / "train.parquet", output=tmp_path / "out",
         train_batch_size=GROUPS * 2 * EPISODES,
         learning_rate=1e-3, old_log_probs="games", device="cpu",
-        any_model=True,  # else their log-probs are refused
         overrides=["actor_rollout_ref.actor.clip_ratio_low=0.1", "actor_rollout_ref.actor.clip_ratio_high=0.3"],
     )  # fmt: skip
     run = Run(config, asyncio.run(run_train(config, trainer=trainer)), [], set())
