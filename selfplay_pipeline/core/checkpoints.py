@@ -170,6 +170,11 @@ def weight_files(folder: Path, *, alone: bool = True) -> list[Path]:
     return files
 
 
+def holds_weights(folder: Path) -> bool:
+    """Whether a folder has any file of weights, be it one of several sets."""
+    return any(path.is_file() for pattern in WEIGHTS for path in folder.glob(pattern))
+
+
 def has_weights(folder: Path) -> bool:
     """Whether a folder of the hub's cache holds all weights of a model, as safetensors."""
     try:

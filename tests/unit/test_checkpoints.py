@@ -334,3 +334,17 @@ def test_a_run_in_place_of_a_checkpoint_is_told_which_folder_to_give(tmp_path, m
         shutil.copytree(TINY, tmp_path / name / "checkpoint")
     done = selfplay("evaluate", str(tmp_path / given), "--output", str(tmp_path / "out"))
     assert done.returncode == 2 and done.stderr.endswith(advice.format(tmp_path) + "\n"), done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("damage", ["single file beside shards", "tied, another head stored", "weights cut off"])
+@pytest.mark.parametrize("command", ["doctor", "generate", "generate --engine transformers", "evaluate", "iterate"])
+def test_each_command_refuses_what_would_be_another_model_elsewhere(model, tmp_path, monkeypatch, command, damage):
+    change, message = DAMAGES[damage]
+    change(model)
+    monkeypatch.chdir(tmp_path)
+    target = [str(model)] if command == "evaluate" else ["--model", str(model)]
+    done = selfplay(*command.split(), *target, "--config", "tiny")
+    lines = done.stderr.splitlines()
+    assert done.returncode == 2 and re.search(f"^selfplay: .*{message}", lines[-1]), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
