@@ -255,8 +255,8 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
             raise UserError(
                 f"{self.config.data.train_files}: its log-probs differ from those of {self.config.selfplay.model} "
                 f"by {mean:.2g} nats a token on average, at most {limit} is rounding; nothing was trained. Engine and "
-                "trainer may have loaded different weights, or the rows have another temperature or log-probs than "
-                "those sampled; play again with this model, or give --any-model to train on the rows of another one"
+                "trainer may have loaded different weights, or the tokens, log-probs or temperature of the rows were "
+                "changed; play again with this model, or give --any-model to train on the rows of another one"
             )
         metrics |= {"selfplay/log_prob_gap/mean": mean, "selfplay/log_prob_gap/max": float(gaps.max())}
 
