@@ -46,9 +46,9 @@ def doctor(
     """Check whether model, configuration and machine fit together, and name the settings to change if they do not.
 
     Memory of training and serving, disk space and the minutes of an iteration are estimated from the model's
-    config.json; no weights are loaded. The values that `iterate` would use are listed. The exit code is 0 if
-    everything fits, else 2. If a model needs a GPU and this machine has none, the estimate is for a
-    machine with GPUs. To describe another machine: selfplay doctor --gpus 8 --gpu-memory 80 --nodes 2
+    config.json. If there are weights, their files are checked, but not loaded. The values that `iterate` would use
+    are listed. The exit code is 0 if everything fits, else 2. If a model needs a GPU and this machine has none, the
+    estimate is for a machine with GPUs. To describe another machine: selfplay doctor --gpus 8 --gpu-memory 80 --nodes 2
     """
     if gpus == 0 and gpu_memory:
         raise UserError("doctor: --gpu-memory: with --gpus 0 there is no GPU; leave one of them out")
@@ -67,6 +67,7 @@ def doctor(
         described["train.nodes"] = nodes
     settings = load(context, described, gpus=gpus)
     from selfplay_pipeline.cli.show.doctor import as_object, show, verdict
+    from selfplay_pipeline.core.checkpoints import check_checkpoint, holds_weights
     from selfplay_pipeline.core.gpus import resolve_device
     from selfplay_pipeline.core.model_sizes import sizes_of
     from selfplay_pipeline.core.terminal.progress import say_announced
@@ -75,6 +76,8 @@ def doctor(
     from selfplay_pipeline.doctor.examine import Machine, examine, needs_gpu, this_machine
     from selfplay_pipeline.doctor.speed import speed_here
 
+    if holds_weights(Path(str(settings.model))):  # a config.json alone suffices for the estimate
+        check_checkpoint(str(settings.model))
     sizes, here, not_here = sizes_of(str(settings.model)), settings, ""
     if gpus is None:
         machine = this_machine(output)

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +18,16 @@ from selfplay_pipeline.core.shipped import where_from
 from selfplay_pipeline.core.small_files import check_is_no_pattern, read_json
 
 INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+"""File of the weights of a model without an index; the only name that SGLang and transformers both read then."""
 LARGEST_TOKENIZER = 2**27
 """Largest size in bytes of a tokenizer's file."""
 ADAPTER = "adapter_config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+WEIGHTS = ("*.safetensors", *PICKLES, "*.gguf", "*.h5", "*.msgpack")
+"""Patterns of files that hold weights, except those that `NO_WEIGHTS` matches."""
+NO_WEIGHTS = r"\.|(training_args|optimizer|scheduler|scaler|rng_state|random_states)[^.]*\.(bin|pt|pth)$"
+"""Pattern of files that no engine reads: hidden ones, and the state that other trainers leave in a checkpoint."""
 LARGEST = {"num_hidden_layers": 10_000, "max_position_embeddings": 10**9}
 """Largest plausible value of each size in a model's config.json."""
 LARGEST_OTHERWISE = 10_000_000
@@ -32,6 +39,11 @@ SIZES = (
 )  # fmt: skip
 BUFFERS = r"\.inv_freq$|\.masked_bias$|\.attn\.bias$|position_ids$"
 """Pattern of tensors that older versions saved and current versions ignore."""
+HEADS = ("lm_head.weight", "embed_out.weight")
+"""Ends of the names of the weights from which logits are computed."""
+EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
+"""Ends of the names of the weights that embed tokens, to which a head may be tied."""
+ROWS_AT_ONCE = 1 << 13
 
 FLOATING = ("F64", "F32", "F16", "BF16")
 """Types of weights that are not quantised."""
@@ -43,6 +55,7 @@ class Stored(NamedTuple):
     shape: tuple[int, ...]
     type: str
     """Type of the numbers, such as BF16 or I32."""
+    file: Path
 
 
 Weights = dict[str, Stored]
@@ -99,11 +112,14 @@ def stored_weights(folder: Path) -> Weights:
     """Returns the names, shapes and types of the weights, from the headers of the safetensors files.
 
     Raises:
-        UserError: Weights are missing, damaged, or pickles.
+        UserError: As for `weight_files`; or a file is damaged, or two files hold a weight of the same name.
     """
     weights: Weights = {}
-    for file in shards(folder):
-        weights |= _header(file)
+    for file in weight_files(folder):
+        header = _header(file)
+        if twice := sorted(weights.keys() & header.keys()):
+            raise UserError(f"{file}: holds {twice[0]}, as {weights[twice[0]].file.name} does; copy the model anew")
+        weights |= header
     if not weights:
         raise UserError(f"{folder}: its safetensors hold no weights")
     return weights
@@ -117,32 +133,73 @@ def number_of_weights(folder: Path) -> int | None:
         return None
 
 
-def shards(folder: Path) -> list[Path]:
-    """Returns the files of a model's weights.
+def weight_files(folder: Path, *, alone: bool = True) -> list[Path]:
+    """Returns the files of a model's weights, which are those that its index names, or else model.safetensors.
+
+    The hash, the checks, the engines and the trainers all go by this list. SGLang, transformers and verl would choose
+    among several sets of weights in one folder each in its own way.
+
+    Args:
+        folder: The folder of the model; weights in folders inside it are read by nobody.
+        alone: Whether to refuse other files of weights. The hub's cache may hold some, which libraries leave out.
 
     Raises:
-        UserError: The folder has no weights, one file is missing, or the files are pickles.
+        UserError: The folder has no weights, one file is missing, the files are pickles, or there are others.
     """
-    index = folder / INDEX
-    if index.exists():
-        named = _settings(index).get("weight_map")
-        if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
-            raise UserError(f"{index}: damaged: it has no weight_map of names; copy the model anew")
-        files = [folder / name for name in sorted(set(named.values()))]
-        for file in files:
-            if not file.is_file():
-                raise UserError(f"{file}: no such file, but {INDEX} names it; copy the model anew")
-        return files
-    files = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
-    if files:
-        return files
-    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
-    if pickles:
+    files = _named_by_index(folder) if (folder / INDEX).exists() else [folder / SINGLE]
+    every = {path.name for pattern in WEIGHTS for path in folder.glob(pattern) if path.is_file()}
+    others = sorted(name for name in every - {file.name for file in files} if not re.match(NO_WEIGHTS, name))
+    if not files[0].is_file():  # only without an index
+        if not others:
+            raise UserError(f"{folder}: no weights there (no {SINGLE}); copy the model anew")
+        if not others[0].endswith(".safetensors"):
+            raise UserError(
+                f"{folder}: its weights are pickles ({others[0]}), which can run code when they are loaded; take a "
+                "model with safetensors"
+            )
         raise UserError(
-            f"{folder}: its weights are pickles ({pickles[0]}), which can run code when they are loaded; take a model "
-            "with safetensors"
+            f"{folder}: holds {_some(others)}, but neither {SINGLE} nor {INDEX}, by which engine and trainer find "
+            "weights; copy the model anew"
         )
-    raise UserError(f"{folder}: no weights there (no *.safetensors); copy the model anew")
+    if others and alone:
+        right = INDEX if (folder / INDEX).exists() else SINGLE
+        raise UserError(
+            f"{folder}: holds {_some(others)} beside the weights of {right}; engine and trainer might load different "
+            "ones; keep one set of weights, and move the other files away"
+        )
+    return files
+
+
+def holds_weights(folder: Path) -> bool:
+    """Whether a folder has any file of weights, be it one of several sets."""
+    return any(path.is_file() for pattern in WEIGHTS for path in folder.glob(pattern))
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder of the hub's cache holds all weights of a model, as safetensors."""
+    try:
+        return bool(weight_files(folder, alone=False))
+    except UserError:
+        return False
+
+
+def _named_by_index(folder: Path) -> list[Path]:
+    index = folder / INDEX
+    named = _settings(index).get("weight_map")
+    if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
+        raise UserError(f"{index}: damaged: it has no weight_map of names; copy the model anew")
+    names = sorted(set(named.values()))
+    for name in names:
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise UserError(f"{index}: names {name!r}, which is no *.safetensors in its folder; copy the model anew")
+        if not (folder / name).is_file():
+            raise UserError(f"{folder / name}: no such file, but {INDEX} names it; copy the model anew")
+    if SINGLE in names and len(names) > 1:
+        raise UserError(
+            f"{index}: names {SINGLE} and other files, of which transformers would load {SINGLE} alone; save the model "
+            "anew"
+        )
+    return [folder / name for name in names]
 
 
 def _header(file: Path) -> Weights:
@@ -151,7 +208,7 @@ def _header(file: Path) -> Weights:
     try:
         with safe_open(file, framework="np") as tensors:
             parts = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
-            return {name: Stored(tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
+            return {name: Stored(tuple(part.get_shape()), part.get_dtype(), file) for name, part in parts.items()}
     except (SafetensorError, OSError) as error:
         raise UserError(f"{file}: damaged or cut off ({first_line(error)}); copy the model anew") from None
 
@@ -208,12 +265,11 @@ def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Weight
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         own = "; models with code of their own (auto_map) are not loaded" if "auto_map" in config else ""
         raise UserError(f"{path}: model_type {kind!r} is not known to transformers{own}")
-    if "quantization_config" in config or any(isinstance(part, dict) for part in map(config.get, _PARTS)):
-        return
+    whole = "quantization_config" not in config and not any(isinstance(part, dict) for part in map(config.get, _PARTS))
     classes = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
     names = {classes} if isinstance(classes, str) else set(classes or ())
     said = config.get("architectures") or []
-    if not names or (said and not names & set(said)):
+    if whole and (not names or (said and not names & set(said))):
         does = f"architectures is {said}, " if said and names else ""
         raise UserError(
             f"{path}: {does}model_type {kind} is "
@@ -227,11 +283,51 @@ def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Weight
         raise UserError(f"{path}: cannot be read ({first_line(error)})") from None
     finally:
         logging.set_verbosity(said_by_library)
-    if get_checkpoint_conversion_mapping(kind) is None:
+    _check_tied(folder, settings.get_text_config(), stored)
+    if whole and get_checkpoint_conversion_mapping(kind) is None:
         _compare(folder, settings, stored)
 
 
 _PARTS = ("text_config", "vision_config", "audio_config")
+
+
+def _check_tied(folder: Path, settings: Any, stored: Weights) -> None:
+    """Raises UserError if the head is tied to the embedding and also stored with other values.
+
+    SGLang then uses the embedding, and transformers the stored head.
+    """
+    heads, embeddings = (
+        sorted((name for name in stored if "mtp." not in name and name.endswith(ends)), key=len)
+        for ends in (HEADS, EMBEDDINGS)
+    )
+    if not settings.tie_word_embeddings or not heads or not embeddings:
+        return
+    one, other = ((stored[name].file, name, stored[name].file.stat().st_mtime_ns) for name in (heads[0], embeddings[0]))
+    if not _equal(one, other):
+        raise UserError(
+            f"{folder}: {heads[0]} differs from {embeddings[0]}, but config.json has tie_word_embeddings: true, so "
+            "that SGLang would play with one and transformers with the other; set it to false if the model was trained "
+            f"with both, or save the model without {heads[0]}"
+        )
+
+
+@lru_cache
+def _equal(one: tuple[Path, str, int], other: tuple[Path, str, int]) -> bool:
+    """Whether two weights have the same values, read some rows at a time.
+
+    Args:
+        one: File, name, and time of the file's last change, which lets the cache notice a change.
+        other: The other weight.
+    """
+    import torch
+    from safetensors import safe_open
+
+    with safe_open(one[0], framework="pt") as first, safe_open(other[0], framework="pt") as second:
+        parts = first.get_slice(one[1]), second.get_slice(other[1])
+        if parts[0].get_shape() != parts[1].get_shape():
+            return False
+        blocks = range(0, parts[0].get_shape()[0], ROWS_AT_ONCE)
+        return all(torch.equal(*(part[start : start + ROWS_AT_ONCE].float() for part in parts)) for start in blocks)
 
 
 def _compare(folder: Path, settings: Any, stored: Weights) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
+from selfplay_pipeline.core.checkpoints import has_weights, weight_files
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.hub import fetched
 from selfplay_pipeline.core.reporting import progress
@@ -16,8 +17,6 @@ DIGEST_BYTES = 16
 """Length of a hash before it is written as twice as many hexadecimal digits."""
 READ = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 """Patterns of the files of a hub model that a server, a tokenizer or a trainer reads."""
-WEIGHTS = ("*.safetensors", "*.bin")
-"""Files that hold weights; `*.bin` counts only if there is no `*.safetensors`."""
 LARGE = 1 << 30
 """Minimum size of a model in bytes for a progress report while its files are hashed."""
 AT_ONCE = 1 << 22
@@ -35,11 +34,14 @@ def content_hash(model: str) -> str:
         model: A model folder, or the name of a hub model, which is downloaded unless it is in the local cache.
 
     Raises:
-        UserError: The folder cannot be read, or the hub does not give the model.
+        UserError: The folder cannot be read, its files of weights are not one whole set, or the hub does not give the
+            model.
     """
-    folder = Path(model) if Path(model).is_dir() else fetched(model, READ)
+    local = Path(model).is_dir()
+    folder = Path(model) if local else fetched(model, READ)
     try:
-        weights = next(filter(None, (sorted(folder.glob(pattern)) for pattern in WEIGHTS)), [])
+        pickles = not local and not has_weights(folder)  # only a model of the hub may have its weights in pickles
+        weights = sorted(folder.glob("*.bin")) if pickles else weight_files(folder, alone=local)
         files = [file for file in (folder / "config.json", *weights) if file.is_file()]
         hashes = _hashes_of(files, model)
     except OSError as error:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.core.checkpoints import shards
+from selfplay_pipeline.core.checkpoints import has_weights
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.shipped import where_from
@@ -97,22 +97,15 @@ def fetched(name: str, patterns: Sequence[str]) -> Path:
 
     look_for(name)
     config = try_to_load_from_cache(name, "config.json")
-    if isinstance(config, str) and _has_weights(Path(config).parent):
+    if isinstance(config, str) and has_weights(Path(config).parent):
         return Path(config).parent
     logger.info(f"downloading {name} from the hub")
     try:
         folder = Path(snapshot_download(name, allow_patterns=[pattern for pattern in patterns if pattern != "*.bin"]))
-        if not _has_weights(folder):
+        if not has_weights(folder):
             folder = Path(snapshot_download(name, allow_patterns=[*patterns]))
     except Exception as error:  # of whichever library carries the request
         raise UserError(f"model {name}: cannot be downloaded ({first_line(error)}); give a folder") from None
-    if not _has_weights(folder) and not any(folder.glob("*.bin")):  # offline the library returns what is there
+    if not has_weights(folder) and not any(folder.glob("*.bin")):  # offline the library returns what is there
         raise UserError(f"model {name}: its weights are not in the local cache, and the hub gives none; give a folder")
     return folder
-
-
-def _has_weights(folder: Path) -> bool:
-    try:
-        return bool(shards(folder))
-    except UserError:
-        return False

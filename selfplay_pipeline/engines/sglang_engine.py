@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from selfplay_pipeline.core.checkpoints import weight_files
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.answers import completion_of, partial_of
 from selfplay_pipeline.engines.attached import AttachedServer
@@ -161,8 +162,10 @@ class SGLangEngine:
             EngineError: A server refused or answers with other weights, or all servers are gone for good.
             UserError: A server is in use by another command.
         """
-        if not any(checkpoint.glob("*.safetensors")):
-            raise EngineError(f"{checkpoint} holds no *.safetensors to load into {', '.join(self.urls)}")
+        try:
+            weight_files(checkpoint)
+        except UserError as error:
+            raise EngineError(f"{error} (it was to be loaded into {', '.join(self.urls)})") from None
         await self._locks.take(alone=True)
         self._routing.forget()
         await asyncio.gather(*(client.serve(str(checkpoint.resolve())) for client in self.clients))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from selfplay_pipeline.core.checkpoints import weight_files
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.hub import only_attention
 from selfplay_pipeline.core.stopping import stop
@@ -80,6 +81,8 @@ class TransformersEngine:
         import torch
         from transformers import AutoModelForCausalLM
 
+        if Path(model).is_dir():
+            weight_files(Path(model))  # it may have changed since it was checked
         loaded = AutoModelForCausalLM.from_pretrained(model, dtype=self.dtype).to(self.device).eval()
         for name, weights in loaded.named_parameters():
             if not torch.isfinite(weights).all():

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from selfplay_pipeline.config.schema import Config, EngineConfig
-from selfplay_pipeline.core.checkpoints import number_of_weights, shards
+from selfplay_pipeline.core.checkpoints import number_of_weights, weight_files
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import gpu_memory, resolve_device, visible_gpus
 from selfplay_pipeline.core.model_sizes import longer_context, model_context_length
@@ -67,7 +67,7 @@ def check_room(engines: Sequence[EngineConfig], model: str) -> None:
     gpu, numbers = gpu_memory(), number_of_weights(Path(model))
     if gpu is None or numbers is None:
         return
-    stored = sum(file.stat().st_size for file in shards(Path(model)))  # less than 2 bytes a weight if quantised
+    stored = sum(file.stat().st_size for file in weight_files(Path(model)))  # less than 2 bytes a weight if quantised
     weights, shared = min(2 * numbers, stored) / engines[0].tensor_parallel, engines[0].memory_fraction * gpu
     if weights > shared:
         raise UserError(

@@ -30,7 +30,9 @@ MAX_SILENT = 0.9
 TALKATIVE = 0.5
 """Initial share of episodes with a proposal before any message, below which MAX_SILENT applies to a run."""
 MAX_LOG_PROB_GAP = 0.1
-"""Limit of the mean difference in nats between the engine's and the trainer's log-probs at the first step."""
+"""Mean difference in nats between the engine's and the trainer's log-probs at the first step, above which a run is
+reported; `MAX_ROUNDING` stops it.
+"""
 
 
 @dataclass

@@ -7,13 +7,14 @@ import os
 import shutil
 from pathlib import Path
 
-from selfplay_pipeline.core.checkpoints import INDEX, shards
+from selfplay_pipeline.core.checkpoints import INDEX, WEIGHTS, weight_files
 from selfplay_pipeline.core.files import replacing_folder
 from selfplay_pipeline.train.adapter import Adapter
 from selfplay_pipeline.train.saves import ADAPTER
 from selfplay_pipeline.train.stopped import TrainingStopped, no_space
 
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.gguf")
+NOT_COPIED = (*WEIGHTS, "*.index.json")
+"""Patterns of files that belong to the weights that training began with."""
 
 
 def export(saved: str, model: str, checkpoint: str, dtype: str, base: str | None = None) -> None:
@@ -36,7 +37,7 @@ def export(saved: str, model: str, checkpoint: str, dtype: str, base: str | None
     except Exception as error:
         if not no_space(error):
             raise
-        needed = sum(path.stat().st_size for path in shards(_weights(saved, base)))
+        needed = sum(path.stat().st_size for path in weight_files(_weights(saved, base)))
         raise TrainingStopped(
             f"{target}: the checkpoint cannot be written: No space left on device (at most {needed / 1e6:.0f} MB are "
             f"needed, {shutil.disk_usage(target.parent).free / 1e6:.0f} MB are free); make room and give the same "
@@ -65,12 +66,12 @@ def write_checkpoint(saved: str, model: str, new: Path, dtype: str, base: str | 
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    ignored = shutil.ignore_patterns(*WEIGHTS, ".*", "*.md", "warm_start.json")
+    ignored = shutil.ignore_patterns(*NOT_COPIED, ".*", "*.md", "warm_start.json")
     shutil.copytree(_folder(model), new, ignore=ignored, dirs_exist_ok=True)
     adapter = None if base is None else Adapter(Path(saved))
     weight_map: dict[str, str] = {}
     size = 0
-    for shard in shards(_weights(saved, base)):
+    for shard in weight_files(_weights(saved, base)):
         with safe_open(shard, framework="pt") as file:
             tensors, as_saved = {}, adapter is None
             for name in file.keys():  # noqa: SIM118
@@ -90,7 +91,7 @@ def write_checkpoint(saved: str, model: str, new: Path, dtype: str, base: str | 
         raise RuntimeError(f"{base}: has no weight {min(missing)}, which the adapter changes")
     if len(set(weight_map.values())) > 1:
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}
-        (new / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), "utf-8")
+        (new / INDEX).write_text(json.dumps(index, indent=2), "utf-8")
     config = json.loads((new / "config.json").read_text("utf-8"))
     config.pop("torch_dtype", None)
     (new / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n", "utf-8")
@@ -118,4 +119,4 @@ def _folder(model: str) -> Path:
         return Path(model)
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(model, ignore_patterns=list(WEIGHTS)))
+    return Path(snapshot_download(model, ignore_patterns=list(NOT_COPIED)))

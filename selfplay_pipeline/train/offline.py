@@ -97,7 +97,7 @@ async def run_train(config: TrainConfig, trainer: Trainer | None = None) -> Trai
             a process for this training only.
 
     Raises:
-        UserError: Data or options are unusable, or another model sampled the rows.
+        UserError: Data or options are unusable, or another model sampled the rows, by their metadata or log-probs.
         NoSignalError: No group has episodes with different rewards (also a UserError).
         TrainError: verl failed.
     """
@@ -141,6 +141,10 @@ async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update)
             with nullcontext(trainer) if trainer else Trainer() as process:
                 try:
                     await _run_verl(config, data, groups, planned, done, watch, process)
+                except UserError:
+                    if not saved_step(state):  # the same folder may then be given with other rows
+                        (config.output / TRAINING_RECORD).unlink()
+                    raise
                 except asyncio.CancelledError:
                     say_where_it_continues(state, planned)
                     raise

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.loopback import TAKEN
 from selfplay_pipeline.core.processes import Child, last_lines, spawn, was_logged
 from selfplay_pipeline.core.reporting import logger
-from selfplay_pipeline.train.stopped import prepare_reason, take_reason
+from selfplay_pipeline.train.stopped import Reason, prepare_reason, take_reason
 from selfplay_pipeline.train.task import REASON, Task, ended_file
 
 POLL_SECONDS = 0.05
@@ -74,7 +75,7 @@ class Process:
         self._child.send(task.model_dump_json())
         self._tasks += 1
 
-    def take_reason(self) -> str | None:
+    def take_reason(self) -> Reason | None:
         """Returns the reason why the last task failed, None if unknown."""
         return take_reason(self._folder / REASON)
 
@@ -122,6 +123,7 @@ class Trainer:
 
         Raises:
             TrainError: verl failed.
+            UserError: Data or options turned out to be unusable.
         """
         repeats = 0
         while fault := await self._run(start, task, watch, repeats < MAX_REPEATS):
@@ -150,8 +152,10 @@ class Trainer:
             self.stop()
             if may_repeat and not begun and (fault := process.passing_fault()):
                 return fault
+            if reason and reason.of_user:
+                raise UserError(reason.text)
             if reason:
-                raise TrainError(f"the training stopped: {reason} (all of it: {task.log})")
+                raise TrainError(f"the training stopped: {reason.text} (all of it: {task.log})")
             raise TrainError(f"verl ended with exit code {code}; the end of {task.log}:\n{last_lines(task.log, 25)}")
         return None
 

@@ -6,12 +6,25 @@ import errno
 import pickle
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 ROOM = 4096
 """Size in bytes of the file for the reason.
 
 The file is filled with blanks in advance, since the disk may be full later.
 """
+
+
+MISTAKE = "\0"
+"""Mark in the file before a reason that the user can change."""
+
+
+class Reason(NamedTuple):
+    """Reason why the training stopped."""
+
+    text: str
+    of_user: bool
+    """Whether it is a UserError: the data or the options are at fault, not the training."""
 
 
 class TrainingStopped(Exception):
@@ -27,18 +40,21 @@ def prepare_reason(path: Path) -> None:
 
 def leave_reason(path: Path, error: BaseException) -> None:
     """Write the reason why training ended over the blanks of `prepare_reason`."""
+    from selfplay_pipeline.core.errors import UserError
+
+    mark = MISTAKE if isinstance(cause_of(error), UserError) else ""
     with path.open("r+b") as file:
-        file.write(one_line(error).encode()[:ROOM])
+        file.write((mark + one_line(error)).encode()[:ROOM])
 
 
-def take_reason(path: Path) -> str | None:
+def take_reason(path: Path) -> Reason | None:
     """Returns the reason that was left, if any, and deletes the file."""
     try:
-        reason = path.read_text(encoding="utf-8", errors="ignore").strip()
+        reason = path.read_text(encoding="utf-8", errors="ignore").strip(" ")
     except OSError:
         return None
     path.unlink(missing_ok=True)
-    return reason or None
+    return Reason(reason.removeprefix(MISTAKE), reason.startswith(MISTAKE)) if reason else None
 
 
 def cause_of(error: BaseException) -> BaseException:

@@ -1,17 +1,24 @@
 """The engine contract, for both engines, against transformers' own forward pass."""
 
 import asyncio
+import json
+import shutil
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import httpx
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from chat_endpoint import body, page
 
 from bench.larger import deepen
+from selfplay_pipeline.core.checkpoints import check_checkpoint
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
+from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
 from selfplay_pipeline.generate.records import ChatMessage
@@ -254,3 +261,63 @@ def test_a_checkpoint_that_is_not_there_is_an_engine_error(sglang_server, tmp_pa
     with pytest.raises(EngineError, match="nothing"):
         asyncio.run(reload())
     sglang_server.restore()
+
+
+def in_shards(weights: str, folder: Path) -> Path:
+    """The same model with its weights in several files."""
+    model(weights).save_pretrained(folder, max_shard_size="500KB")
+    assert len([*folder.glob("*.safetensors")]) > 1
+    chat().tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_weights_in_shards_are_loaded_and_those_beside_another_set_are_not(ask, sglang_server, perturbed, tmp_path):
+    folder = in_shards(perturbed, tmp_path / "shards")
+    ask(lambda engine: engine.reload(folder))
+    done = complete(ask, SamplingParams(0.0, 1, ()))
+    row = next_logprobs(prompt(), folder=perturbed)[-1]
+    assert done.token_ids == [int(row.argmax())]
+    assert done.logprobs == [pytest.approx(float(row.max()), abs=1e-4)]
+    shutil.copy(f"{TINY}/model.safetensors", folder)
+    with pytest.raises((EngineError, UserError), match=r"holds model\.safetensors beside the weights"):
+        ask(lambda engine: engine.reload(folder))
+
+
+@pytest.fixture
+def two_sets(perturbed, sglang_server, tmp_path) -> Iterator[tuple[str, Path]]:
+    """A server that has loaded a folder with two sets of weights, and the folder."""
+    shutil.copy(f"{TINY}/model.safetensors", in_shards(perturbed, tmp_path / "model"))
+    asked = {"model_path": str(tmp_path / "model")}
+    assert httpx.post(f"{sglang_server.url}/update_weights_from_disk", json=asked, timeout=60).json()["success"]
+    yield sglang_server.url, tmp_path / "model"
+    sglang_server.restore()
+
+
+@pytest.fixture
+def two_heads(tmp_path) -> Iterator[tuple[str, Path]]:
+    """A server of a model whose stored head is not the embedding that it is tied to, and the folder."""
+    folder = Path(shutil.copytree(TINY, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    server = SGLangServer(ServerSpec(model=str(folder), device="cpu", log_path=tmp_path / "server.log"))
+    server.key = ""  # as the session's server
+    asyncio.run(server.start())
+    yield server.url, folder
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("two_sets", "beside the weights of"), ("two_heads", r"differs from model\.embed_tokens\.weight")],
+)
+def test_a_folder_that_is_refused_is_another_model_for_sglang_than_for_transformers(request, kind, message):
+    """Once SGLang and transformers agree on it, the refusal may go."""
+    url, folder = request.getfixturevalue(kind)
+    with pytest.raises(UserError, match=message):
+        check_checkpoint(str(folder))
+    asked = {"input_ids": prompt(), "return_logprob": True, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+    answer = httpx.post(f"{url}/generate", json=asked, timeout=60).json()
+    played, token = answer["meta_info"]["output_token_logprobs"][0][:2]
+    logprob = float(next_logprobs(prompt(), folder=str(folder))[-1][token])
+    print(f"SGLang {played:.3f}, transformers {logprob:.3f}")
+    assert abs(played - logprob) > 0.01, "rounding is below 1e-4"

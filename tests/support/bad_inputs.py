@@ -541,6 +541,10 @@ MODELS = [
     Bad("model: size of text", LOAD, r"config\.json: .*hidden_size",
         {"model/config.json": in_json("hidden_size", "wide")}),
     Bad("model: no weights", LOAD, "model: no weights there", {"model/model.safetensors": gone}),
+    Bad("model: two sets of weights", LOAD, r"model: holds pytorch_model\.bin beside the weights of model\.safetensors",
+        {"model/pytorch_model.bin": "x"}),
+    Bad("model: two heads", LOAD, r"model: lm_head\.weight differs from model\.embed_tokens\.weight",
+        {"model/config.json": in_json("tie_word_embeddings", True)}),
     Bad("model: no tokenizer", MODEL, "model: no tokenizer found there",
         {"model/tokenizer.json": gone, "model/tokenizer_config.json": gone}),
 ]  # fmt: skip

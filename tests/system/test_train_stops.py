@@ -14,10 +14,15 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from command import selfplay
 from test_train import build_model, write_games
 
 from selfplay_pipeline.config.training import TrainConfig
+from selfplay_pipeline.core.content_hash import content_hash
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.folders import TRAINING_RECORD
 from selfplay_pipeline.train.offline import run_train
 from selfplay_pipeline.train.process import Trainer, TrainError
 
@@ -100,3 +105,66 @@ def test_an_update_that_breaks_the_weights_stops_before_the_next_one_is_logged(
     assert logged(config) == [1]
     assert whole_saves(config) == ["global_step_1"]
     assert not (config.output / "checkpoint").exists()
+
+
+def rows_of_another(games: Path, folder: Path) -> Path:
+    """Rows with the log-probs of another model that claim to be of the model in `games`.
+
+    So they are if the engine loads another set of weights than the trainer.
+    """
+    build_model(folder / "other", seed=1)
+    write_games(folder / "train.parquet", folder / "other", groups=8)
+    return claimed(games, folder / "train.parquet")
+
+
+def claimed(games: Path, rows: Path) -> Path:
+    """Make rows claim that the model in `games` sampled them."""
+    table = pq.read_table(rows)
+    told = {"checkpoint": str(games / "model"), "weights": content_hash(str(games / "model"))}
+    known = json.loads(table.schema.metadata[b"selfplay"]) | told
+    pq.write_table(table.replace_schema_metadata({"selfplay": json.dumps(known)}), rows)
+    return rows
+
+
+WAYS = {
+    "one update": {"train_batch_size": 1000},
+    "several updates": {"mini_batches": 2},
+    "rows written down": {"dump_rows": True},
+    "the games' log-probs": {"old_log_probs": "games"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "bfloat16, tokens limit a pass": {"dtype": "bfloat16", "max_tokens_per_pass": 200},
+    "two processes": {"gpus_per_node": 2},
+    "an adapter": {"lora_rank": 4},
+}
+"""Trainings in which the trainer's log-probs come from different passes."""
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+def test_log_probs_of_other_weights_stop_it_before_the_first_update(
+    games: Path, tmp_path: Path, options: dict[str, object]
+) -> None:
+    """The rows that the model sampled are trained on with the same settings, into the same folder."""
+    config = training(games, tmp_path / "out", data=rows_of_another(games, tmp_path), **options)
+    with pytest.raises(UserError) as refused:
+        asyncio.run(run_train(config))
+    print(refused.value)
+    said = re.fullmatch(
+        rf"{config.data}: its log-probs differ from those of {config.model} by (\S+) nats a token on average, at most "
+        r"0\.5 is rounding; nothing was trained\. .* --any-model .*",
+        str(refused.value),
+    )
+    assert said and float(said[1]) > 1
+    assert logged(config) == [] and whole_saves(config) == []
+    assert not (config.output / "checkpoint").exists() and not (config.output / TRAINING_RECORD).exists()
+
+    result = asyncio.run(run_train(config.model_copy(update={"data": games / "train.parquet"})))
+    assert result.log_prob_gap is not None and result.log_prob_gap < (0.3 if "dtype" in options else 1e-4)
+
+
+def test_the_command_is_refused_in_one_line_unless_any_model_may_be_trained(games: Path, tmp_path: Path) -> None:
+    options = ("--config", "tiny", "--epochs", "1", "--output", str(tmp_path / "out"), "--device", "cpu")
+    rows = rows_of_another(games, tmp_path)
+    done = selfplay("train", str(rows), *options)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith(f"selfplay: {rows}: its log-probs differ")]
+    assert selfplay("train", str(rows), *options, "--model", str(games / "model"), "--any-model").returncode == 0

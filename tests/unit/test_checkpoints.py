@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from command import selfplay
 from safetensors.torch import load_file, save_file
 
 from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 
@@ -69,6 +71,64 @@ def no_weights(model: Path) -> None:
     (model / "model.safetensors").unlink()
 
 
+def split(model: Path, *, first: str = "model-00001-of-00002.safetensors") -> None:
+    """Store the weights in two shards with an index."""
+    tensors = load_file(model / "model.safetensors")
+    (model / "model.safetensors").unlink()
+    parts = {first: {HEAD}, "model-00002-of-00002.safetensors": tensors.keys() - {HEAD}}
+    for file, names in parts.items():
+        save_file({name: tensors[name] for name in names}, model / file, metadata={"format": "pt"})
+    index(model, {name: file for file, names in parts.items() for name in names})
+
+
+def index(model: Path, names: dict[str, str]) -> None:
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+
+
+def after_split(change: Callable[[Path], Any], **options: str) -> Callable[[Path], None]:
+    def damage(model: Path) -> None:
+        split(model, **options)
+        change(model)
+
+    return damage
+
+
+def copied(name: str) -> Callable[[Path], Any]:
+    """Put another set of weights beside the model's own."""
+    return lambda model: shutil.copy(TINY / "model.safetensors", model / name)
+
+
+def renamed(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "model-00001-of-00001.safetensors")
+
+
+def twice(model: Path) -> None:
+    shard = model / "model-00002-of-00002.safetensors"
+    save_file(load_file(shard) | load_file(model / "model-00001-of-00002.safetensors"), shard)
+
+
+def differing(tensors: dict[str, Any]) -> None:
+    tensors[HEAD] = tensors["model.embed_tokens.weight"].clone()
+    tensors[HEAD][390, 5] += 1
+
+
+def tied(tensors: dict[str, Any]) -> None:
+    tensors[HEAD] = tensors["model.embed_tokens.weight"].clone()
+
+
+def tied_with(change: Callable[[dict[str, Any]], Any], **settings: Any) -> Callable[[Path], None]:
+    def damage(model: Path) -> None:
+        changed(change)(model)
+        said(tie_word_embeddings=True, **settings)(model)
+
+    return damage
+
+
+def shards_tied_with(model: Path) -> None:
+    tied_with(differing)(model)
+    split(model)
+
+
 HEAD, NORM = "lm_head.weight", "model.norm.weight"
 CUT, NO_MAP = r"model\.safetensors: damaged or cut off", r"index\.json: damaged"
 LLAMA, LAYERS = {"model_type": "llama"}, "full_attention"
@@ -86,6 +146,29 @@ DAMAGES = {
                       r"lm_head\.weight has shape \[90, 128\], Qwen2ForCausalLM expects \[391, 128\]"),
     "whole numbers": (changed(lambda found: found.update({HEAD: found[HEAD].int()})), r"lm_head\.weight stored as I32"),
     "a shard missing": (sharded, r"model-00002-of-00002\.safetensors: no such file, but .*index\.json names it"),
+    "single file beside shards": (after_split(copied("model.safetensors")),
+                                  r"holds model\.safetensors beside the weights of model\.safetensors\.index\.json"),
+    "a shard that the index does not name": (after_split(copied("model-00003-of-00003.safetensors")),
+                                             r"holds model-00003-of-00003\.safetensors beside"),
+    "two sets more": (after_split(lambda model: (copied("a.safetensors")(model), copied("pytorch_model.bin")(model))),
+                      r"holds a\.safetensors and 1 more beside"),
+    "index names the single file and a shard": (after_split(lambda _: None, first="model.safetensors"),
+                                                r"index\.json: names model\.safetensors and other files"),
+    "index names a file elsewhere": (lambda model: index(model, {HEAD: "../model.safetensors"}),
+                                     r"names '\.\./model\.safetensors', which is no"),
+    "index names a pickle": (lambda model: (pickled(model), index(model, {HEAD: "pytorch_model.bin"})),
+                             r"names 'pytorch_model\.bin', which is no \*\.safetensors"),
+    "index of nothing": (lambda model: index(model, {}), NO_MAP),
+    "a weight in two shards": (after_split(twice), r"holds lm_head\.weight, as model-00001-of-00002\.safetensors does"),
+    "a shard without index": (renamed, r"holds model-00001-of-00001\.safetensors, but neither model\.safetensors nor"),
+    **{f"{name} beside": (copied(name), rf"holds {re.escape(name)} beside the weights") for name in (
+        "pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "consolidated.00.pth", "consolidated.safetensors",
+        "model.fp16.safetensors", "adapter_model.safetensors", "adapter_model.bin", "model.pt", "model.ckpt",
+        "model-q4.gguf", "tf_model.h5", "flax_model.msgpack",
+    )},
+    "tied, another head stored": (tied_with(differing), r"lm_head\.weight differs from model\.embed_tokens"),
+    "tied, another head in another shard": (shards_tied_with, r"lm_head\.weight differs from model\.embed_tokens"),
+    "tied and quantised": (tied_with(differing, quantization_config={"quant_method": "fp8"}), r"lm_head\.weight diff"),
     "index without map": (written("model.safetensors.index.json", "{}"), NO_MAP),
     "index is no JSON": (written("model.safetensors.index.json", "{"), r"index\.json:1: not JSON"),
     "says llama": (said(**LLAMA), r"architectures is \['Qwen2ForCausalLM'\], model_type llama is that of"),
@@ -164,6 +247,34 @@ def test_whole_models_are_taken(model):
     check_checkpoint(str(model))
 
 
+UNREAD = (
+    "training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth",
+    "rng_state_0.pth", "random_states_0.pt", "trainer_state.json", "tokenizer.model", "._x.safetensors",
+)  # fmt: skip
+"""What people have beside a model's weights."""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        tied_with(tied), changed(differing), split,
+        lambda model: (renamed(model), index(model, {HEAD: "model-00001-of-00001.safetensors"})),
+        lambda model: index(model, {HEAD: "model.safetensors"}),
+    ],
+    ids=["tied, the same head stored", "not tied", "shards", "one shard", "single file with an index"],
+)  # fmt: skip
+def test_one_set_of_weights_is_taken_beside_what_no_engine_reads(model, change):
+    change(model)
+    for name in UNREAD:
+        (model / name).write_bytes(b"{}")
+    for folder in ("original", "onnx", "global_step5"):
+        (model / folder).mkdir()
+        copied(f"{folder}/consolidated.00.pth")(model)
+        copied(f"{folder}/model.safetensors")(model)
+    check_checkpoint(str(model))
+    assert content_hash(str(model))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_are_refused_where_they_are_read(model, value):
     changed(lambda tensors: tensors["lm_head.weight"].view(-1)[0].fill_(value))(model)
@@ -223,3 +334,17 @@ def test_a_run_in_place_of_a_checkpoint_is_told_which_folder_to_give(tmp_path, m
         shutil.copytree(TINY, tmp_path / name / "checkpoint")
     done = selfplay("evaluate", str(tmp_path / given), "--output", str(tmp_path / "out"))
     assert done.returncode == 2 and done.stderr.endswith(advice.format(tmp_path) + "\n"), done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("damage", ["single file beside shards", "tied, another head stored", "weights cut off"])
+@pytest.mark.parametrize("command", ["doctor", "generate", "generate --engine transformers", "evaluate", "iterate"])
+def test_each_command_refuses_what_would_be_another_model_elsewhere(model, tmp_path, monkeypatch, command, damage):
+    change, message = DAMAGES[damage]
+    change(model)
+    monkeypatch.chdir(tmp_path)
+    target = [str(model)] if command == "evaluate" else ["--model", str(model)]
+    done = selfplay(*command.split(), *target, "--config", "tiny")
+    lines = done.stderr.splitlines()
+    assert done.returncode == 2 and re.search(f"^selfplay: .*{message}", lines[-1]), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

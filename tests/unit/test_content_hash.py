@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -25,6 +26,11 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
+def indexed(model: Path, *files: str) -> None:
+    names = {f"weight {number}": file for number, file in enumerate(files)}
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_other_content_of_the_same_size_and_time_has_another_hash(model: Path, name: str) -> None:
     before, file = content_hash(str(model)), model / name
@@ -41,13 +47,14 @@ def test_the_names_and_contents_of_what_is_read_decide_wherever_the_folder_lies(
         (model / name).write_text("text")
     assert content_hash(str(model)) == before, "nothing reads them"
     (model / "model.safetensors").rename(model / "other.safetensors")
-    renamed = content_hash(str(model))
-    (model / "other.safetensors").unlink()
-    assert len({before, renamed, content_hash(str(model))}) == 3
+    indexed(model, "other.safetensors")
+    assert content_hash(str(model)) != before
 
 
 def test_the_order_in_which_a_disk_lists_files_makes_no_difference(model: Path, monkeypatch) -> None:
-    (model / "other.safetensors").write_bytes(b"more")
+    (model / "model.safetensors").rename(model / "z.safetensors")
+    indexed(model, "z.safetensors", "a.safetensors")
+    (model / "a.safetensors").write_bytes(b"more")
     glob, found = Path.glob, []
     for step in (1, -1):
         monkeypatch.setattr(Path, "glob", lambda path, pattern, step=step: sorted(glob(path, pattern))[::step])
@@ -58,6 +65,13 @@ def test_the_order_in_which_a_disk_lists_files_makes_no_difference(model: Path, 
 def test_a_model_that_is_nowhere_is_a_clear_error() -> None:
     with pytest.raises(UserError, match="no such folder"):
         content_hash("nobody/nothing")
+
+
+def test_a_folder_with_a_second_set_of_weights_has_no_hash(model: Path) -> None:
+    """It would be that of one set, while another engine or the trainer loads the other."""
+    (model / "pytorch_model.bin").write_bytes(b"other")
+    with pytest.raises(UserError, match=r"holds pytorch_model\.bin beside the weights of model\.safetensors"):
+        content_hash(str(model))
 
 
 def test_a_file_that_cannot_be_read_is_a_clear_error(model: Path) -> None:
@@ -80,11 +94,15 @@ def test_a_hub_model_is_hashed_once_its_weights_are_in_the_cache(model: Path, tm
     with pytest.raises(UserError, match=r"model some/model: its weights are not in the local cache"):
         content_hash("some/model")
     shutil.copy(model / "model.safetensors", snapshot)
+    for name in ("pytorch_model.bin", "consolidated.safetensors"):  # a hub model often has them, and nobody loads them
+        (snapshot / name).write_bytes(b"other")
     assert content_hash("some/model") == content_hash(str(model))
 
 
 def test_a_large_models_hash_reports_each_file(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (model / "more.safetensors").write_bytes(b"weights")
+    (model / "model.safetensors").rename(model / "one.safetensors")
+    (model / "two.safetensors").write_bytes(b"weights")
+    indexed(model, "one.safetensors", "two.safetensors")
     said = []
 
     class Told(Reporter):

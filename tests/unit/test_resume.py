@@ -126,6 +126,7 @@ def trained(output: Path, **changes: Any) -> TrainResult:
     made = {name: output / name for name in ("checkpoint", "trainer_state")}
     for folder in made.values():
         folder.mkdir(parents=True, exist_ok=True)
+    (made["checkpoint"] / "model.safetensors").write_bytes(b"weights")
     (output / TRAINING_RECORD).write_text('{"learning_rate": 0.1}')
     done = {
         "steps": 1, "groups": 1, "groups_without_signal": 0, "rows": 2, "seconds_total": 1.0,

@@ -33,6 +33,7 @@ from selfplay_pipeline.train.verl_overrides import (
     environment,
     plan_for,
     to_hydra,
+    trains_sampler,
     verl_overrides,
     worker_threads,
 )
@@ -419,3 +420,19 @@ def test_planning_a_training_and_playing_load_neither_torch_nor_verl(module):
 def test_a_text_stays_a_text_in_verls_configuration(text):
     (override,) = to_hydra({"+selfplay.environment.WANDB_RUN_GROUP": text})
     assert OverridesParser.create().parse_override(override).value() == text
+
+
+@pytest.mark.parametrize(
+    ("changes", "compared"),
+    [
+        ({}, True), ({"sampled_by": "model"}, True), ({"lora_rank": 8, "base_model": "base"}, True),
+        ({"sampled_by": "iter_1/checkpoint"}, False), ({"any_model": True}, False),
+        ({"any_model": True, "imitated": 1}, False),
+    ],
+)  # fmt: skip
+def test_log_probs_are_compared_where_the_trained_model_sampled_the_rows(changes, compared):
+    """Episodes that are played ahead are those of an earlier checkpoint, whose log-probs differ rightly."""
+    assert trains_sampler(config(model="model", any_model=False).model_copy(update=changes)) is compared
+    assert overrides("cpu", any_model=changes.get("any_model", False))["+selfplay.max_log_prob_gap"] == (
+        "null" if "any_model" in changes else "0.5"
+    )

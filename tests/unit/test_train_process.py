@@ -174,7 +174,7 @@ def test_it_is_what_really_happened(tmp_path, error, expected):
     room = (tmp_path / "reason").stat().st_size
     leave_reason(tmp_path / "reason", error)
     assert (tmp_path / "reason").stat().st_size == room, "a full disk has no more"
-    assert take_reason(tmp_path / "reason") == one_line(error)
+    assert take_reason(tmp_path / "reason") == (one_line(error), isinstance(error, UserError))
     assert not (tmp_path / "reason").exists()
 
 

@@ -25,6 +25,7 @@ from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 from verl.workers.utils.padding import response_from_nested
 
 from selfplay_pipeline.convert.rows import WEIGHT
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending
 from selfplay_pipeline.train.credit import token_advantages
 from selfplay_pipeline.train.groups import by_length, mixed, plan_steps, split_rows, updates_of
@@ -44,6 +45,9 @@ PASS_FIELDS = [
 
 The other fields are not tensors, and TensorDict would copy them one by one in each pass: a tenth of a step.
 """
+
+ROWS_BEFORE = 16
+"""Largest number of rows per process whose log-probs are compared before the first update."""
 
 
 class NoReplica(RolloutReplica):  # type: ignore[misc]
@@ -199,9 +203,16 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = self._in_passes(batch)
-        if self.config.algorithm.rollout_correction.bypass_mode and not self.config.selfplay.one_update:
+        compares = not self.config.selfplay.one_update or self._limit_of_gap is not None
+        if self.config.algorithm.rollout_correction.bypass_mode and compares:
             self._compare_some(batch, metrics)
         return super()._compute_old_log_prob(batch, metrics)
+
+    @property
+    def _limit_of_gap(self) -> float | None:
+        """Limit of the gap before the first update, at which the trainer has the weights that sampled the rows."""
+        limit: float | None = self.config.selfplay.get("max_log_prob_gap") if self.global_steps == 1 else None
+        return limit
 
     def _log_probs(self, batch: Any, *, loss: bool) -> Any:
         """Returns verl's answer to a forward pass over stored rows."""
@@ -212,9 +223,14 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
     def _compare_some(self, batch: Any, metrics: dict[str, Any]) -> None:
         """Measure the gap between stored log-probs and the trainer's, on one pass with rows of all lengths.
 
-        A separate pass is needed, because the stored log-probs serve as the old ones.
+        A separate pass is needed, because the stored log-probs serve as the old ones. Where the update measures the gap
+        of all rows itself, this pass only comes before the first update.
         """
-        count = self._micro_batch_size * self.config.trainer.n_gpus_per_node * self.config.trainer.nnodes
+        size = self._micro_batch_size
+        if self.config.selfplay.one_update:
+            size = min(size, ROWS_BEFORE)
+            batch.extra_info["micro_batch_size_per_gpu"] = size
+        count = size * self.config.trainer.n_gpus_per_node * self.config.trainer.nnodes
         some = batch.select_keys(batch.keys[:: len(batch.keys) // count][:count])
         self._log_probs(some, loss=False)
         data = tq.kv_batch_get(
@@ -224,7 +240,25 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         )
         own = response_from_nested(data["log_probs"], data["response_mask"])
         rows = zip(own.unbind(), data["rollout_log_probs"].unbind(), data["response_mask"].unbind(), strict=True)
-        _put_gaps(metrics, [(ours - stored)[mask.bool()].abs().numpy() for ours, stored, mask in rows])
+        batch.extra_info["micro_batch_size_per_gpu"] = self._micro_batch_size
+        self._put_gaps(metrics, [(ours - stored)[mask.bool()].abs().numpy() for ours, stored, mask in rows])
+
+    def _put_gaps(self, metrics: dict[str, Any], rows: list[np.ndarray]) -> None:
+        """Add the gaps to the metrics.
+
+        Raises:
+            UserError: The gaps exceed the limit before the first update.
+        """
+        gaps = np.concatenate(rows)
+        mean, limit = float(gaps.mean()), self._limit_of_gap
+        if limit is not None and mean > limit:
+            raise UserError(
+                f"{self.config.data.train_files}: its log-probs differ from those of {self.config.selfplay.model} "
+                f"by {mean:.2g} nats a token on average, at most {limit} is rounding; nothing was trained. Engine and "
+                "trainer may have loaded different weights, or the tokens, log-probs or temperature of the rows were "
+                "changed; play again with this model, or give --any-model to train on the rows of another one"
+            )
+        metrics |= {"selfplay/log_prob_gap/mean": mean, "selfplay/log_prob_gap/max": float(gaps.max())}
 
     def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         return super()._compute_ref_log_prob(self._in_passes(batch), metrics)
@@ -238,7 +272,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         if dumps or compares:
             rows = self._own_tokens(batch)
             if compares:
-                _put_gaps(metrics, [np.abs(row["old_log_probs"] - row["rollout_log_probs"]) for row in rows])
+                self._put_gaps(metrics, [np.abs(row["old_log_probs"] - row["rollout_log_probs"]) for row in rows])
             if dumps:
                 self._dump(batch, rows)
         return batch
@@ -319,11 +353,6 @@ def made_with(config: Any) -> dict[str, Any]:
     if actor["optim"]["lr_scheduler_type"] == "constant" and not actor["optim"]["lr_warmup_steps_ratio"]:
         del actor["optim"]["total_training_steps"]
     return policy
-
-
-def _put_gaps(metrics: dict[str, Any], rows: list[np.ndarray]) -> None:
-    gaps = np.concatenate(rows)
-    metrics["selfplay/log_prob_gap/mean"], metrics["selfplay/log_prob_gap/max"] = float(gaps.mean()), float(gaps.max())
 
 
 def _number(value: Any) -> float | None:
