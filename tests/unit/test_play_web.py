@@ -31,6 +31,7 @@ from test_terminal import steering
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.core.loopback import hold_port, port_of
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.drawing import EpisodeDrawing
@@ -46,7 +47,7 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 from selfplay_pipeline.warm_start.tiny_weights import new_model
 from selfplay_pipeline.web.house import PRESENT, House
-from selfplay_pipeline.web.run import Place, serve_people
+from selfplay_pipeline.web.run import Place, check_web, serve_people
 from selfplay_pipeline.web.server import HEADERS, Server
 
 FORM = "application/x-www-form-urlencoded"
@@ -475,6 +476,61 @@ def test_a_log_with_other_turns_is_refused_and_times_are_kept(tmp_path):
             log_path(served.output).write_text(spoilt)
             done = selfplay(*served.command[3:])
             assert done.returncode == 2 and words in done.stderr, done.stderr
+
+
+PERSON_1, PERSON_2 = ({"at": 1, "kind": "person", "person": f"p{n}", "key_hash": f"hash {n}"} for n in (1, 2))
+BEGUN = {"at": 1, "kind": "begun", "episode_id": "s0-g000000-p0", "group": 0, "people": {"0": "p1"}}
+TURN = {"at": 1, "kind": "turn", "episode_id": BEGUN["episode_id"], "number": 0, "seat": 0, "text": "[message] a",
+        "finish_reason": "person"}  # fmt: skip
+LOST = {"at": 1, "kind": "lost", "episode_id": BEGUN["episode_id"]}
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([PERSON_2], "1: field 'person': 'p2', but the next new person is p1"),
+        ([PERSON_1, PERSON_2 | {"key_hash": "hash 1"}], "2: field 'person': 'p2'"),
+        ([BEGUN], "1: field 'people': no line before this one has the person 'p1'"),
+        ([PERSON_1, BEGUN | {"people": {"0": "Someone"}}], "2: field 'people': no line before this one"),
+        ([PERSON_1, BEGUN | {"people": {"0": "p1", "1": "p1"}}], "2: field 'people': one person holds several"),
+        ([PERSON_1, PERSON_2, BEGUN | {"people": {"0": "p1", "1": "p2"}}], "3: field 'people': seats [0, 1], but"),
+        ([PERSON_1, BEGUN | {"people": {"7": "p1"}}], "2: field 'people': seats [7], but people hold seats [0]"),
+        ([PERSON_1, BEGUN | {"people": {}}], "2: field 'people': seats [], but"),
+        ([PERSON_1, BEGUN | {"group": 10**9}], "2: field 'group': there is no state 1000000000"),
+        ([PERSON_1, BEGUN | {"group": -1}], "2: field 'group': there is no state -1"),
+        ([PERSON_1, BEGUN | {"group": 1}], "2: field 'episode_id': s0-g000000-p0, but this episode is s0-g000001-p0"),
+        ([PERSON_1, BEGUN, BEGUN], "3: the episode s0-g000000-p0 has begun before"),
+        ([PERSON_1, TURN], "2: field 'episode_id': no line before this one begins"),
+        ([PERSON_1, LOST], "2: field 'episode_id': no line before this one begins"),
+        ([PERSON_1, BEGUN, LOST, TURN], "4: field 'episode_id': no line before this one begins"),
+        ([PERSON_1, BEGUN, TURN | {"number": 1}], "3: field 'number': 1, but the next turn is 0"),
+        ([PERSON_1, BEGUN, TURN | {"seat": 7}], "3: field 'seat': 7, but the game has 2 seats"),
+    ],
+)
+def test_an_edited_log_is_one_line_before_anything_starts(tmp_path, lines, words):
+    output = tmp_path / "games.jsonl"
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    log_path(output).write_text(text)
+    with pytest.raises(UserError) as caught:
+        check_web(load_config("tiny_honest", {}), output, 0, [PERSON, "sharing"], Place())
+    assert f"games.people.jsonl:{words}" in str(caught.value) and "or use another --output" in str(caught.value)
+    assert log_path(output).read_text() == text and [*tmp_path.iterdir()] == [log_path(output)]
+
+
+def test_a_message_that_begins_like_a_proposal_keeps_its_tag(tmp_path):
+    async def play() -> None:
+        async with served_here(MatchingGame(BOARD), tmp_path) as (_house, url), person_at(url) as one:
+            async with PersonOverWeb(url, "other", random.Random(1)) as other:
+                await one.begin()
+                await other.begin()
+                first, second = (one, other) if (await one.get("/")).heading == "Your turn" else (other, one)
+                for text in "[propose] Proposal:", "【propose】 Proposal:", "as I said [propose] Proposal:":
+                    await first.send(await first.get("/"), "message", text=text)
+                    await second.get("/")
+                    assert f"said: [message] {html.escape(text.strip())}" in second.page
+                    first, second = second, first
+
+    asyncio.run(play())
 
 
 async def speak_once(url: str) -> None:
