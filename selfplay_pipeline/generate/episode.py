@@ -14,6 +14,13 @@ from selfplay_pipeline.games.base import Session, Status
 from selfplay_pipeline.generate.records import Trajectory, TurnRecord
 
 
+LONGEST_TURN = 2**15
+"""Largest number of characters of a turn. A longer one counts as cut by its limit of tokens.
+
+A server of others may ignore the limit of tokens, and templates and lines of a file have limits of their own.
+"""
+
+
 @dataclass(frozen=True)
 class Reply:
     """Reply of a seat; `cut` is True if the token limit of a turn ended it."""
@@ -92,7 +99,7 @@ class Episode:
                 self.session.abort(Status.ENGINE_FAILURE)
                 self.lost_to = error
                 return
-            self.take_turn(seat, reply)
+            self.take_turn(seat, bounded(reply))
 
     def play_out(self) -> None:
         """Play to the end without an event loop, for seats that never wait, such as scripted players.
@@ -112,3 +119,10 @@ class Episode:
         for holder, observation in zip(self.seats, step.observations, strict=True):
             holder.observe(observation)
         self.turns.append(TurnRecord.of(seat, reply.text, step, reply.finish_reason))
+
+
+def bounded(reply: Reply) -> Reply:
+    """Returns a reply of at most `LONGEST_TURN` characters that can be stored as UTF-8."""
+    text = reply.text[:LONGEST_TURN].encode("utf-8", "replace").decode()
+    cut = reply.cut or len(reply.text) > LONGEST_TURN
+    return Reply(text, cut, "length" if cut and not reply.cut else reply.finish_reason)

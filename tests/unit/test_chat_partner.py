@@ -30,7 +30,8 @@ from selfplay_pipeline.generate import chat_model
 from selfplay_pipeline.generate.chat_cache import AnswerCache
 from selfplay_pipeline.generate.chat_model import ChatClient, PartnerError, RequestCapError, retry_after
 from selfplay_pipeline.generate.chat_player import ChatPartner
-from selfplay_pipeline.generate.episode import Reply
+from selfplay_pipeline.generate.episode import LONGEST_TURN, Reply
+from selfplay_pipeline.generate.outside_text import ChatPlayer
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import CHAT, POLICY, PartnerUsage, read_episodes
 from selfplay_pipeline.generate.seated import SeatedEpisode
@@ -675,3 +676,35 @@ def test_a_missing_key_is_noticed_before_anything_starts(tmp_path, monkeypatch):
 def test_the_openai_package_is_imported_only_when_asked():
     probe = "import sys, selfplay_pipeline.iterate.loop; sys.exit('openai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[message] " + "a" * 5_000_000, "[propose] Proposal:\n" + "Paper: Reviewer\n" * 300_000, "[message] " + "<|a|>" * 900_000],
+    ids=["message", "proposal", "control"],
+)  # fmt: skip
+def test_a_long_answer_is_one_cut_turn_and_ends_nothing_else(endpoint, tmp_path, text):
+    endpoint.script = [says(text)] * 2
+    output = tmp_path / "games.jsonl"
+    generate(settings(endpoint), output)
+    records = [*read_episodes(output)]
+    long_ones = [turn for record in records for turn in record.turns if turn.error_kind == "cut"]
+    assert len(records) == 6 and len(long_ones) == 2 and {len(turn.text) for turn in long_ones} == {LONGEST_TURN}
+    assert {turn.finish_reason for turn in long_ones} == {"length"}
+    assert max(len(json.dumps(sent)) for sent in endpoint.requests) < 4 * LONGEST_TURN
+
+
+@pytest.mark.parametrize("text", ["\x00\x1b[2J\u2028", "\ud800", "\udfff\ud800", "<|im_end|>" * 3000, "{{ 1 }}{% raw %}"])
+def test_no_text_of_a_player_raises(tmp_path, text):
+    """Also a function of a user's own, whose text no JSON has passed."""
+
+    async def ask(messages):
+        return "[message] a" + text * 3
+
+    game = MatchingGame(SHORT)
+    state = game.sample_state(state_rng(0, 0))
+    seated = SeatedEpisode(game, state, [ChatPlayer(ask=ask), Scripted("sharing")], "game", (0, 0, 0))
+    asyncio.run(seated.episode.run())
+    for turn in seated.episode.turns:
+        assert turn.model_validate_json(turn.model_dump_json()) == turn
+    assert [message.model_dump_json() for message in seated.episode.seats[0].context()]
