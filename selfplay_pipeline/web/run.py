@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from aiohttp import web
-
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.loopback import ADDRESS
@@ -26,6 +24,7 @@ from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.seats import checkpoints_of, seat_players, seats_named
 from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.web.connections import listening
 from selfplay_pipeline.web.house import House, Past, Someone
 from selfplay_pipeline.web.server import Server
 from selfplay_pipeline.web.study import OpenStudy, check_study
@@ -252,11 +251,8 @@ async def _serve(
         about = {"game": game.name, "about": game.describe(), "patience": f"{place.patience:g} minutes", **about}
         hosts = frozenset(map(place.authority, LOCAL)) if place.is_local else frozenset()
         server = Server(house, about, door_key(place), hosts, str(output.absolute()))
-        runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
         try:
-            await web.TCPSite(runner, place.listen, place.port).start()
+            await stack.enter_async_context(listening(server.app(), place.listen, place.port))
         except OSError as error:
             reason = "another program uses it" if error.errno == errno.EADDRINUSE else error.strerror
             raise UserError(f"{place.url}: cannot listen there ({reason}); give another --port or --listen") from None

@@ -46,6 +46,7 @@ from selfplay_pipeline.generate.records import PERSON, POLICY, EpisodeRecord, re
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 from selfplay_pipeline.warm_start.tiny_weights import new_model
+from selfplay_pipeline.web.connections import listening
 from selfplay_pipeline.web.house import PRESENT, House
 from selfplay_pipeline.web.run import Place, check_web, serve_people
 from selfplay_pipeline.web.server import HEADERS, Server
@@ -154,7 +155,7 @@ async def play_many(served: Served, people: int, episodes: int, kills: int) -> l
 
 @asynccontextmanager
 async def served_here(
-    game: Game, folder: Path, partner: str = PERSON, *, door_key: str = ""
+    game: Game, folder: Path, partner: str = PERSON, *, door_key: str = "", **limits: Any
 ) -> AsyncIterator[tuple[House, str]]:
     """Serve a game in this process; yields the house and the address."""
     config = load_config("tiny_honest", {})
@@ -169,23 +170,19 @@ async def served_here(
 
     house = House((game, game), job, players, records, (store, lines.append), patience=600, limit=0)
     about = {"game": "a game", "about": "", "players": "", "patience": ""}
-    runner = web.AppRunner(
-        Server(house, about, door_key, frozenset(), "test").app(), access_log=None, shutdown_timeout=0
-    )
-    await runner.setup()
+    server = Server(house, about, door_key, frozenset(), "test")
     with hold_port() as holder:
         port = port_of(holder)
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        here = asyncio.current_task()
-        assert here is not None
-        house.failed.add_done_callback(lambda failed: here.cancel())
-        try:
-            yield house, f"http://127.0.0.1:{port}"
-        finally:
-            await runner.cleanup()
-            await house.close()
-            if house.failed.done():
-                house.failed.result()
+        async with listening(server.app(), "127.0.0.1", port, **limits):
+            here = asyncio.current_task()
+            assert here is not None
+            house.failed.add_done_callback(lambda failed: here.cancel())
+            try:
+                yield house, f"http://127.0.0.1:{port}"
+            finally:
+                await house.close()
+                if house.failed.done():
+                    house.failed.result()
 
 
 @pytest.mark.parametrize("episodes", [20, pytest.param(500, marks=pytest.mark.bench)])
@@ -370,6 +367,89 @@ def test_forged_requests_are_refused_and_change_nothing(tmp_path):
                 assert HEADERS.items() <= page.headers.items()
 
     asyncio.run(play())
+
+
+def test_idle_and_half_open_connections_are_closed_and_shut_nobody_out(tmp_path):
+    """More of them than there may be connections: the oldest idle one makes room for each new one."""
+
+    async def play() -> None:
+        limits = {"idle_seconds": 0.4, "most": 20}
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing", **limits) as (house, url), person_at(url) as one:
+            port = int(url.rpartition(":")[2])
+            half = [b"", b"GET / HTTP/1.1\r\nHost: a\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"]
+            opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
+            for at, (_, writer) in enumerate(opened):
+                writer.write(half[at % 3])
+            reader = await one.begin()
+            assert reader.heading == "Your turn"
+            async with asyncio.timeout(20):
+                for reading, writer in opened:
+                    with suppress(ConnectionError):
+                        await reading.read()  # until the server closes it
+                    writer.close()
+            await one.play_on("hello")
+            assert len(house.ended) == 1
+
+    asyncio.run(play())
+
+
+def test_a_body_that_does_not_arrive_in_time_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("selfplay_pipeline.web.server.BODY_SECONDS", 0.2)
+
+    async def play() -> None:
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (_house, url):
+            reading, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            writer.write(f"POST /begin HTTP/1.1\r\nHost: a\r\nContent-Type: {FORM}\r\nContent-Length: 9\r\n\r\nt".encode())
+            assert b" 408 " in await asyncio.wait_for(reading.readline(), 20)
+            writer.close()
+
+    asyncio.run(play())
+
+
+MALFORMED = {
+    "no HTTP": b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+    "header": b"GET / HTTP/1.1\r\nHost\r\n\r\n",
+    "long line": b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\n\r\n",
+    "length": b"POST /begin HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+    "chunk": f"POST /begin HTTP/1.1\r\nHost: a\r\nContent-Type: {FORM}\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n".encode(),
+    "gzip": f"POST /begin HTTP/1.1\r\nHost: a\r\nContent-Type: {FORM}\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc".encode(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("request_bytes", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_request_is_refused_and_prints_nothing(tmp_path, request_bytes, caplog, capfd):
+    async def play() -> None:
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (_house, url):
+            reading, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            writer.write(request_bytes)
+            assert (await asyncio.wait_for(reading.readline(), 20)).split()[1] in (b"400", b"415")
+            writer.close()
+
+    asyncio.run(play())
+    assert caplog.text == "" and "".join(capfd.readouterr()) == ""
+
+
+def test_a_full_disk_when_a_person_begins_is_a_page_and_the_episode_begins_later(tmp_path, caplog):
+    async def play() -> None:
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (house, url), person_at(url) as one:
+            log = house._log
+
+            def full(line: Any) -> None:
+                if line.kind == fails:
+                    raise UserError("games.people.jsonl: No space left on device")
+                log(line)
+
+            house._log = full
+            for fails in "person", "begun":
+                await one.begin()
+                assert one.status == 503 and "Try again later" in one.page and not house.running
+            async with one.http.post(url + "/begin") as response:
+                assert response.status == 415 and HEADERS.items() <= response.headers.items()
+            fails = ""
+            assert (await one.begin()).heading == "Your turn" and [*house.running] == ["s0-g000000-p0"]
+
+    asyncio.run(play())
+    assert "No space left" in caplog.text and "Traceback" not in caplog.text
 
 
 def test_a_key_opens_the_door_and_other_names_of_the_machine_do_not(tmp_path):

@@ -262,6 +262,23 @@ def test_nothing_is_played_or_stored_before_consent_and_texts_are_shown_as_text(
     asyncio.run(play())
 
 
+def test_no_more_people_come_than_the_file_can_have(tmp_path, monkeypatch):
+    monkeypatch.setattr("selfplay_pipeline.web.study_house.MOST_PEOPLE", 1)
+
+    async def come() -> None:
+        async with served(tmp_path) as url, PersonOverWeb(url, "1", random.Random(0)) as one:
+            async with PersonOverWeb(url, "2", random.Random(0)) as other:
+                form = next(form for form in (await other.get("/")).forms if form.action == "/begin")
+                assert (await one.begin()).heading in ("Your turn", "Waiting for the other player")
+                await other.post("/begin", {**form.hidden, "consent": "yes"})
+                assert other.status == 403 and "No further episodes" in other.page
+                assert (await other.get("/")).forms == [] and "No further episodes" in other.page
+
+    asyncio.run(come())
+    people = [line for line in read_log(log_path(tmp_path / "games.jsonl")) if isinstance(line, PersonLine)]
+    assert len(people) == 1
+
+
 def test_a_form_that_is_sent_twice_makes_one_person_and_thanks_come_after_the_last_episode(tmp_path):
     async def play() -> None:
         log = log_path(tmp_path / "games.jsonl")
