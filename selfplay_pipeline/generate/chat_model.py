@@ -52,6 +52,7 @@ PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """Variables with the authorities to trust, in the order in which httpx reads them."""
 
+
 class PartnerError(EngineError):
     """The chat model gave no usable answer after all retries. One episode is lost."""
 
@@ -243,7 +244,9 @@ class ChatClient:
         where = f"partner at {self.endpoint}"
         if 300 <= status < 400:  # a redirect would carry the conversation to a server that nobody named
             to = self._said(error.response.headers.get("Location", "nowhere"))
-            return UserError(f"{where} redirects to {to!r}; give that address as partner.base_url if it is the right one")
+            return UserError(
+                f"{where} redirects to {to!r}; give that address as partner.base_url if it is the right one"
+            )
         if status == 401:  # OpenAI quotes parts of the key here
             return UserError(f"{where} refuses the key in OPENAI_API_KEY; set one that it takes")
         if status in (403, 404):
@@ -251,8 +254,13 @@ class ChatClient:
             return UserError(
                 f"{where} refuses model {model!r} ({status}: {said}); fix partner.model or partner.base_url"
             )
-        if error.code in ("unsupported_parameter", "unsupported_value") and error.param in ("temperature", "max_tokens"):
-            return UserError(f"{where} refuses partner.{error.param} ({status}: {said}); set it to what the model takes")
+        if error.code in ("unsupported_parameter", "unsupported_value") and error.param in (
+            "temperature",
+            "max_tokens",
+        ):
+            return UserError(
+                f"{where} refuses partner.{error.param} ({status}: {said}); set it to what the model takes"
+            )
         if error.code == "insufficient_quota":
             return UserError(f"{where}: {said}; everything played is kept, and the same command continues")
         if status not in (408, 409, 429) and status < 500:

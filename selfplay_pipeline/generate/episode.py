@@ -13,7 +13,6 @@ from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Session, Status
 from selfplay_pipeline.generate.records import Trajectory, TurnRecord
 
-
 LONGEST_TURN = 2**15
 """Largest number of characters of a turn. A longer one counts as cut by its limit of tokens.
 

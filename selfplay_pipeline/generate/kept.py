@@ -174,8 +174,8 @@ class KeptEpisode(PlayedEpisode):
             return Completion(**{**data, "finish_reason": FinishReason(data["finish_reason"])})
         except (KeyError, TypeError, ValueError):
             raise UserError(
-                f"{self.episode_id}: turn {turn.number} of seat {turn.seat} has no completion of a checkpoint in the log, "
-                "so that the episode cannot go on; put back the line as it was, or use another --output"
+                f"{self.episode_id}: turn {turn.number} of seat {turn.seat} has no completion of a checkpoint in the "
+                "log, so that the episode cannot go on; put back the line as it was, or use another --output"
             ) from None
 
     def _taken(self) -> None:

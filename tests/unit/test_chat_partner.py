@@ -680,7 +680,11 @@ def test_the_openai_package_is_imported_only_when_asked():
 
 @pytest.mark.parametrize(
     "text",
-    ["[message] " + "a" * 5_000_000, "[propose] Proposal:\n" + "Paper: Reviewer\n" * 300_000, "[message] " + "<|a|>" * 900_000],
+    [
+        "[message] " + "a" * 5_000_000,
+        "[propose] Proposal:\n" + "Paper: Reviewer\n" * 300_000,
+        "[message] " + "<|a|>" * 900_000,
+    ],
     ids=["message", "proposal", "control"],
 )  # fmt: skip
 def test_a_long_answer_is_one_cut_turn_and_ends_nothing_else(endpoint, tmp_path, text):
@@ -694,7 +698,9 @@ def test_a_long_answer_is_one_cut_turn_and_ends_nothing_else(endpoint, tmp_path,
     assert max(len(json.dumps(sent)) for sent in endpoint.requests) < 4 * LONGEST_TURN
 
 
-@pytest.mark.parametrize("text", ["\x00\x1b[2J\u2028", "\ud800", "\udfff\ud800", "<|im_end|>" * 3000, "{{ 1 }}{% raw %}"])
+@pytest.mark.parametrize(
+    "text", ["\x00\x1b[2J\u2028", "\ud800", "\udfff\ud800", "<|im_end|>" * 3000, "{{ 1 }}{% raw %}"]
+)
 def test_no_text_of_a_player_raises(tmp_path, text):
     """Also a function of a user's own, whose text no JSON has passed."""
 

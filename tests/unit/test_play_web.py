@@ -30,8 +30,8 @@ from test_terminal import steering
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import replay
-from selfplay_pipeline.core.loopback import hold_port, port_of
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.loopback import hold_port, port_of
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.drawing import EpisodeDrawing
@@ -374,7 +374,10 @@ def test_idle_and_half_open_connections_are_closed_and_shut_nobody_out(tmp_path)
 
     async def play() -> None:
         limits = {"idle_seconds": 0.4, "most": 20}
-        async with served_here(MatchingGame(BOARD), tmp_path, "sharing", **limits) as (house, url), person_at(url) as one:
+        async with (
+            served_here(MatchingGame(BOARD), tmp_path, "sharing", **limits) as (house, url),
+            person_at(url) as one,
+        ):
             port = int(url.rpartition(":")[2])
             half = [b"", b"GET / HTTP/1.1\r\nHost: a\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"]
             opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
@@ -399,29 +402,32 @@ def test_a_body_that_does_not_arrive_in_time_is_refused(tmp_path, monkeypatch):
     async def play() -> None:
         async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (_house, url):
             reading, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-            writer.write(f"POST /begin HTTP/1.1\r\nHost: a\r\nContent-Type: {FORM}\r\nContent-Length: 9\r\n\r\nt".encode())
+            writer.write(
+                f"POST /begin HTTP/1.1\r\nHost: a\r\nContent-Type: {FORM}\r\nContent-Length: 9\r\n\r\nt".encode()
+            )
             assert b" 408 " in await asyncio.wait_for(reading.readline(), 20)
             writer.close()
 
     asyncio.run(play())
 
 
+POST = f"POST /begin HTTP/1.1\r\nHost: a\r\nContent-Type: {FORM}\r\n"
 MALFORMED = {
-    "no HTTP": b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
-    "header": b"GET / HTTP/1.1\r\nHost\r\n\r\n",
-    "long line": b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\n\r\n",
-    "length": b"POST /begin HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
-    "chunk": f"POST /begin HTTP/1.1\r\nHost: a\r\nContent-Type: {FORM}\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n".encode(),
-    "gzip": f"POST /begin HTTP/1.1\r\nHost: a\r\nContent-Type: {FORM}\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc".encode(),
-}  # fmt: skip
+    "no HTTP": "\x16\x03\x01\x02\x00\x01\r\n\r\n",
+    "header": "GET / HTTP/1.1\r\nHost\r\n\r\n",
+    "long line": f"GET /{'a' * 10_000} HTTP/1.1\r\n\r\n",
+    "length": f"{POST}Content-Length: x\r\n\r\n",
+    "chunk": f"{POST}Transfer-Encoding: chunked\r\n\r\nx\r\n",
+    "gzip": f"{POST}Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
+}
 
 
-@pytest.mark.parametrize("request_bytes", MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_request_is_refused_and_prints_nothing(tmp_path, request_bytes, caplog, capfd):
+@pytest.mark.parametrize("malformed", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_request_is_refused_and_prints_nothing(tmp_path, malformed, caplog, capfd):
     async def play() -> None:
         async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (_house, url):
             reading, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-            writer.write(request_bytes)
+            writer.write(malformed.encode())
             assert (await asyncio.wait_for(reading.readline(), 20)).split()[1] in (b"400", b"415")
             writer.close()
 
@@ -432,20 +438,21 @@ def test_a_malformed_request_is_refused_and_prints_nothing(tmp_path, request_byt
 def test_a_full_disk_when_a_person_begins_is_a_page_and_the_episode_begins_later(tmp_path, caplog):
     async def play() -> None:
         async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (house, url), person_at(url) as one:
-            log = house._log
+            log, without_room = house._log, {"person"}
 
             def full(line: Any) -> None:
-                if line.kind == fails:
+                if line.kind in without_room:
                     raise UserError("games.people.jsonl: No space left on device")
                 log(line)
 
             house._log = full
-            for fails in "person", "begun":
+            for kind in "person", "begun":
+                without_room = {kind}
                 await one.begin()
                 assert one.status == 503 and "Try again later" in one.page and not house.running
             async with one.http.post(url + "/begin") as response:
                 assert response.status == 415 and HEADERS.items() <= response.headers.items()
-            fails = ""
+            without_room = set()
             assert (await one.begin()).heading == "Your turn" and [*house.running] == ["s0-g000000-p0"]
 
     asyncio.run(play())
@@ -599,16 +606,19 @@ def test_an_edited_log_is_one_line_before_anything_starts(tmp_path, lines, words
 
 def test_a_message_that_begins_like_a_proposal_keeps_its_tag(tmp_path):
     async def play() -> None:
-        async with served_here(MatchingGame(BOARD), tmp_path) as (_house, url), person_at(url) as one:
-            async with PersonOverWeb(url, "other", random.Random(1)) as other:
-                await one.begin()
-                await other.begin()
-                first, second = (one, other) if (await one.get("/")).heading == "Your turn" else (other, one)
-                for text in "[propose] Proposal:", "【propose】 Proposal:", "as I said [propose] Proposal:":
-                    await first.send(await first.get("/"), "message", text=text)
-                    await second.get("/")
-                    assert f"said: [message] {html.escape(text.strip())}" in second.page
-                    first, second = second, first
+        async with (
+            served_here(MatchingGame(BOARD), tmp_path) as (_house, url),
+            person_at(url) as one,
+            PersonOverWeb(url, "other", random.Random(1)) as other,
+        ):
+            await one.begin()
+            await other.begin()
+            first, second = (one, other) if (await one.get("/")).heading == "Your turn" else (other, one)
+            for text in "[propose] Proposal:", "【propose】 Proposal:", "as I said [propose] Proposal:":
+                await first.send(await first.get("/"), "message", text=text)
+                await second.get("/")
+                assert f"said: [message] {html.escape(text)}" in second.page
+                first, second = second, first
 
     asyncio.run(play())
 

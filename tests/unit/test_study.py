@@ -266,13 +266,16 @@ def test_no_more_people_come_than_the_file_can_have(tmp_path, monkeypatch):
     monkeypatch.setattr("selfplay_pipeline.web.study_house.MOST_PEOPLE", 1)
 
     async def come() -> None:
-        async with served(tmp_path) as url, PersonOverWeb(url, "1", random.Random(0)) as one:
-            async with PersonOverWeb(url, "2", random.Random(0)) as other:
-                form = next(form for form in (await other.get("/")).forms if form.action == "/begin")
-                assert (await one.begin()).heading in ("Your turn", "Waiting for the other player")
-                await other.post("/begin", {**form.hidden, "consent": "yes"})
-                assert other.status == 403 and "No further episodes" in other.page
-                assert (await other.get("/")).forms == [] and "No further episodes" in other.page
+        async with (
+            served(tmp_path) as url,
+            PersonOverWeb(url, "1", random.Random(0)) as one,
+            PersonOverWeb(url, "2", random.Random(0)) as other,
+        ):
+            form = next(form for form in (await other.get("/")).forms if form.action == "/begin")
+            assert (await one.begin()).heading in ("Your turn", "Waiting for the other player")
+            await other.post("/begin", {**form.hidden, "consent": "yes"})
+            assert other.status == 403 and "No further episodes" in other.page
+            assert (await other.get("/")).forms == [] and "No further episodes" in other.page
 
     asyncio.run(come())
     people = [line for line in read_log(log_path(tmp_path / "games.jsonl")) if isinstance(line, PersonLine)]
