@@ -98,7 +98,7 @@ class Episode:
                 self.session.abort(Status.ENGINE_FAILURE)
                 self.lost_to = error
                 return
-            self.take_turn(seat, bounded(reply))
+            self.take_turn(seat, reply)
 
     def play_out(self) -> None:
         """Play to the end without an event loop, for seats that never wait, such as scripted players.
@@ -113,6 +113,10 @@ class Episode:
         raise RuntimeError("a seat waits for an answer; await `run` instead")
 
     def take_turn(self, seat: int, reply: Reply) -> None:
+        """Apply one reply, of which at most `LONGEST_TURN` characters count, and pass the observations to the seats."""
+        self.apply_turn(seat, bounded(reply))
+
+    def apply_turn(self, seat: int, reply: Reply) -> None:
         """Apply one reply to the game and pass the observations to the seats."""
         step = self.session.step(seat, reply.text, cut=reply.cut)
         for holder, observation in zip(self.seats, step.observations, strict=True):
@@ -122,6 +126,11 @@ class Episode:
 
 def bounded(reply: Reply) -> Reply:
     """Returns a reply of at most `LONGEST_TURN` characters that can be stored as UTF-8."""
-    text = reply.text[:LONGEST_TURN].encode("utf-8", "replace").decode()
+    text = storable(reply.text)
     cut = reply.cut or len(reply.text) > LONGEST_TURN
     return Reply(text, cut, "length" if cut and not reply.cut else reply.finish_reason)
+
+
+def storable(text: str) -> str:
+    """Returns the first `LONGEST_TURN` characters of a text, without surrogates, which UTF-8 cannot store."""
+    return text[:LONGEST_TURN].encode("utf-8", "replace").decode()

@@ -714,3 +714,16 @@ def test_no_text_of_a_player_raises(tmp_path, text):
     for turn in seated.episode.turns:
         assert turn.model_validate_json(turn.model_dump_json()) == turn
     assert [message.model_dump_json() for message in seated.episode.seats[0].context()]
+
+
+def test_a_turn_that_a_caller_supplies_is_bounded_too():
+    """The environments for OpenEnv and slime take the other seat's turns so."""
+    game = MatchingGame(SHORT)
+    state = game.sample_state(state_rng(0, 0))
+    seated = SeatedEpisode(game, state, [ChatPlayer(), Scripted("sharing")], "game", (0, 0, 0))
+    text = "[message] \ud800" + "a" * 5_000_000
+    seated.episode.seats[0].say(text)
+    seated.episode.take_turn(0, Reply(text, False, "stop"))
+    (turn,) = seated.episode.turns
+    assert (len(turn.text), turn.error_kind, turn.finish_reason) == (LONGEST_TURN, "cut", "length")
+    assert len(seated.episode.seats[0].context()[-2].content) == LONGEST_TURN and turn.model_dump_json()
