@@ -53,7 +53,7 @@ class HeardOtherwise(PersonEpisode):
     hearers: dict[int, set[int]] = field(default_factory=dict, kw_only=True)
     as_heard: list[str] = field(default_factory=list, kw_only=True)
 
-    def take_turn(self, seat: int, reply: Reply) -> None:
+    def apply_turn(self, seat: int, reply: Reply) -> None:
         """Apply one reply to all sessions; the other players observe the session that they hear."""
         self.show_people(seat, reply)
         turn = TurnRecord.of(seat, reply.text, self.session.step(seat, reply.text, cut=reply.cut), reply.finish_reason)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from email.utils import mktime_tz, parsedate_tz
@@ -14,7 +16,8 @@ from pydantic import BaseModel, Field, ValidationError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from selfplay_pipeline.config.partner import PartnerConfig
-from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.addresses import is_this_machine
+from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import explain
 from selfplay_pipeline.core.server_keys import redacted
 from selfplay_pipeline.core.terminal.harmless import harmless
@@ -37,6 +40,17 @@ LONGEST_PAUSE = 120.0
 
 UNCOMPRESSED = {"Accept-Encoding": "identity"}
 """Headers of every request. Compressed answers are not accepted, because a small one can need much memory."""
+FINISHED = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequence", "tool_calls", "function_call", "none"})
+"""Finish reasons of a whole answer, in lower case. Some servers give none, or the name of another API."""
+CUT_OFF = frozenset({"length", "max_tokens"})
+"""Finish reasons of an answer that reached the token limit, in lower case."""
+OTHER_LIMIT = "max_completion_tokens"
+"""Name of the token limit that some endpoints take in place of `max_tokens`."""
+ASKS_FOR_OTHER_LIMIT = re.compile(rf"\buse\W+{OTHER_LIMIT}", re.IGNORECASE)
+PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
+"""Variables with the proxies to use, in lower case."""
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+"""Variables with the authorities to trust, in the order in which httpx reads them."""
 
 
 class PartnerError(EngineError):
@@ -73,13 +87,16 @@ class ChatClient:
                 pause doubles with each retry.
 
         Raises:
-            UserError: The key is missing, or the address or the cache cannot be used.
+            UserError: The key is missing, or the address, a proxy, the certificates or the cache cannot be used.
         """
         self.config = config
         self.endpoint = config.endpoint
+        self._limit = "max_tokens"
         self.total = PartnerUsage()
         """Usage summed over all requests of the client."""
         self._key = config.key()
+        # Opened here, so that what the environment spoils is said before anything is played.
+        self._http: httpx.AsyncClient | None = _connections(self.endpoint)
         self._openai: AsyncOpenAI | None = None
         self._cache = AnswerCache(config.cache) if config.cache is not None else None
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
@@ -140,12 +157,12 @@ class ChatClient:
         """Close the connections; the next request opens new ones."""
         if self._openai is not None:
             await self._openai.close()
-            self._openai = None
+            self._openai = self._http = None
 
     @property
     def _connected(self) -> AsyncOpenAI:
         if self._openai is None:
-            from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+            from openai import AsyncOpenAI
 
             # These packages log the headers of answers, and a server may echo the key in them. The import comes
             # first because it turns logging on if OPENAI_LOG is set.
@@ -159,7 +176,7 @@ class ChatClient:
                 max_retries=0,
                 timeout=None,
                 default_headers=UNCOMPRESSED,
-                http_client=DefaultAsyncHttpxClient(event_hooks={"response": [_bound]}),
+                http_client=self._http or _connections(self.endpoint),
             )
         return self._openai
 
@@ -203,9 +220,11 @@ class ChatClient:
                 f"partner: ${self.total.dollars:.2f} of partner.max_dollars {most:g} (--budget) are spent"
             )
         used(PartnerUsage(requests=1, retries=int(again)))
+        limit = self._limit
+        sent = {limit if key == "max_tokens" else key: value for key, value in request.items()}
         try:
             async with asyncio.timeout(self.config.timeout):
-                raw = await self._connected.chat.completions.with_raw_response.create(**request)
+                raw = await self._connected.chat.completions.with_raw_response.create(**sent)
         except TimeoutError:
             raise _Retriable(f"no answer within {self.config.timeout:g} s") from None
         except APIConnectionError as error:
@@ -213,21 +232,34 @@ class ChatClient:
                 raise PartnerError(f"partner at {self.endpoint} {error.__cause__}") from None
             raise _Retriable(f"no connection ({type(error.__cause__ or error).__name__})") from None
         except APIStatusError as error:
+            if error.status_code == 400 and limit != OTHER_LIMIT and ASKS_FOR_OTHER_LIMIT.search(_words(error)):
+                self._limit = OTHER_LIMIT
+                return await self._send(request, used, again=True)
             raise self._explained(error) from None
         return self._read(raw.content, used)
 
     def _explained(self, error: Any) -> Exception:
         """Returns the exception to raise for an HTTP error status."""
-        status = error.status_code
-        message = error.body.get("message") if isinstance(error.body, dict) else None
-        said = self._said(str(message or error.message))  # the second has the status and the whole answer
+        status, said = error.status_code, self._said(_words(error))
         where = f"partner at {self.endpoint}"
+        if 300 <= status < 400:  # a redirect would carry the conversation to a server that nobody named
+            to = self._said(error.response.headers.get("Location", "nowhere"))
+            return UserError(
+                f"{where} redirects to {to!r}; give that address as partner.base_url if it is the right one"
+            )
         if status == 401:  # OpenAI quotes parts of the key here
             return UserError(f"{where} refuses the key in OPENAI_API_KEY; set one that it takes")
         if status in (403, 404):
             model = self.config.model
             return UserError(
                 f"{where} refuses model {model!r} ({status}: {said}); fix partner.model or partner.base_url"
+            )
+        if error.code in ("unsupported_parameter", "unsupported_value") and error.param in (
+            "temperature",
+            "max_tokens",
+        ):
+            return UserError(
+                f"{where} refuses partner.{error.param} ({status}: {said}); set it to what the model takes"
             )
         if error.code == "insufficient_quota":
             return UserError(f"{where}: {said}; everything played is kept, and the same command continues")
@@ -254,12 +286,12 @@ class ChatClient:
             )
         text = answer.choices[0].message.text if answer.choices else ""
         reason = str(answer.choices[0].finish_reason) if answer.choices else "none"
-        if reason == "length":  # a model that thinks may spend the limit before it says a word
-            return Reply(self._redacted(text), True, reason)
-        if not text.strip() or reason != "stop":
+        if reason.lower() in CUT_OFF:  # a model that thinks may spend the limit before it says a word
+            return Reply(self._redacted(text), True, "length")
+        if not text.strip() or reason.lower() not in FINISHED:
             what = "was broken off" if text else "is empty"
             raise _Retriable(f"the answer {what} (finish reason {self._said(reason)})")
-        return Reply(self._redacted(text), False, reason)
+        return Reply(self._redacted(text), False, "stop")
 
     def _priced(self, usage: _Usage) -> PartnerUsage:
         asked, answered = usage.prompt_tokens, usage.completion_tokens
@@ -294,6 +326,43 @@ class _Retriable(Exception):
 
 class _TooLong(Exception):
     """The answer exceeds the size limit, or could exceed it once decompressed."""
+
+
+def _words(error: Any) -> str:
+    """Returns the message of an HTTP error status; without one, the status and the whole answer."""
+    message = error.body.get("message") if isinstance(error.body, dict) else None
+    return str(message or error.message)
+
+
+def _connections(endpoint: str) -> httpx.AsyncClient:
+    """Returns connections to an endpoint: without redirects, and on this machine without a proxy, which would read all.
+
+    Raises:
+        UserError: A proxy or the certificates of the environment cannot be used.
+    """
+    import httpx
+
+    for name in CERTIFICATES:
+        if path := os.environ.get(name):
+            if not any(map(os.path.exists, path.split(os.pathsep))):
+                raise UserError(f"{name}: {path}: No such file or directory; fix or unset this environment variable")
+            break
+    limits = httpx.Limits(max_connections=None)  # partner.max_concurrency is the limit
+    try:
+        return httpx.AsyncClient(
+            # An explicit transport keeps the certificates of the environment, but not its proxies.
+            transport=httpx.AsyncHTTPTransport(limits=limits) if is_this_machine(endpoint) else None,
+            limits=limits,
+            event_hooks={"response": [_bound]},
+        )
+    except (ImportError, httpx.InvalidURL, ValueError) as error:
+        names = ", ".join(name for name in os.environ if name.lower() in PROXIES)
+        raise UserError(
+            f"partner at {endpoint}: the proxy settings of the environment ({names}) cannot be used: "
+            f"{first_line(error)}; fix or unset them"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{name}: {path}: {error.strerror or error}") from None
 
 
 async def _bound(response: httpx.Response) -> None:

@@ -24,11 +24,22 @@ CONTROL = re.compile(
 THOUGHT, THOUGHT_END = "<think>", "</think>"
 
 
+DEEPEST = 100
+"""Number of control tokens within each other that are removed one by one; each takes a pass over the whole text."""
+BRACKETS = str.maketrans("", "", "<>[]")
+
+
 def without_control(text: str) -> str:
-    """Returns the text without control tokens, including those that a removal creates."""
-    while (shorter := CONTROL.sub("", text)) != text:
+    """Returns the text without control tokens, including those that a removal creates.
+
+    A text with more of them within each other than `DEEPEST` also loses all its brackets.
+    """
+    for _ in range(DEEPEST):
+        shorter = CONTROL.sub("", text)
+        if shorter == text:
+            return text
         text = shorter
-    return text
+    return text.translate(BRACKETS)
 
 
 def after_thought(text: str, *, begun: bool = False) -> tuple[str, bool]:

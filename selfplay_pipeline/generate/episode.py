@@ -13,6 +13,12 @@ from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Session, Status
 from selfplay_pipeline.generate.records import Trajectory, TurnRecord
 
+LONGEST_TURN = 2**15
+"""Largest number of characters of a turn. A longer one counts as cut by its limit of tokens.
+
+A server of others may ignore the limit of tokens, and templates and lines of a file have limits of their own.
+"""
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -107,8 +113,24 @@ class Episode:
         raise RuntimeError("a seat waits for an answer; await `run` instead")
 
     def take_turn(self, seat: int, reply: Reply) -> None:
+        """Apply one reply, of which at most `LONGEST_TURN` characters count, and pass the observations to the seats."""
+        self.apply_turn(seat, bounded(reply))
+
+    def apply_turn(self, seat: int, reply: Reply) -> None:
         """Apply one reply to the game and pass the observations to the seats."""
         step = self.session.step(seat, reply.text, cut=reply.cut)
         for holder, observation in zip(self.seats, step.observations, strict=True):
             holder.observe(observation)
         self.turns.append(TurnRecord.of(seat, reply.text, step, reply.finish_reason))
+
+
+def bounded(reply: Reply) -> Reply:
+    """Returns a reply of at most `LONGEST_TURN` characters that can be stored as UTF-8."""
+    text = storable(reply.text)
+    cut = reply.cut or len(reply.text) > LONGEST_TURN
+    return Reply(text, cut, "length" if cut and not reply.cut else reply.finish_reason)
+
+
+def storable(text: str) -> str:
+    """Returns the first `LONGEST_TURN` characters of a text, without surrogates, which UTF-8 cannot store."""
+    return text[:LONGEST_TURN].encode("utf-8", "replace").decode()

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, Engine, FinishReason, SamplingParams
@@ -124,7 +123,7 @@ class KeptEpisode(PlayedEpisode):
         for number, seat in enumerate(self.episode.seats):
             own = [turn for turn in self.kept if turn.seat == number]
             if isinstance(seat, SeatedPolicy):
-                said = [_completion(turn.completion or {}) for turn in own]
+                said = [self._completion(turn) for turn in own]
                 self.engines[number] = seat.engine = Remembering(seat.engine, said)
             elif isinstance(seat, SeatedChat):
                 _repeat(seat, own)
@@ -169,6 +168,16 @@ class KeptEpisode(PlayedEpisode):
             except TimeoutError:
                 return
 
+    def _completion(self, turn: TurnLine) -> Completion:
+        try:
+            data = turn.completion or {}
+            return Completion(**{**data, "finish_reason": FinishReason(data["finish_reason"])})
+        except (KeyError, TypeError, ValueError):
+            raise UserError(
+                f"{self.episode_id}: turn {turn.number} of seat {turn.seat} has no completion of a checkpoint in the "
+                "log, so that the episode cannot go on; put back the line as it was, or use another --output"
+            ) from None
+
     def _taken(self) -> None:
         number = len(self.episode.turns) - 1
         turn = self.episode.turns[number]
@@ -196,10 +205,6 @@ class KeptEpisode(PlayedEpisode):
             )
         )
         self.change()
-
-
-def _completion(data: dict[str, Any]) -> Completion:
-    return Completion(**{**data, "finish_reason": FinishReason(data["finish_reason"])})
 
 
 def _repeat(seat: SeatedChat, turns: Sequence[TurnLine]) -> None:

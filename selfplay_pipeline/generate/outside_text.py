@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from selfplay_pipeline.games.base import Opening
 from selfplay_pipeline.generate.control import after_thought, without_control
-from selfplay_pipeline.generate.episode import Reply
+from selfplay_pipeline.generate.episode import Reply, bounded, storable
 from selfplay_pipeline.generate.players import Seat
 from selfplay_pipeline.generate.records import CHAT, ChatMessage, PartnerUsage, SeatRecord
 
@@ -49,7 +49,7 @@ class SeatedChat:
 
     def say(self, text: str) -> None:
         """Add the player's own turn to its history."""
-        self.messages.append(ChatMessage(role="assistant", content=without_control(text)))
+        self.messages.append(ChatMessage(role="assistant", content=without_control(storable(text))))
 
     async def act(self) -> Reply:
         """Returns the reply of `ask`."""
@@ -58,8 +58,9 @@ class SeatedChat:
         answer = await self.ask(as_dicts(self.messages))
         reply = Reply(answer, False, "stop") if isinstance(answer, str) else answer
         text, whole = after_thought(reply.text)
-        self.say(text)
-        return Reply(text, reply.cut or not whole, reply.finish_reason)
+        said = bounded(Reply(text, reply.cut or not whole, reply.finish_reason))
+        self.say(said.text)
+        return said
 
     def context(self) -> list[ChatMessage]:
         return list(self.messages)

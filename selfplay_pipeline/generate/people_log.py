@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -88,21 +89,72 @@ def log_path(output: Path) -> Path:
     return output.with_suffix(".people.jsonl")
 
 
-def read_log(path: Path) -> Iterator[Line]:
+def read_log(path: Path, check: Callable[[Line], str] = lambda line: "") -> Iterator[Line]:
     """Yields the lines of a log, without an incomplete last one.
 
+    Args:
+        path: The log.
+        check: Returns what is wrong with a line in this run; "" if it fits.
+
     Raises:
-        UserError: A line is invalid.
+        UserError: A line is invalid, or contradicts the lines before it.
     """
     if not path.exists():
         return
+    before = _Before()
     for number, line in read_lines(path, WRITER):
         if not line.endswith(b"\n"):
             continue
         try:
-            yield LINES.validate_json(line)
+            found = LINES.validate_json(line)
         except ValidationError as error:
             raise UserError(f"{path}:{number}: {explain(error)}; {WRITER}") from None
+        wrong = before.contradicts(found) or check(found)
+        if wrong:
+            raise UserError(f"{path}:{number}: {wrong}; {WRITER}: put back the line as it was, or use another --output")
+        yield found
+
+
+@dataclass
+class _Before:
+    """Lines of a log so far.
+
+    Attributes:
+        people: All people.
+        keys: Hashes of their keys.
+        turns: Number of turns of each episode that has begun.
+    """
+
+    people: set[str] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
+    turns: dict[str, int] = field(default_factory=dict)
+
+    def contradicts(self, line: Line) -> str:
+        """Returns why a line cannot follow the lines before it, or "" after adding it to them."""
+        if isinstance(line, PersonLine):
+            expected = f"p{len(self.people) + 1}"
+            if line.person != expected or line.key_hash in self.keys:
+                return f"field 'person': {line.person!r:.60}, but the next new person is {expected}"
+            self.people.add(line.person)
+            self.keys.add(line.key_hash)
+        elif isinstance(line, BegunLine):
+            if strange := {*line.people.values()} - self.people:
+                return f"field 'people': no line before this one has the person {min(strange)!r:.60}"
+            if len({*line.people.values()}) < len(line.people):
+                return "field 'people': one person holds several seats"
+            if line.episode_id in self.turns:
+                return f"the episode {line.episode_id:.60} has begun before"
+            self.turns[line.episode_id] = 0
+        else:
+            if line.episode_id not in self.turns:
+                return f"field 'episode_id': no line before this one begins the episode {line.episode_id:.60}"
+            if isinstance(line, LostLine):
+                del self.turns[line.episode_id]
+            elif line.number != self.turns[line.episode_id]:
+                return f"field 'number': {line.number}, but the next turn is {self.turns[line.episode_id]}"
+            else:
+                self.turns[line.episode_id] += 1
+        return ""
 
 
 @contextmanager

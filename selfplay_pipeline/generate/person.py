@@ -103,10 +103,10 @@ class PersonEpisode(Episode):
     for_people: Session = field(kw_only=True)
     taken: Callable[[], None] = field(default=lambda: None, kw_only=True)
 
-    def take_turn(self, seat: int, reply: Reply) -> None:
+    def apply_turn(self, seat: int, reply: Reply) -> None:
         """Apply one reply to both sessions and pass the observations to the seats."""
         self.show_people(seat, reply)
-        super().take_turn(seat, reply)
+        super().apply_turn(seat, reply)
         self.taken()
 
     def heard_at(self, number: int) -> dict[int, str] | None:

@@ -29,7 +29,7 @@ import numpy as np
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.abilities import KeepNamed, Redraw, ability
 from selfplay_pipeline.games.base import CUT, INVALID, MESSAGE, SWAPPED, Game, Session, State, Step
-from selfplay_pipeline.generate.episode import ContextFull, Episode, Reply, SeatedPlayer
+from selfplay_pipeline.generate.episode import ContextFull, Episode, Reply, SeatedPlayer, bounded
 from selfplay_pipeline.generate.players import Seat
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, Swap, Trajectory, TurnRecord
 from selfplay_pipeline.generate.seated import SeatedEpisode
@@ -131,7 +131,7 @@ class Counterfactual:
 
     async def _message_of(self, seat: int) -> str | None:
         while seat in self.session.seats:
-            reply = await self.others[seat].act()
+            reply = bounded(await self.others[seat].act())
             step = self._step(seat, reply.text, cut=reply.cut)
             if step.action != INVALID:
                 return reply.text if step.action == MESSAGE and step.decision is None else None

@@ -203,6 +203,10 @@ class House:
                 BegunLine(at=time.time(), episode_id=kept.episode_id, group=place[0], people=people, place=number)
             )
             self._start(kept)
+        except BaseException:  # nothing was begun, so the place is played later
+            self._taken.discard(place)
+            self._again.append(place)
+            raise
         finally:
             for one in seated.values():
                 one.starts = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -34,6 +35,7 @@ ENDINGS = {
 }
 
 
+BRACKET = re.compile(r"[\[［【]")
 OF_MODELS = (Status.ERROR_LIMIT, Status.CONTEXT_LENGTH)
 """Statuses that only models bring about, since a person's illegal turn is not sent."""
 
@@ -192,8 +194,9 @@ def _as_read(game: Game, state: State, record: EpisodeRecord, seat: int) -> Iter
 
 
 def plain(text: str) -> str:
-    """Returns a text without the tag of a message."""
-    return text.replace(f"[{MESSAGE}] ", "", 1).strip()
+    """Returns a text without the tag of a message, unless the message has brackets, which might look like a tag."""
+    before, _tag, words = text.partition(f"[{MESSAGE}] ")
+    return (text if BRACKET.search(words) else f"{before}{words}").strip()
 
 
 class Pages:

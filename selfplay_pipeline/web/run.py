@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from aiohttp import web
-
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.loopback import ADDRESS
@@ -19,14 +17,15 @@ from selfplay_pipeline.core.server_keys import SHORTEST_SECRET, key_from_environ
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.kept import SOMEBODY
-from selfplay_pipeline.generate.people_log import Line, log_path, opened_log, read_log
+from selfplay_pipeline.generate.people_log import BegunLine, Line, TurnLine, log_path, opened_log, read_log
 from selfplay_pipeline.generate.play import FOR_PEOPLE, check_play_together, play_job
 from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.seats import checkpoints_of, seat_players, seats_named
 from selfplay_pipeline.generate.servers import Servers
-from selfplay_pipeline.web.house import House, Past
+from selfplay_pipeline.web.connections import listening
+from selfplay_pipeline.web.house import House, Past, Someone
 from selfplay_pipeline.web.server import Server
 from selfplay_pipeline.web.study import OpenStudy, check_study
 from selfplay_pipeline.web.study_house import StudyHouse
@@ -41,6 +40,8 @@ Ended: TypeAlias = Mapping[str, EpisodeRecord]
 """Stored episodes by id."""
 Writers: TypeAlias = tuple[Callable[[EpisodeRecord], None], Callable[[Line], None]]
 """Functions that store an episode, and a line of the log."""
+SeatsOf: TypeAlias = Callable[[BegunLine], tuple[int, Sequence[int]]]
+"""Returns the number that an episode has within its group, and the seats that people hold in it."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
 """Addresses that other machines cannot reach."""
 
@@ -101,16 +102,51 @@ def check_web(config: Config, output: Path, first_state: int, seats: Sequence[st
     """Raises UserError unless the server can start and its files can be continued; writes nothing."""
     check_play_together(config, output, first_state, seats)
     door_key(place)
-    for _ in read_log(log_path(output)):
-        pass
+    _read_past(play_job(config, output, first_state, seats), len(seats), _seats_of_people(seats))
 
 
 def check_study_pages(config: Config, output: Path, study: OpenStudy, place: Place) -> None:
     """Raises UserError unless the server of a study can start and its files can be continued; writes nothing."""
     check_study(config, output, study)
     door_key(place)
-    for _ in read_log(log_path(output)):
-        pass
+    _read_past(study.job(config, output), len(make_game(config.game).roles), _seats_in_study(study))
+
+
+def _seats_of_people(seats: Sequence[str]) -> SeatsOf:
+    free = [seat for seat, name in enumerate(seats) if name == PERSON]
+    return lambda begun: (0, free)
+
+
+def _seats_in_study(study: OpenStudy) -> SeatsOf:
+    def find(begun: BegunLine) -> tuple[int, Sequence[int]]:
+        person = Someone(min(begun.people.values(), default="p1"), "").number
+        return person, [trial.seat for trial in study.order.trials(person) if trial.state == begun.group]
+
+    return find
+
+
+def _read_past(job: GenerateJob, roles: int, seats_of: SeatsOf) -> Past:
+    """Returns the content of the log beside a job's file, whose game has `roles` seats.
+
+    Raises:
+        UserError: A line is invalid, or its episode is none of the job's.
+    """
+
+    def check(line: Line) -> str:
+        if isinstance(line, TurnLine) and not 0 <= line.seat < roles:
+            return f"field 'seat': {line.seat}, but the game has {roles} seats"
+        if not isinstance(line, BegunLine):
+            return ""
+        number, seats = seats_of(line)
+        if not job.first_state <= line.group < job.first_state + job.num_groups:
+            return f"field 'group': there is no state {line.group} here"
+        if sorted(line.people) != sorted(seats):
+            return f"field 'people': seats {sorted(line.people)}, but people hold seats {sorted(seats)} on this state"
+        if line.episode_id != (name := job.episode_id(line.group, number)):
+            return f"field 'episode_id': {line.episode_id:.60}, but this episode is {name}"
+        return ""
+
+    return Past.of(read_log(log_path(job.output), check))
 
 
 def both(config: Config) -> tuple[Game, Game]:
@@ -142,15 +178,15 @@ async def serve_people(
     Raises:
         UserError: A player cannot play, a file was made with other arguments, or the address cannot be used.
     """
+    job = play_job(config, output, first_state, seats)
     check_web(config, output, first_state, seats, place)
 
     def make(by_name: Mapping[str, Player], ended: Ended, writers: Writers) -> House:
         players = [SOMEBODY if name == PERSON else by_name[name] for name in seats]
         return House(both(config), job, players, ended, writers, patience=60 * place.patience, limit=limit)
 
-    job = play_job(config, output, first_state, seats)
     about = {"players": ", ".join(f"seat {seat}: {name}" for seat, name in enumerate(seats))}
-    await _serve(config, place, job, seats, make, about, announce)
+    await _serve(config, place, job, seats, _seats_of_people(seats), make, about, announce)
 
 
 async def serve_study(
@@ -168,7 +204,7 @@ async def serve_study(
 
     job = study.job(config, output)
     about = {"players": "", "study": study.study}
-    await _serve(config, place, job, study.study.partners, make, about, announce)
+    await _serve(config, place, job, study.study.partners, _seats_in_study(study), make, about, announce)
 
 
 async def _serve(
@@ -176,6 +212,7 @@ async def _serve(
     place: Place,
     job: GenerateJob,
     names: Sequence[str],
+    seats_of: SeatsOf,
     make: Callable[[Mapping[str, Player], Ended, Writers], House],
     about: Mapping[str, Any],
     announce: Callable[[str], None],
@@ -187,6 +224,7 @@ async def _serve(
         place: Address and patience.
         job: All episodes that may be played.
         names: Players that hold seats; people are left out.
+        seats_of: Who holds which seats.
         make: Returns the house, given the players by name, the stored episodes and the functions that store more.
         about: What pages say of the players and of the study.
         announce: Called with the address once people may come.
@@ -204,7 +242,7 @@ async def _serve(
         by_name = await seat_players(config, seats_named(config, others, job.policy), servers)
         stack.enter_context(job.store.held())
         store = stack.enter_context(job.store.opened(take))
-        past = Past.of(read_log(log_path(output)))
+        past = _read_past(job, len(make_game(config.game).roles), seats_of)
         log = stack.enter_context(opened_log(log_path(output)))
         house = make(by_name, ended, (store, log))
         stack.push_async_callback(house.close)
@@ -213,11 +251,8 @@ async def _serve(
         about = {"game": game.name, "about": game.describe(), "patience": f"{place.patience:g} minutes", **about}
         hosts = frozenset(map(place.authority, LOCAL)) if place.is_local else frozenset()
         server = Server(house, about, door_key(place), hosts, str(output.absolute()))
-        runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
         try:
-            await web.TCPSite(runner, place.listen, place.port).start()
+            await stack.enter_async_context(listening(server.app(), place.listen, place.port))
         except OSError as error:
             reason = "another program uses it" if error.errno == errno.EADDRINUSE else error.strerror
             raise UserError(f"{place.url}: cannot listen there ({reason}); give another --port or --listen") from None

@@ -18,7 +18,10 @@ from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.terminal.harmless import LONGEST_TEXT, harmless
 from selfplay_pipeline.games.base import Choice
 from selfplay_pipeline.generate.kept import KeptEpisode
@@ -28,6 +31,8 @@ from selfplay_pipeline.web.study import Study
 
 MOST_BYTES = 64 * 1024
 """Largest body of a request."""
+BODY_SECONDS = 20.0
+"""Seconds in which the body of a request must arrive."""
 NEWS_SECONDS = 20.0
 """Longest time for which a request for news is held."""
 SOON_SECONDS = 0.5
@@ -89,6 +94,14 @@ class Server:
             response = web.Response(status=found.status, headers={"Location": found.headers["Location"]})
         except web.HTTPException as error:
             response = self._page("error", status=error.status, what=WORDS.get(error.status, error.reason))
+        except ConnectionError:
+            raise
+        except (UserError, OSError) as error:  # the disk is full, say: who sits in an episode goes on
+            logger.warning(f"a page could not be given: {error}")
+            response = self._page("error", status=503, what=WORDS[503])
+        except Exception:
+            logger.exception("a page could not be given")
+            response = self._page("error", status=500, what=WORDS[500])
         response.headers.update(HEADERS)
         response.headers["Content-Security-Policy"] = POLICY.format(self.pages.style_hash)
         return response
@@ -127,6 +140,8 @@ class Server:
         person, data = self._person(request), await _form(request)
         key = self._key_of(data.get("token") or secrets.token_urlsafe())
         if person is None:
+            if self.house.is_over(None):
+                return self._front(None, status=403)
             if not hmac.compare_digest(data.get("key", "").strip().encode("utf-8", "replace"), self.door_key.encode()):
                 return self._front(None, status=403, wrong_key=True)
             if self.study is not None and data.get("consent") != "yes":
@@ -203,7 +218,7 @@ class Server:
 
     def _front(self, person: Someone | None, *, status: int = 200, **content: Any) -> web.Response:
         """Returns the first page; in a study, a new person agrees to the text of its consent there."""
-        name = "front" if self.study is None or person is not None else "consent"
+        name = "front" if self.study is None or person is not None or self.house.is_over(None) else "consent"
         new = {"wrong_key": False, "no_consent": False, "token": secrets.token_urlsafe()}
         return self._page(name, person, status=status, **{**new, **content})
 
@@ -271,17 +286,24 @@ WORDS = {
     404: "There is no such page for you.",
     413: "This is too long. A turn has at most a few thousand characters.",
     415: "This form cannot be read.",
+    408: "This form did not arrive in time. Send it again.",
     421: "This server answers only under its own address.",
+    500: "This did not work, because of a mistake in this program.",
+    503: "This cannot be stored now. Try again later.",
 }
 
 
 async def _form(request: web.Request) -> dict[str, str]:
     """Returns the fields of a form; refuses files, and text that is not UTF-8."""
-    if request.content_type != "application/x-www-form-urlencoded":
+    plain = request.headers.get("Content-Encoding", "identity").lower() == "identity"
+    if request.content_type != "application/x-www-form-urlencoded" or not plain:
         raise web.HTTPUnsupportedMediaType
     try:
-        data = await request.post()
-    except (LookupError, ValueError):
+        async with asyncio.timeout(BODY_SECONDS):
+            data = await request.post()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout from None
+    except (LookupError, ValueError, web.RequestPayloadError, HttpProcessingError):
         raise web.HTTPBadRequest from None
     return {name: value for name, value in data.items() if isinstance(value, str)}
 

@@ -18,7 +18,7 @@ from selfplay_pipeline.generate.state_source import StateSource
 from selfplay_pipeline.generate.swapped import is_words
 from selfplay_pipeline.web.house import House, Someone
 from selfplay_pipeline.web.order import Trial
-from selfplay_pipeline.web.study import OpenStudy
+from selfplay_pipeline.web.study import MOST_PEOPLE, OpenStudy
 
 DONORS = 0x5A7
 """Seed of the random stream that chooses messages of other episodes."""
@@ -44,8 +44,10 @@ class StudyHouse(House):
         self._states = StateSource(study.states.states.__getitem__, keep=64)
 
     def is_over(self, person: Someone | None) -> bool:
-        """Whether all episodes of a person's list have ended."""
-        return person is not None and not (person.starts or self.is_busy(person)) and self._next_of(person) is None
+        """Whether all episodes of a person's list have ended, or no further person can come."""
+        if person is None:
+            return len(self.people) >= MOST_PEOPLE
+        return not (person.starts or self.is_busy(person)) and self._next_of(person) is None
 
     def progress_of(self, person: Someone) -> tuple[int, int]:
         """Returns the numbers of a person's episodes so far and in all; an episode that was lost does not count."""

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from chat_endpoint import ChatEndpoint, body, echoes_its_key, fails, page, says
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.partner import PartnerConfig
+from selfplay_pipeline.core.addresses import is_this_machine
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
@@ -28,7 +30,8 @@ from selfplay_pipeline.generate import chat_model
 from selfplay_pipeline.generate.chat_cache import AnswerCache
 from selfplay_pipeline.generate.chat_model import ChatClient, PartnerError, RequestCapError, retry_after
 from selfplay_pipeline.generate.chat_player import ChatPartner
-from selfplay_pipeline.generate.episode import Reply
+from selfplay_pipeline.generate.episode import LONGEST_TURN, Reply
+from selfplay_pipeline.generate.outside_text import ChatPlayer
 from selfplay_pipeline.generate.players import Scripted
 from selfplay_pipeline.generate.records import CHAT, POLICY, PartnerUsage, read_episodes
 from selfplay_pipeline.generate.seated import SeatedEpisode
@@ -45,6 +48,7 @@ FINE, REPLY = says("[message] fine"), Reply("[message] fine", False, "stop")
 def _a_key(monkeypatch, tmp_path):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))  # each client would read all authorities, for plain HTTP
 
 
@@ -115,7 +119,8 @@ MAY_PASS = {
     "no text": (says(None), "is empty"),
     "blank": (says(" \n"), "finish reason stop"),
     "filtered": (says("[message] I", reason="content_filter"), "was broken off"),
-    "no reason": (says("[message] I", reason=None), "was broken off"),
+    "aborted": (says("[message] I", reason="abort"), "was broken off"),
+    "no text, no reason": (says("", reason=None), "is empty"),
 }
 
 
@@ -141,6 +146,16 @@ WILL_NOT_PASS = {
     ),
     "quota": (fails(429, "no money left", "insufficient_quota"), UserError, "no money left"),
     "asks for an hour": (fails(503, Retry_After="3600"), PartnerError, "asks to wait 3600 s"),
+    "a setting": (
+        body({"error": {"message": "only 1", "param": "temperature", "code": "unsupported_value"}}, 400),
+        UserError,
+        "refuses partner.temperature (400: only 1); set it",
+    ),
+    "redirect": (
+        body(None, 307, Location="http://localhost:1/v1/chat/completions"),
+        UserError,
+        "redirects to 'http://localhost:1/v1/chat/completions'; give that address as partner.base_url",
+    ),
     "without end": (endless, PartnerError, "answered with more than 16 MiB"),
     "compressed": (
         lambda request: web.Response(body=gzip.compress(b" " * (64 << 20)), headers={"Content-Encoding": "gzip"}),
@@ -259,6 +274,47 @@ def test_a_reply_whose_limit_was_spent_on_thoughts_is_a_cut_one_and_not_asked_fo
     endpoint.script = [says(None, reason="length"), says("", reason="length")]
     answers, total = ask(endpoint, 2)
     assert answers == [Reply("", True, "length")] * 2 and total.requests == 2
+
+
+@pytest.mark.parametrize("reason", [None, "eos", "eos_token", "end_turn", "STOP", "stop_sequence", "tool_calls"])
+def test_a_whole_answer_is_taken_whatever_the_server_calls_its_end(endpoint, reason):
+    endpoint.script = [says("[message] fine", reason=reason)]
+    assert ask(endpoint, retries=0)[0] == [REPLY]
+
+
+@pytest.mark.parametrize("reason", ["max_tokens", "MAX_TOKENS"])
+def test_a_cut_answer_is_one_whatever_the_server_calls_it(endpoint, reason):
+    endpoint.script = [says("[message] I was", reason=reason)]
+    assert ask(endpoint, retries=0)[0] == [Reply("[message] I was", True, "length")]
+
+
+WANTS_OTHER = fails(
+    400, "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+)
+
+
+def test_an_endpoint_that_asks_for_max_completion_tokens_gets_it_from_then_on(endpoint):
+    async def script():
+        client = ChatClient(PartnerConfig(base_url=endpoint.url, max_tokens=7), first_pause=0.001)
+        answers = [await client.reply(HELLO, (number,)) for number in range(2)]
+        await client.close()
+        return answers, client.total.requests
+
+    endpoint.script = [WANTS_OTHER, FINE, FINE]
+    assert asyncio.run(script()) == ([REPLY, REPLY], 3)
+    limits = [{key: value for key, value in sent.items() if key.startswith("max")} for sent in endpoint.requests]
+    assert limits == [{"max_tokens": 7}, *[{"max_completion_tokens": 7}] * 2]
+
+
+def test_an_endpoint_that_asks_for_it_again_and_again_loses_one_episode(endpoint):
+    endpoint.script = [WANTS_OTHER] * 2
+    assert error_of(endpoint)[1] == 2
+
+
+def test_a_limit_that_is_too_high_for_one_conversation_keeps_its_name(endpoint):
+    endpoint.script = [fails(400, "'max_tokens' or 'max_completion_tokens' is too large: 256."), FINE]
+    error_of(endpoint)
+    assert len(endpoint.requests) == 1
 
 
 # --- cache --------------------------------------------------------------------------------------------------
@@ -389,6 +445,54 @@ def test_a_server_that_sends_the_key_back_does_not_make_it_known(endpoint, statu
     (error,), _ = ask(endpoint, retries=1)
     assert isinstance(error, PartnerError | UserError)
     assert KEY not in f"{error} {error!r} {caplog.text}"
+
+
+# --- proxies and certificates -------------------------------------------------------------------------------
+
+PROXIES = [name for small in ("http_proxy", "https_proxy", "all_proxy") for name in (small, small.upper())]
+
+
+@pytest.mark.parametrize("proxy", ["http", "socks5"])
+@pytest.mark.parametrize("name", PROXIES)
+def test_a_partner_on_this_machine_is_never_asked_through_a_proxy(endpoint, monkeypatch, name, proxy):
+    with ChatEndpoint() as other:
+        monkeypatch.setenv(name, other.url.replace("http", proxy).removesuffix("/v1"))
+        monkeypatch.setenv("NO_PROXY", "[::1],::1/128")
+        for host in ("127.0.0.1", "localhost", "127.1"):
+            endpoint.url = re.sub("//.*:", f"//{host}:", endpoint.url)
+            assert isinstance(ask(endpoint, retries=0)[0][0], Reply)
+    assert not other.requests and len(endpoint.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("url", "here"),
+    [
+        *((url, True) for url in ("http://[::1]:1/v1", "http://[::ffff:127.0.0.1]/v1", "https://0.0.0.0", "http://a.localhost")),
+        *((url, False) for url in ("http://127.0.0.1.example.org", "http://[fe80::1%25lo]", "http://10.0.0.1", "http://1.1")),
+    ],
+)  # fmt: skip
+def test_an_address_leads_to_this_machine_or_not(url, here):
+    assert is_this_machine(url) == here
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"ALL_PROXY": "socks5://127.0.0.1:1"}, r"\(ALL_PROXY\) cannot be used: .*socksio.*; fix or unset them"),
+        ({"https_proxy": "socks4://127.0.0.1:1"}, r"\(https_proxy\) cannot be used: .*scheme"),
+        ({"https_proxy": "http://127.0.0.1:port"}, r"\(https_proxy\) cannot be used: .*port"),
+        *(({"NO_PROXY": one}, r"\(NO_PROXY\) cannot be used: ") for one in ("::1/128", "[::1]")),
+        ({"SSL_CERT_FILE": "missing.pem"}, r"^SSL_CERT_FILE: missing\.pem: No such file"),
+        ({"SSL_CERT_DIR": "missing"}, r"^SSL_CERT_DIR: missing: No such file"),
+        ({"SSL_CERT_FILE": __file__}, r"^SSL_CERT_FILE: .*test_chat_partner\.py: .*certificate"),
+    ],
+)  # fmt: skip
+def test_an_environment_that_spoils_all_connections_is_one_line_before_any_request(monkeypatch, variables, words):
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=words):
+        ChatClient(PartnerConfig(base_url="https://partner.invalid/v1"))
 
 
 # --- the seat -----------------------------------------------------------------------------------------------
@@ -572,3 +676,54 @@ def test_a_missing_key_is_noticed_before_anything_starts(tmp_path, monkeypatch):
 def test_the_openai_package_is_imported_only_when_asked():
     probe = "import sys, selfplay_pipeline.iterate.loop; sys.exit('openai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[message] " + "a" * 5_000_000,
+        "[propose] Proposal:\n" + "Paper: Reviewer\n" * 300_000,
+        "[message] " + "<|a|>" * 900_000,
+    ],
+    ids=["message", "proposal", "control"],
+)  # fmt: skip
+def test_a_long_answer_is_one_cut_turn_and_ends_nothing_else(endpoint, tmp_path, text):
+    endpoint.script = [says(text)] * 2
+    output = tmp_path / "games.jsonl"
+    generate(settings(endpoint), output)
+    records = [*read_episodes(output)]
+    long_ones = [turn for record in records for turn in record.turns if turn.error_kind == "cut"]
+    assert len(records) == 6 and len(long_ones) == 2 and {len(turn.text) for turn in long_ones} == {LONGEST_TURN}
+    assert {turn.finish_reason for turn in long_ones} == {"length"}
+    assert max(len(json.dumps(sent)) for sent in endpoint.requests) < 4 * LONGEST_TURN
+
+
+@pytest.mark.parametrize(
+    "text", ["\x00\x1b[2J\u2028", "\ud800", "\udfff\ud800", "<|im_end|>" * 3000, "{{ 1 }}{% raw %}"]
+)
+def test_no_text_of_a_player_raises(tmp_path, text):
+    """Also a function of a user's own, whose text no JSON has passed."""
+
+    async def ask(messages):
+        return "[message] a" + text * 3
+
+    game = MatchingGame(SHORT)
+    state = game.sample_state(state_rng(0, 0))
+    seated = SeatedEpisode(game, state, [ChatPlayer(ask=ask), Scripted("sharing")], "game", (0, 0, 0))
+    asyncio.run(seated.episode.run())
+    for turn in seated.episode.turns:
+        assert turn.model_validate_json(turn.model_dump_json()) == turn
+    assert [message.model_dump_json() for message in seated.episode.seats[0].context()]
+
+
+def test_a_turn_that_a_caller_supplies_is_bounded_too():
+    """The environments for OpenEnv and slime take the other seat's turns so."""
+    game = MatchingGame(SHORT)
+    state = game.sample_state(state_rng(0, 0))
+    seated = SeatedEpisode(game, state, [ChatPlayer(), Scripted("sharing")], "game", (0, 0, 0))
+    text = "[message] \ud800" + "a" * 5_000_000
+    seated.episode.seats[0].say(text)
+    seated.episode.take_turn(0, Reply(text, False, "stop"))
+    (turn,) = seated.episode.turns
+    assert (len(turn.text), turn.error_kind, turn.finish_reason) == (LONGEST_TURN, "cut", "length")
+    assert len(seated.episode.seats[0].context()[-2].content) == LONGEST_TURN and turn.model_dump_json()

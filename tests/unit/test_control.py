@@ -22,7 +22,7 @@ from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.chat_model import ChatClient
 from selfplay_pipeline.generate.chat_player import ChatPartner
-from selfplay_pipeline.generate.control import without_control
+from selfplay_pipeline.generate.control import DEEPEST, without_control
 from selfplay_pipeline.generate.outside_text import ChatPlayer
 from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
@@ -170,3 +170,10 @@ def test_a_template_that_takes_no_system_message_is_one_clear_line():
 def test_a_chat_endpoint_is_sent_no_special_token_of_a_known_family(name):
     tokens = [token.content for token in shaped_tokenizer(name).added_tokens_decoder.values() if token.special]
     assert [without_control(f"a{token}b") for token in tokens] == ["ab"] * len(tokens)
+
+
+def test_control_tokens_within_each_other_without_end_do_not_take_a_pass_each():
+    """Each pass reads the whole text: without a limit, an answer of 32,000 characters keeps all episodes waiting."""
+    nested = "<|" * 10_000 + "a" + "|>" * 10_000
+    assert without_control(f"{nested}[fine]") == "||" * (10_000 - DEEPEST) + "fine"
+    assert without_control("<|" * 9 + "a" + "|>" * 9 + "[fine]") == "[fine]"

@@ -30,6 +30,7 @@ from test_terminal import steering
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import replay
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.loopback import hold_port, port_of
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, Status
@@ -45,8 +46,9 @@ from selfplay_pipeline.generate.records import PERSON, POLICY, EpisodeRecord, re
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 from selfplay_pipeline.warm_start.tiny_weights import new_model
+from selfplay_pipeline.web.connections import listening
 from selfplay_pipeline.web.house import PRESENT, House
-from selfplay_pipeline.web.run import Place, serve_people
+from selfplay_pipeline.web.run import Place, check_web, serve_people
 from selfplay_pipeline.web.server import HEADERS, Server
 
 FORM = "application/x-www-form-urlencoded"
@@ -153,7 +155,7 @@ async def play_many(served: Served, people: int, episodes: int, kills: int) -> l
 
 @asynccontextmanager
 async def served_here(
-    game: Game, folder: Path, partner: str = PERSON, *, door_key: str = ""
+    game: Game, folder: Path, partner: str = PERSON, *, door_key: str = "", **limits: Any
 ) -> AsyncIterator[tuple[House, str]]:
     """Serve a game in this process; yields the house and the address."""
     config = load_config("tiny_honest", {})
@@ -168,23 +170,19 @@ async def served_here(
 
     house = House((game, game), job, players, records, (store, lines.append), patience=600, limit=0)
     about = {"game": "a game", "about": "", "players": "", "patience": ""}
-    runner = web.AppRunner(
-        Server(house, about, door_key, frozenset(), "test").app(), access_log=None, shutdown_timeout=0
-    )
-    await runner.setup()
+    server = Server(house, about, door_key, frozenset(), "test")
     with hold_port() as holder:
         port = port_of(holder)
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        here = asyncio.current_task()
-        assert here is not None
-        house.failed.add_done_callback(lambda failed: here.cancel())
-        try:
-            yield house, f"http://127.0.0.1:{port}"
-        finally:
-            await runner.cleanup()
-            await house.close()
-            if house.failed.done():
-                house.failed.result()
+        async with listening(server.app(), "127.0.0.1", port, **limits):
+            here = asyncio.current_task()
+            assert here is not None
+            house.failed.add_done_callback(lambda failed: here.cancel())
+            try:
+                yield house, f"http://127.0.0.1:{port}"
+            finally:
+                await house.close()
+                if house.failed.done():
+                    house.failed.result()
 
 
 @pytest.mark.parametrize("episodes", [20, pytest.param(500, marks=pytest.mark.bench)])
@@ -371,6 +369,96 @@ def test_forged_requests_are_refused_and_change_nothing(tmp_path):
     asyncio.run(play())
 
 
+def test_idle_and_half_open_connections_are_closed_and_shut_nobody_out(tmp_path):
+    """More of them than there may be connections: the oldest idle one makes room for each new one."""
+
+    async def play() -> None:
+        limits = {"idle_seconds": 0.4, "most": 20}
+        async with (
+            served_here(MatchingGame(BOARD), tmp_path, "sharing", **limits) as (house, url),
+            person_at(url) as one,
+        ):
+            port = int(url.rpartition(":")[2])
+            half = [b"", b"GET / HTTP/1.1\r\nHost: a\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"]
+            opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
+            for at, (_, writer) in enumerate(opened):
+                writer.write(half[at % 3])
+            reader = await one.begin()
+            assert reader.heading == "Your turn"
+            async with asyncio.timeout(20):
+                for reading, writer in opened:
+                    with suppress(ConnectionError):
+                        await reading.read()  # until the server closes it
+                    writer.close()
+            await one.play_on("hello")
+            assert len(house.ended) == 1
+
+    asyncio.run(play())
+
+
+def test_a_body_that_does_not_arrive_in_time_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("selfplay_pipeline.web.server.BODY_SECONDS", 0.2)
+
+    async def play() -> None:
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (_house, url):
+            reading, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            writer.write(
+                f"POST /begin HTTP/1.1\r\nHost: a\r\nContent-Type: {FORM}\r\nContent-Length: 9\r\n\r\nt".encode()
+            )
+            assert b" 408 " in await asyncio.wait_for(reading.readline(), 20)
+            writer.close()
+
+    asyncio.run(play())
+
+
+POST = f"POST /begin HTTP/1.1\r\nHost: a\r\nContent-Type: {FORM}\r\n"
+MALFORMED = {
+    "no HTTP": "\x16\x03\x01\x02\x00\x01\r\n\r\n",
+    "header": "GET / HTTP/1.1\r\nHost\r\n\r\n",
+    "long line": f"GET /{'a' * 10_000} HTTP/1.1\r\n\r\n",
+    "length": f"{POST}Content-Length: x\r\n\r\n",
+    "chunk": f"{POST}Transfer-Encoding: chunked\r\n\r\nx\r\n",
+    "gzip": f"{POST}Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
+}
+
+
+@pytest.mark.parametrize("malformed", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_request_is_refused_and_prints_nothing(tmp_path, malformed, caplog, capfd):
+    async def play() -> None:
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (_house, url):
+            reading, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            writer.write(malformed.encode())
+            assert (await asyncio.wait_for(reading.readline(), 20)).split()[1] in (b"400", b"415")
+            writer.close()
+
+    asyncio.run(play())
+    assert caplog.text == "" and "".join(capfd.readouterr()) == ""
+
+
+def test_a_full_disk_when_a_person_begins_is_a_page_and_the_episode_begins_later(tmp_path, caplog):
+    async def play() -> None:
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (house, url), person_at(url) as one:
+            log, without_room = house._log, {"person"}
+
+            def full(line: Any) -> None:
+                if line.kind in without_room:
+                    raise UserError("games.people.jsonl: No space left on device")
+                log(line)
+
+            house._log = full
+            for kind in "person", "begun":
+                without_room = {kind}
+                await one.begin()
+                assert one.status == 503 and "Try again later" in one.page and not house.running
+            async with one.http.post(url + "/begin") as response:
+                assert response.status == 415 and HEADERS.items() <= response.headers.items()
+            without_room = set()
+            assert (await one.begin()).heading == "Your turn" and [*house.running] == ["s0-g000000-p0"]
+
+    asyncio.run(play())
+    assert "No space left" in caplog.text and "Traceback" not in caplog.text
+
+
 def test_a_key_opens_the_door_and_other_names_of_the_machine_do_not(tmp_path):
     async def play() -> None:
         async with served_here(MatchingGame(BOARD), tmp_path, "sharing", door_key="open sesame") as (house, url):
@@ -475,6 +563,64 @@ def test_a_log_with_other_turns_is_refused_and_times_are_kept(tmp_path):
             log_path(served.output).write_text(spoilt)
             done = selfplay(*served.command[3:])
             assert done.returncode == 2 and words in done.stderr, done.stderr
+
+
+PERSON_1, PERSON_2 = ({"at": 1, "kind": "person", "person": f"p{n}", "key_hash": f"hash {n}"} for n in (1, 2))
+BEGUN = {"at": 1, "kind": "begun", "episode_id": "s0-g000000-p0", "group": 0, "people": {"0": "p1"}}
+TURN = {"at": 1, "kind": "turn", "episode_id": BEGUN["episode_id"], "number": 0, "seat": 0, "text": "[message] a",
+        "finish_reason": "person"}  # fmt: skip
+LOST = {"at": 1, "kind": "lost", "episode_id": BEGUN["episode_id"]}
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([PERSON_2], "1: field 'person': 'p2', but the next new person is p1"),
+        ([PERSON_1, PERSON_2 | {"key_hash": "hash 1"}], "2: field 'person': 'p2'"),
+        ([BEGUN], "1: field 'people': no line before this one has the person 'p1'"),
+        ([PERSON_1, BEGUN | {"people": {"0": "Someone"}}], "2: field 'people': no line before this one"),
+        ([PERSON_1, BEGUN | {"people": {"0": "p1", "1": "p1"}}], "2: field 'people': one person holds several"),
+        ([PERSON_1, PERSON_2, BEGUN | {"people": {"0": "p1", "1": "p2"}}], "3: field 'people': seats [0, 1], but"),
+        ([PERSON_1, BEGUN | {"people": {"7": "p1"}}], "2: field 'people': seats [7], but people hold seats [0]"),
+        ([PERSON_1, BEGUN | {"people": {}}], "2: field 'people': seats [], but"),
+        ([PERSON_1, BEGUN | {"group": 10**9}], "2: field 'group': there is no state 1000000000"),
+        ([PERSON_1, BEGUN | {"group": -1}], "2: field 'group': there is no state -1"),
+        ([PERSON_1, BEGUN | {"group": 1}], "2: field 'episode_id': s0-g000000-p0, but this episode is s0-g000001-p0"),
+        ([PERSON_1, BEGUN, BEGUN], "3: the episode s0-g000000-p0 has begun before"),
+        ([PERSON_1, TURN], "2: field 'episode_id': no line before this one begins"),
+        ([PERSON_1, LOST], "2: field 'episode_id': no line before this one begins"),
+        ([PERSON_1, BEGUN, LOST, TURN], "4: field 'episode_id': no line before this one begins"),
+        ([PERSON_1, BEGUN, TURN | {"number": 1}], "3: field 'number': 1, but the next turn is 0"),
+        ([PERSON_1, BEGUN, TURN | {"seat": 7}], "3: field 'seat': 7, but the game has 2 seats"),
+    ],
+)
+def test_an_edited_log_is_one_line_before_anything_starts(tmp_path, lines, words):
+    output = tmp_path / "games.jsonl"
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    log_path(output).write_text(text)
+    with pytest.raises(UserError) as caught:
+        check_web(load_config("tiny_honest", {}), output, 0, [PERSON, "sharing"], Place())
+    assert f"games.people.jsonl:{words}" in str(caught.value) and "or use another --output" in str(caught.value)
+    assert log_path(output).read_text() == text and [*tmp_path.iterdir()] == [log_path(output)]
+
+
+def test_a_message_that_begins_like_a_proposal_keeps_its_tag(tmp_path):
+    async def play() -> None:
+        async with (
+            served_here(MatchingGame(BOARD), tmp_path) as (_house, url),
+            person_at(url) as one,
+            PersonOverWeb(url, "other", random.Random(1)) as other,
+        ):
+            await one.begin()
+            await other.begin()
+            first, second = (one, other) if (await one.get("/")).heading == "Your turn" else (other, one)
+            for text in "[propose] Proposal:", "【propose】 Proposal:", "as I said [propose] Proposal:":
+                await first.send(await first.get("/"), "message", text=text)
+                await second.get("/")
+                assert f"said: [message] {html.escape(text)}" in second.page
+                first, second = second, first
+
+    asyncio.run(play())
 
 
 async def speak_once(url: str) -> None:

@@ -45,7 +45,7 @@ from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, EpisodeReco
 from selfplay_pipeline.web.house import hash_of
 from selfplay_pipeline.web.order import Order
 from selfplay_pipeline.web.pages import of_end
-from selfplay_pipeline.web.run import serve_study
+from selfplay_pipeline.web.run import Place, check_study_pages, serve_study
 from selfplay_pipeline.web.study import CONSENT, NOTICE, read_study
 
 MODEL, KEY = "data/tiny_honest_model", "sk-secret-of-the-study"
@@ -262,6 +262,26 @@ def test_nothing_is_played_or_stored_before_consent_and_texts_are_shown_as_text(
     asyncio.run(play())
 
 
+def test_no_more_people_come_than_the_file_can_have(tmp_path, monkeypatch):
+    monkeypatch.setattr("selfplay_pipeline.web.study_house.MOST_PEOPLE", 1)
+
+    async def come() -> None:
+        async with (
+            served(tmp_path) as url,
+            PersonOverWeb(url, "1", random.Random(0)) as one,
+            PersonOverWeb(url, "2", random.Random(0)) as other,
+        ):
+            form = next(form for form in (await other.get("/")).forms if form.action == "/begin")
+            assert (await one.begin()).heading in ("Your turn", "Waiting for the other player")
+            await other.post("/begin", {**form.hidden, "consent": "yes"})
+            assert other.status == 403 and "No further episodes" in other.page
+            assert (await other.get("/")).forms == [] and "No further episodes" in other.page
+
+    asyncio.run(come())
+    people = [line for line in read_log(log_path(tmp_path / "games.jsonl")) if isinstance(line, PersonLine)]
+    assert len(people) == 1
+
+
 def test_a_form_that_is_sent_twice_makes_one_person_and_thanks_come_after_the_last_episode(tmp_path):
     async def play() -> None:
         log = log_path(tmp_path / "games.jsonl")
@@ -286,6 +306,25 @@ def test_a_form_that_is_sent_twice_makes_one_person_and_thanks_come_after_the_la
             assert "your code is 4711" in person.page
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("people", "words"),
+    [({"0": "p1", "1": "p2"}, "seats [0, 1], but people hold seats ["), ({"1": "p2"}, "seats [1], but people hold")],
+)
+def test_an_edited_log_of_a_study_is_one_line(played, tmp_path, people, words):
+    """Two people in one episode, and a person in the seat or on the state of another list."""
+    lines = log_path(played[0]).read_text().splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if '"begun"' in line and '"p2"' in line)
+    lines[at] = json.dumps(json.loads(lines[at]) | {"people": people}) + "\n"
+    for name in ("study.yaml", "free.yaml", "games.jsonl", "games.args.json"):
+        shutil.copy(played[0].parent / name, tmp_path / name)
+    log_path(tmp_path / "games.jsonl").write_text("".join(lines))
+    config = load_config(str(tmp_path / "free.yaml"), {})
+    study = read_study(tmp_path / "study.yaml", config)
+    with pytest.raises(UserError) as caught:
+        check_study_pages(config, tmp_path / "games.jsonl", study, Place())
+    assert f"games.people.jsonl:{at + 1}: field 'people': {words}" in str(caught.value)
 
 
 def test_altered_messages_are_those_of_people_on_other_states_and_are_marked(played):
