@@ -60,10 +60,10 @@ class ChatTokenizer:
         parts = re.fullmatch(f".*?{REPLY}(.+?){HEARD}(.*)", self._render(probe), re.DOTALL)
         if parts is None:
             raise self._refused("does not show a reply, its end and what is said after it")
-        self._before, self.header = parts.groups()
+        before, self.header = parts.groups()
         """Text between an observation and the next reply: the end of the observation and the header of the reply."""
-        self.end_of_turn: int = self._encode(self._before)[0]
-        """Id of the special token that ends a reply."""
+        self._before, self.end_of_turn = self._end_of_reply(before)
+        """Text between a reply and the next observation, from the control token that ends the reply, and its id."""
         self.stops = tuple(sorted({self.end_of_turn, self.tokenizer.eos_token_id or self.end_of_turn}))
         """Ids of the tokens that end a reply: `end_of_turn` and the end-of-text token."""
 
@@ -152,6 +152,27 @@ class ChatTokenizer:
         }
         return "".join(character for at, character in enumerate(text) if at not in control)
 
+    def _end_of_reply(self, before: str) -> tuple[str, int]:
+        """Returns the text between a reply and the next observation from its end token on, and this token.
+
+        An ordinary token would end a turn wherever the model samples it inside a text. Llama-2's template writes a space
+        before the end-of-text token. It is left out, since the sampled reply stands directly before its end.
+
+        Raises:
+            UserError: The reply does not end with a control token.
+        """
+        first = self._encode(before)[0]
+        if first in self._control:
+            return before, first
+        stripped = before.lstrip()
+        if stripped and (end := self._encode(stripped)[0]) in self._control and end == self.tokenizer.eos_token_id:
+            return stripped, end
+        token = self.tokenizer.convert_ids_to_tokens(first)
+        raise self._refused(
+            f"ends a reply with {before!r}, which begins with the ordinary token {token!r}",
+            "let it end a reply with one special token of the tokenizer, or take another model",
+        )
+
     def _safely(self, text: str, name: tuple[Any, ...], harmless: Callable[[], str]) -> list[int]:
         """Returns the token ids of a text, after checking that it adds no control token to those of a reference text.
 
@@ -183,9 +204,8 @@ class ChatTokenizer:
             raise self._refused(f"cannot render a system and a user message: {reason}") from None
         return str(rendered)
 
-    def _refused(self, problem: str) -> UserError:
-        name = self.tokenizer.name_or_path
-        return UserError(f"{name}: the chat template {problem}; copy the model anew, or take another one")
+    def _refused(self, problem: str, remedy: str = "copy the model anew, or take another one") -> UserError:
+        return UserError(f"{self.tokenizer.name_or_path}: the chat template {problem}; {remedy}")
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
