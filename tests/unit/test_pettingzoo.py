@@ -141,6 +141,19 @@ def test_an_environment_that_cannot_be_played_is_refused_in_one_line(env, says, 
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("value", ["float('nan')", "float('inf')", "None", "np.float32('nan')", "'1'"])
+def test_a_reward_that_is_no_finite_number_is_refused_in_one_line(value, place):
+    place.write_text(
+        f"{ENV}\n\nimport numpy as np\n\n\nclass Odd(aec.GameEnv):\n    def step(self, action):\n"
+        f"        super().step(action)\n        self.rewards['seat_1'] = {value}\n\n\n"
+        f"def odd():\n    return Odd(registry.find({str(SUMS)!r})())\n"
+    )
+    game = game_of(f"{place}:odd")
+    session = game.start(game.sample_state(np.random.default_rng(0)))
+    with pytest.raises(UserError, match=r"my_env.py:odd cannot be used: .* gives seat_1 the reward .* not a finite num"):
+        session.step(0, "[message] 1")
+
+
 @pytest.mark.parametrize("players", [1, 3])
 def test_another_number_of_players_than_the_environments_is_refused(players, place):
     game = game_of(f"{place}:env", players=players)
