@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import game_of
@@ -91,8 +91,8 @@ class Summary:
     shared: bool = True
     """Whether all seats of each episode have the same reward."""
     statuses: Counter[str] = field(default_factory=Counter)
-    games: set[str] = field(default_factory=set)
-    """Names of the episodes' games."""
+    games: dict[tuple[str, int], Game] = field(default_factory=dict)
+    """Games of the episodes by name and number of seats, which may depend on the state."""
     sums: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Numerator and denominator of figures, by their keys in `Played`."""
     distinct: set[int] = field(default_factory=set)

@@ -218,3 +218,14 @@ def test_no_stored_rules_name_what_is_imported(command, place, tmp_path):
     assert done.returncode in (0, 2), done.stderr
     assert "Traceback" not in done.stderr
     assert not (folder / "sprung").exists()
+
+
+@pytest.mark.long
+def test_generate_plays_an_environment_and_reports_its_figures(place, tmp_path):
+    config, games = tmp_path / "own.yaml", tmp_path / "games.jsonl"
+    config.write_text(f"base: tiny\ngame: {{name: pettingzoo, env: '{place}:env', max_length: 4}}\n")
+    play = ["generate", "--config", str(config), "--engine", "transformers", "--output", str(games)]
+    done = selfplay(*play, "--num-episodes", "4", "--episodes-per-state", "2")
+    assert done.returncode == 0 and "illegal" in done.stdout, done.stderr
+    again = selfplay("convert", str(games), "--config", str(config))
+    assert again.returncode == 0 and "rows" in again.stdout, again.stderr
