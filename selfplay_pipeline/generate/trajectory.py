@@ -243,6 +243,8 @@ class TrajectoryBuilder:
     response_logprobs: list[float] = field(default_factory=list)
     num_prompt_messages: int = 0
     last: Completion | None = None
+    asked: bool = False
+    """Whether the stream ends with the header of the next reply."""
 
     def observe(self, text: str) -> None:
         """Add an observation; it is tokenised at the player's next turn."""
@@ -257,8 +259,9 @@ class TrajectoryBuilder:
                 self._hear()
                 self.num_prompt_messages = len(self.messages)
                 self.prompt_ids = self.chat.first_prompt(self.messages)
-        elif self.heard:
+        elif self.heard or not self.asked:  # a seat that has read nothing new gets an empty observation
             self._append(self.chat.next_prompt(self._hear(), self.last.token_ids))
+        self.asked = True
         return self.prompt_ids + self.response_ids
 
     def reply(self, completion: Completion) -> str:
@@ -266,7 +269,7 @@ class TrajectoryBuilder:
         self.response_ids += completion.token_ids
         self.response_mask += [1] * len(completion.token_ids)
         self.response_logprobs += completion.logprobs
-        self.last = completion
+        self.last, self.asked = completion, False
         text = self.chat.decode_reply(completion.token_ids)
         self.messages.append(ChatMessage(role="assistant", content=text))
         return text

@@ -228,3 +228,20 @@ def test_llama_2_ends_a_reply_with_its_end_token_although_its_template_writes_a_
     taught = TrajectoryBuilder(llama, 0, "rules", ["hi"])
     taught.say(reply)
     assert taught.finish().response_ids == [*tokenizer.encode(reply, add_special_tokens=False), llama.end_of_turn]
+
+
+@pytest.mark.parametrize("name", ["tiny", "llama-3", "gemma", "mistral"])
+def test_a_seat_that_acts_twice_without_reading_gets_the_header_of_a_reply_once(name):
+    stream = TrajectoryBuilder(chat(name), 0, "rules", ["hi"])
+    speak(stream, "one")
+    prompt = stream.prompt()
+    assert stream.prompt() == prompt, "it is asked once"
+    expected = TrajectoryBuilder(chat(name), 0, "rules", ["hi"])
+    speak(expected, "one")
+    assert prompt == expected.prompt_ids + expected.response_ids + expected.chat.next_prompt("", expected.last.token_ids)
+    assert [message.role for message in stream.messages][1:] == ["user", "assistant", "user"]
+    taught = TrajectoryBuilder(chat(name), 0, "rules", ["hi"])
+    taught.say("one")
+    taught.say("two")
+    speak(stream, "two")
+    assert taught.finish().response_ids == stream.finish().response_ids
