@@ -155,7 +155,7 @@ class ChatTokenizer:
     def _end_of_reply(self, before: str) -> tuple[str, int]:
         """Returns the text between a reply and the next observation from its end token on, and this token.
 
-        An ordinary token would end a turn wherever the model samples it inside a text. Llama-2's template writes a space
+        An ordinary token would end a turn wherever the model samples it. Llama-2's template writes a space
         before the end-of-text token. It is left out, since the sampled reply stands directly before its end.
 
         Raises:

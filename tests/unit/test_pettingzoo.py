@@ -150,7 +150,9 @@ def test_a_reward_that_is_no_finite_number_is_refused_in_one_line(value, place):
     )
     game = game_of(f"{place}:odd")
     session = game.start(game.sample_state(np.random.default_rng(0)))
-    with pytest.raises(UserError, match=r"my_env.py:odd cannot be used: .* gives seat_1 the reward .* not a finite num"):
+    with pytest.raises(
+        UserError, match=r"my_env.py:odd cannot be used: .* gives seat_1 the reward .* not a finite num"
+    ):
         session.step(0, "[message] 1")
 
 

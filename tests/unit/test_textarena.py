@@ -202,7 +202,9 @@ def test_a_number_of_any_type_is_a_reward_and_a_reason_in_its_place_is_a_loss(va
 def test_a_reward_that_is_no_finite_number_is_refused_in_one_line(value):
     session = game_of("TicTacToe-v0").start(drawn(game_of("TicTacToe-v0")))
     session._env.state.rewards = {0: 1.0, 1: value}
-    with pytest.raises(UserError, match=r"TicTacToe-v0 cannot be used: .*gives seat 1 the reward .* not a finite number"):
+    with pytest.raises(
+        UserError, match=r"TicTacToe-v0 cannot be used: .*gives seat 1 the reward .* not a finite number"
+    ):
         session.final()
 
 

@@ -238,7 +238,9 @@ def test_a_seat_that_acts_twice_without_reading_gets_the_header_of_a_reply_once(
     assert stream.prompt() == prompt, "it is asked once"
     expected = TrajectoryBuilder(chat(name), 0, "rules", ["hi"])
     speak(expected, "one")
-    assert prompt == expected.prompt_ids + expected.response_ids + expected.chat.next_prompt("", expected.last.token_ids)
+    assert prompt == expected.prompt_ids + expected.response_ids + expected.chat.next_prompt(
+        "", expected.last.token_ids
+    )
     assert [message.role for message in stream.messages][1:] == ["user", "assistant", "user"]
     taught = TrajectoryBuilder(chat(name), 0, "rules", ["hi"])
     taught.say("one")

@@ -17,7 +17,14 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.registry import imported, importing
-from selfplay_pipeline.games.seeded import SeededGame, SeededSession, SeededSettings, SeededState, finite_reward, unusable
+from selfplay_pipeline.games.seeded import (
+    SeededGame,
+    SeededSession,
+    SeededSettings,
+    SeededState,
+    finite_reward,
+    unusable,
+)
 
 OUTSIDE = "This turn is outside of the action space."
 
