@@ -287,7 +287,7 @@ def finite_reward(env: str, seat: str, value: Any) -> float:
     """Returns a reward of an environment.
 
     Raises:
-        UserError: It is not a finite number. As a number it would silently become a loss or a win.
+        UserError: The reward is not a finite number. It would silently become a loss or a win.
     """
     try:
         reward = float(value)
