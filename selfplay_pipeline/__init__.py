@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from selfplay_pipeline.generate.stage import generate_episodes as generate_episodes
     from selfplay_pipeline.iterate.loop import run_iterate as run_iterate
     from selfplay_pipeline.simple import evaluate_player as evaluate_player
+    from selfplay_pipeline.simple import load_game as load_game
     from selfplay_pipeline.simple import play_episodes as play_episodes
     from selfplay_pipeline.simple import train_model as train_model
     from selfplay_pipeline.train.offline_stage import train_policy as train_policy
@@ -46,6 +47,7 @@ _MODULES = {
     "evaluate_player": "simple",
     "generate_episodes": "generate.stage",
     "load_config": "config.load",
+    "load_game": "simple",
     "play_episodes": "simple",
     "read_episodes": "generate.records",
     "rows_frame": "frames",

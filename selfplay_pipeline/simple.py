@@ -17,6 +17,8 @@ from selfplay_pipeline.config.schema import SELF, Config
 from selfplay_pipeline.core.small_files import File
 from selfplay_pipeline.evaluate.run import Evaluation, job_of, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet
+from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.games.registry import find
 from selfplay_pipeline.generate.seats import seats_for
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.generate.summary import Played
@@ -24,6 +26,18 @@ from selfplay_pipeline.train.offline import TrainResult
 from selfplay_pipeline.train.offline_stage import train_policy, training_of
 
 T = TypeVar("T")
+
+
+def load_game(name: str) -> type[Game]:
+    """Import a game of your own, as the option `--game` does, so that files of its episodes can be read; returns it.
+
+    Args:
+        name: File of the game, `FILE.py`, or the name under which an installed package offers it. Its code is run.
+
+    Raises:
+        UserError: No game has this name, or the file cannot be imported.
+    """
+    return find(name)
 
 
 def play_episodes(config: Config, output: File, players: Sequence[str] = (), *, first_state: int = 0) -> Played:

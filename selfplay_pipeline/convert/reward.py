@@ -16,6 +16,8 @@ from selfplay_pipeline.generate.records import EpisodeRecord
 
 FUNCTION = "reward"
 """Name of the function in a user's file."""
+LARGEST = 1e15
+"""Largest absolute trained reward. Above it, float64 rounds differences of tenths, and float32 has no squares."""
 
 
 def decided_by(config: RewardConfig) -> dict[str, Any]:
@@ -59,6 +61,12 @@ class TrainedReward:
             tokens = sum(sum(side.response_mask) for side in record.trajectories if side.seat == seat)
             cost = self._config.message_cost * messages + self._config.token_cost * tokens
             rewards.append((1 - share) * own[seat] + share * fmean(others) - cost)
+        for seat, reward in enumerate(rewards):
+            if not abs(reward) <= LARGEST:
+                raise UserError(
+                    f"reward: {reward:g} is the trained reward of seat {seat} of episode {record.episode_id}, but its "
+                    f"differences are lost beyond ±{LARGEST:g}; make rewards and costs smaller"
+                )
         return rewards
 
     def _own(self, record: EpisodeRecord) -> list[float]:

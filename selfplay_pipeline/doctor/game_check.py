@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
@@ -59,6 +60,10 @@ OF_REWARDS = (*EMPTY, "wordless_rewards", "credits", "alter", "human_episodes")
 """The same, with abilities."""
 EPISODES = 4
 """Number of episodes of each state."""
+GARBLED = 2
+"""Number of further episodes of each state, in which half of the players' texts are garbled."""
+BOOKKEEPING = {"game", "state", "config", "counts", "status", "_read", "_said"}
+"""Members of a session that illegal turns may change, or that never change."""
 SHOWN = 60
 
 
@@ -92,6 +97,8 @@ class _Played:
     """Seat and text of each turn, and whether the text was cut off."""
     steps: list[Step] = field(default_factory=list)
     session: Any = None
+    changed: list[str] = field(default_factory=list)
+    """Turn and member of the session for each member that an illegal turn changed."""
 
     @property
     def where(self) -> str:
@@ -122,6 +129,7 @@ class GameCheck:
             "players take their turns": self._players_act,
             "limits end every episode": self._limits_end,
             "steps say what they must": self._steps,
+            "illegal turns change nothing": self._unchanged,
             "sessions repeat": self._sessions_repeat,
             "rewards and scores fit": self._rewards,
             "every goal is reached": self._goals,
@@ -157,6 +165,10 @@ class GameCheck:
                 rng = np.random.default_rng([self.seed, number, episode])
                 noise = (0.0, 0.0, 0.2, 1.0)[episode]
                 found.append(self._play(number, state, rng, noise=noise))
+        for number, state in enumerate(self._states):
+            for episode in range(GARBLED):
+                rng = np.random.default_rng([self.seed, number, EPISODES + episode])
+                found.append(self._play(number, state, rng, garbled=True))
         talk = [(seat, text) for played in found for seat, text, step in _legal(played) if step.action == MESSAGE]
         for number, state in enumerate(self._states[:3]):
             said = {seat: text for seat, text in talk}
@@ -174,6 +186,7 @@ class GameCheck:
         rng: np.random.Generator,
         *,
         noise: float = 0.0,
+        garbled: bool = False,
         talk: dict[int, str] | None = None,
     ) -> _Played:
         played = _Played(number, state, session=self.game.start(state))
@@ -187,7 +200,12 @@ class GameCheck:
                 text, cut = NOISE[rng.integers(len(NOISE))], bool(rng.random() < 0.2)
             else:
                 text = self.game.players[scripts[seat]].act(self.game.view(played.session, seat), rng)
+                if garbled and rng.random() < 0.5:
+                    text = _garbled(own := text, self.game.actions, rng)
+                    noise = 1.0 * (text != own)
             _take(played, seat, text, cut)
+            if garbled and played.steps[-1].error is not None:
+                noise = 0.0  # a legal one may be a lie, which players need not understand
         return played
 
     def _record(self, played: _Played) -> EpisodeRecord:
@@ -302,8 +320,24 @@ class GameCheck:
                 again = number < len(played.texts) and played.texts[number][0] == seat
                 if again and not step.observations[seat]:
                     raise Fault(f"{where}: seat {seat} acts again, but reads nothing new before")
-        illegal = sum(step.error is not None for played in self._finished for step in played.steps)
-        return f"{sum(len(played.steps) for played in self._finished)} turns, {illegal} of them illegal"
+        steps = [step for played in self._finished for step in played.steps]
+        illegal = sum(step.error is not None for step in steps)
+        return f"{len(steps)} turns, {illegal} of them illegal{self._not_reached(steps)}"
+
+    def _not_reached(self, steps: Sequence[Step]) -> str:
+        """Returns the actions and error kinds of which the other checks have seen nothing, as text."""
+        actions = sorted(self.game.actions - {step.action for step in steps})
+        kinds = sorted({*self.game.error_kinds} - {step.error_kind for step in steps})
+        parts = [f"{what} {', '.join(names)}" for what, names in (("action", actions), ("error kind", kinds)) if names]
+        return f"; not reached, and so not checked: {'; '.join(parts)}" if parts else ""
+
+    def _unchanged(self) -> str:
+        if self.game.chance_later:
+            return "not checked: an environment may count illegal turns itself"
+        for played in self._finished:
+            if played.changed:
+                raise Fault(f"state {played.number}, {played.changed[0]}; raise ParseError before anything is changed")
+        return "members of the session are equal before and after"
 
     def _sessions_repeat(self) -> str:
         for played in self._finished:
@@ -477,8 +511,54 @@ def _differs(kind: type[Game], parent: type[Any], name: str) -> bool:
 
 
 def _take(played: _Played, seat: int, text: str, cut: bool) -> None:
+    session = played.session
+    before, seats = _members_of(session), session.seats
+    step = session.step(seat, text, cut=cut)
     played.texts.append((seat, text, cut))
-    played.steps.append(played.session.step(seat, text, cut=cut))
+    played.steps.append(step)
+    if step.error is not None and session.seats == seats:  # else the turn was lost, or ended the episode
+        after = _members_of(session)
+        names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+        played.changed += [
+            f"turn {len(played.steps)}: an illegal turn changes {name!r} of the session" for name in names
+        ]
+
+
+def _members_of(session: Any) -> dict[str, Any]:
+    """Returns comparable copies of a session's members, but not of the counts and texts of `TurnSession`."""
+    return {name: _frozen(value) for name, value in vars(session).items() if name not in BOOKKEEPING}
+
+
+def _frozen(value: Any, depth: int = 6) -> Any:
+    """Returns a comparable copy of a value; of objects that are not data, only the type."""
+    if isinstance(value, str | bytes | int | float | None):
+        return value
+    if depth and isinstance(value, Mapping):
+        return {repr(key): _frozen(one, depth - 1) for key, one in value.items()}
+    if depth and isinstance(value, list | tuple):
+        return [_frozen(one, depth - 1) for one in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return type(value).__name__
+
+
+def _garbled(text: str, actions: Collection[str], rng: np.random.Generator) -> str:
+    """Returns the text of a turn with a number, a word, a line or its action replaced, left out or repeated."""
+    match rng.integers(5):
+        case 0:
+            return re.sub(r"\d+", lambda _: str(rng.integers(100)), text)
+        case 1:
+            action = sorted(actions)[rng.integers(len(actions))]
+            return re.sub(r"^\[[^\]]*\]", lambda _: f"[{action}]", text)
+        case 2:
+            parts = re.split(r"(?<=\s)", text)
+            return "".join(part for part in parts if rng.random() < 0.8)
+        case 3:
+            return re.sub(r"(?<!\[)\b[^\W\d_]+\b(?!\])", lambda word: word[0] if rng.random() < 0.7 else "zyx", text)
+        case _:
+            return f"{text}\n{text.partition(' ')[2]}"
 
 
 def _legal(played: _Played) -> Iterator[tuple[int, str, Step]]:

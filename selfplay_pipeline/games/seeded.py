@@ -8,6 +8,7 @@ runs. So the episodes of a process do not disturb each other, and the same texts
 from __future__ import annotations
 
 import io
+import math
 import random
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
@@ -224,6 +225,8 @@ class SeededSession(TurnSession):
         try:
             with self._running():
                 refusal = self.take(text)
+        except UserError:
+            raise  # the environment is at fault, not the text
         except Exception as error:
             self._again()
             raise ParseError(REFUSED, f"The game cannot read this turn ({first_line(error)}).") from None
@@ -278,6 +281,21 @@ def unusable(env: str, error: Exception) -> UserError:
     """Returns an error for an environment that cannot be made."""
     what = " ".join(str(error).replace("*", " ").split())[:200]
     return UserError(f"game.env: {env} cannot be used: {type(error).__name__}: {what}; choose another environment")
+
+
+def finite_reward(env: str, seat: str, value: Any) -> float:
+    """Returns a reward of an environment.
+
+    Raises:
+        UserError: The reward is not a finite number. It would silently become a loss or a win.
+    """
+    try:
+        reward = float(value)
+    except (TypeError, ValueError, OverflowError):
+        reward = math.nan
+    if isinstance(value, str | bytes) or not math.isfinite(reward):
+        raise unusable(env, ValueError(f"gives {seat} the reward {repr(value)[:60]}, which is not a finite number"))
+    return reward
 
 
 def fewest(env: str, tries: Callable[[int], Any]) -> int:

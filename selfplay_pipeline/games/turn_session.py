@@ -47,7 +47,7 @@ class Known:
 
     Attributes:
         read: Texts that the seat has read, the observation of its opening first.
-        said: Texts of its own turns.
+        said: Texts of its own turns, illegal ones too.
     """
 
     seat: int

@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from selfplay_pipeline.games.base import Status
+from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.measured import Measured
-from selfplay_pipeline.games.registry import game_named, game_of
+from selfplay_pipeline.games.registry import game_of
 from selfplay_pipeline.generate.records import EpisodeRecord, PartnerUsage
 from selfplay_pipeline.metrics.figures import REWARD, summarised
 from selfplay_pipeline.metrics.signal import Scored, Signal, groups_of
@@ -91,8 +91,8 @@ class Summary:
     shared: bool = True
     """Whether all seats of each episode have the same reward."""
     statuses: Counter[str] = field(default_factory=Counter)
-    games: set[str] = field(default_factory=set)
-    """Names of the episodes' games."""
+    games: dict[tuple[str, int], Game] = field(default_factory=dict)
+    """Games of the episodes by name and number of seats, which may depend on the state."""
     sums: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Numerator and denominator of figures, by their keys in `Played`."""
     distinct: set[int] = field(default_factory=set)
@@ -120,7 +120,7 @@ class Summary:
         if record.partner is not None:
             self.partner = (self.partner or PartnerUsage()) + record.partner
         game = game_of(record.game, record.state)
-        self.games.add(record.game)
+        self.games.setdefault((record.game, len(game.roles)), game)
         everyone = Measured(game, record, range(len(record.seats)))
         self.sampled_tokens += everyone.sampled_tokens
         if record.outcome.status == Status.ENGINE_FAILURE:
@@ -185,7 +185,7 @@ class Summary:
     @property
     def shown(self) -> list[tuple[Figure, float]]:
         """Figures that have a value, in display order."""
-        known, figures = self.figures, summarised(*map(game_named, sorted(self.games)))
+        known, figures = self.figures, summarised(*(self.games[key] for key in sorted(self.games)))
         return [(figure, known[key]) for key, figure in figures.items() if key in known]
 
     @property

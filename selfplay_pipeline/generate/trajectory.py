@@ -61,10 +61,10 @@ class ChatTokenizer:
         parts = re.fullmatch(f".*?{REPLY}(.+?){HEARD}(.*)", self._render(probe), re.DOTALL)
         if parts is None:
             raise self._refused("does not show a reply, its end and what is said after it")
-        self._before, self.header = parts.groups()
+        before, self.header = parts.groups()
         """Text between an observation and the next reply: the end of the observation and the header of the reply."""
-        self.end_of_turn: int = self._encode(self._before)[0]
-        """Id of the special token that ends a reply."""
+        self._before, self.end_of_turn = self._end_of_reply(before)
+        """Text between a reply and the next observation, from the control token that ends the reply, and its id."""
         self.stops = tuple(sorted({self.end_of_turn, self.tokenizer.eos_token_id or self.end_of_turn}))
         """Ids of the tokens that end a reply: `end_of_turn` and the end-of-text token."""
 
@@ -158,6 +158,27 @@ class ChatTokenizer:
         }
         return "".join(character for at, character in enumerate(text) if at not in control)
 
+    def _end_of_reply(self, before: str) -> tuple[str, int]:
+        """Returns the text between a reply and the next observation from its end token on, and this token.
+
+        An ordinary token would end a turn wherever the model samples it. Llama-2's template writes a space
+        before the end-of-text token. It is left out, since the sampled reply stands directly before its end.
+
+        Raises:
+            UserError: The reply does not end with a control token.
+        """
+        first = self._encode(before)[0]
+        if first in self._control:
+            return before, first
+        stripped = before.lstrip()
+        if stripped and (end := self._encode(stripped)[0]) in self._control and end == self.tokenizer.eos_token_id:
+            return stripped, end
+        token = self.tokenizer.convert_ids_to_tokens(first)
+        raise self._refused(
+            f"ends a reply with {before!r}, which begins with the ordinary token {token!r}",
+            "let it end a reply with one special token of the tokenizer, or take another model",
+        )
+
     def _safely(self, text: str, name: tuple[Any, ...], harmless: Callable[[], str]) -> list[int]:
         """Returns the token ids of a text, after checking that it adds no control token to those of a reference text.
 
@@ -200,9 +221,8 @@ class ChatTokenizer:
                 raise error from None
             raise self._refused("has no role for a system message, in which a player's rules stand") from None
 
-    def _refused(self, problem: str) -> UserError:
-        name = self.tokenizer.name_or_path
-        return UserError(f"{name}: the chat template {problem}; change its chat_template, or take another model")
+    def _refused(self, problem: str, remedy: str = "change its chat_template, or take another model") -> UserError:
+        return UserError(f"{self.tokenizer.name_or_path}: the chat template {problem}; {remedy}")
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
@@ -240,6 +260,8 @@ class TrajectoryBuilder:
     response_logprobs: list[float] = field(default_factory=list)
     num_prompt_messages: int = 0
     last: Completion | None = None
+    asked: bool = False
+    """Whether the stream ends with the header of the next reply."""
 
     def observe(self, text: str) -> None:
         """Add an observation; it is tokenised at the player's next turn."""
@@ -254,8 +276,9 @@ class TrajectoryBuilder:
                 self._hear()
                 self.num_prompt_messages = len(self.messages)
                 self.prompt_ids = self.chat.first_prompt(self.messages)
-        elif self.heard:
+        elif self.heard or not self.asked:  # a seat that has read nothing new gets an empty observation
             self._append(self.chat.next_prompt(self._hear(), self.last.token_ids))
+        self.asked = True
         return self.prompt_ids + self.response_ids
 
     def reply(self, completion: Completion) -> str:
@@ -263,7 +286,7 @@ class TrajectoryBuilder:
         self.response_ids += completion.token_ids
         self.response_mask += [1] * len(completion.token_ids)
         self.response_logprobs += completion.logprobs
-        self.last = completion
+        self.last, self.asked = completion, False
         text = self.chat.decode_reply(completion.token_ids)
         self.messages.append(ChatMessage(role="assistant", content=text))
         return text

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from training_rows import training_row, write_training_rows
@@ -275,6 +276,27 @@ def test_episodes_with_different_partners_are_compared_apart(
         same = np.array([rewards[group, number, seat] for number in range(EPISODES) if (number - episode) % 2 == 0])
         expected = (rewards[group, episode, seat] - same.mean()) / (same.std(ddof=1) + 1e-6)
         assert found == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("far", [0.0, 1e9, -1e12])
+def test_large_rewards_of_ones_own_have_the_advantages_of_their_differences(
+    far: float, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32, 1e9 and 1e9 + 1 are equal; the differences here are sixteenths, which float64 keeps at 1e12."""
+    rng = np.random.default_rng(3)
+    values = {(group, episode): int(rng.integers(0, 17)) / 16 for group in range(GROUPS) for episode in range(EPISODES)}
+    values |= {(2, episode): 0.5 for episode in range(EPISODES)}  # no signal
+    near = {(*episode, seat): value for episode, value in values.items() for seat in (0, 1)}
+    path = write_rows(tmp_path / "train.parquet", near, shared=shared)
+    table = pq.read_table(path)
+    trained = [far + row["normalized_reward"] for row in table["reward_model"].to_pylist()]
+    pq.write_table(table.append_column(TRAINED, pa.array(trained)), path)
+    keys, fields, rows = handed_to_verl(path, monkeypatch)
+    assert {row[0] for row in rows} == {0, 1, 3, 4, 5}
+    for (group, episode, _), found in zip(rows, verls_advantages(keys, fields), strict=True):
+        same = np.array([values[group, other] for other in range(EPISODES)])
+        assert found == pytest.approx((values[group, episode] - same.mean()) / (same.std(ddof=1) + 1e-6), abs=1e-3)
 
 
 def mixed_batch(path: Path, *, shared: bool) -> tuple[Path, dict[Key, float], dict[Key, tuple[int, int, str]]]:

@@ -1,5 +1,6 @@
 """Real tokenizers and chat templates for tests, without a hub."""
 
+from copy import copy
 from functools import cache
 
 from bench import qwen
@@ -54,6 +55,21 @@ MISTRAL_TEMPLATE = """\
 {%- endfor %}
 """
 """Version 0.3's: the system message stands in the last user message."""
+LLAMA2_TEMPLATE = """\
+{%- set system = '<<SYS>>\\n' + messages[0].content + '\\n<</SYS>>\\n\\n' if messages[0].role == 'system' else '' %}
+{%- for message in (messages[1:] if system else messages) %}
+    {%- if message.role == 'user' %}
+        {{- bos_token + '[INST] ' + (system if loop.first else '') + message.content | trim + ' [/INST]' }}
+    {%- else %}
+        {{- ' ' + message.content | trim + ' ' + eos_token }}
+    {%- endif %}
+{%- endfor %}
+"""
+ALPACA_TEMPLATE = """\
+{%- for message in messages %}{{ '### ' + message.role + ':\\n' + message.content + '\\n\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '### assistant:\\n' }}{% endif %}
+"""
+"""It ends a reply with a line break alone, an added token of Gemma's tokenizer."""
 PHI3_TEMPLATE = """\
 {%- for message in messages %}{{ '<|' + message.role + '|>\\n' + message.content + '<|end|>\\n' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}
@@ -83,6 +99,13 @@ MISTRAL_SPECIAL = [
 ]  # fmt: skip
 PHI3_SPECIAL = ["<|endoftext|>", "<|assistant|>", "<|placeholder1|>", "<|system|>", "<|end|>", "<|user|>"]
 """Added tokens of the published tokenizers, flagged special and not."""
+
+
+def with_template(name: str, template: str):
+    """The tokenizer of a family's shape with another chat template."""
+    tokenizer = copy(shaped_tokenizer(name))
+    tokenizer.chat_template = template
+    return tokenizer
 
 
 @cache

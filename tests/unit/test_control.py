@@ -149,7 +149,10 @@ def test_a_chat_endpoint_is_sent_no_control_string_neither_heard_nor_its_own():
 
 def test_a_word_that_the_template_itself_makes_a_token_of_ends_the_episode():
     tokenizer = shaped_tokenizer("normalising")
-    template = "{% for message in messages %}<ctl>{{ message.role }} <{{ message.content }}> <end>{% endfor %}<ctl>"
+    template = (
+        "{% for message in messages %}<ctl>{{ message.role }} "
+        "{{ message.content if message.role == 'assistant' else '<' + message.content + '>' }}<end>{% endfor %}<ctl>"
+    )
     quoting = type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, chat_template=template)
     stream = TrajectoryBuilder(ChatTokenizer(quoting), 0, "rules", ["hi"])
     stream.prompt()

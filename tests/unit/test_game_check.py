@@ -56,6 +56,11 @@ FAULTS = {
         'f"[message] {np.random.rand()} {self.said[-1]}"',
         "sessions repeat: state 0, turn 1: the same turns give ",
     ),
+    "illegal turn that is counted": (
+        '            raise ParseError("no_number"',
+        '            self.tries = getattr(self, "tries", 0) + 1\n            raise ParseError("no_number"',
+        "illegal turns change nothing: state 0, turn .*: an illegal turn changes 'tries' of the session; raise",
+    ),
     "reward above 1": ("right = float(", "right = 2 * float(", "sessions repeat: UserError: .*rewards. returns "),
     "rewards that differ": (
         "return right, right",
@@ -66,7 +71,7 @@ FAULTS = {
     "goal out of reach": (
         "    state = Numbers",
         '    goals = frozenset({AGREED, "won"})\n    state = Numbers',
-        "every goal is reached: goal 'won' is reached in none of 83 episodes",
+        "every goal is reached: goal 'won' is reached in none of 123 episodes",
     ),
     "decision that is no JSON": (
         "self.end(AGREED, self.said[-1])",
@@ -181,6 +186,13 @@ def test_what_counts_the_parents_rewards_must_be_written_anew_or_given_up(tmp_pa
     )
     finding, game = said(given_up)
     assert finding.passed and not isinstance(game, (WordlessPlay, TurnCredit))
+
+
+def test_what_was_not_reached_is_said(tmp_path):
+    path = tmp_path / "sums_too.py"
+    path.write_text(SUMS.replace('error_kinds = ("no_number",)', 'error_kinds = ("no_number", "too_late")'))
+    said = {finding.check: finding.said for finding in check_game(registry.find(str(path)), num_states=3)}
+    assert said["steps say what they must"].endswith("; not reached, and so not checked: error kind too_late")
 
 
 def test_hidden_things_may_be_told_after_an_action_that_discloses_them(tmp_path):

@@ -67,6 +67,12 @@ def printed_by(code: str, **environment: str) -> str:
 # --- found when it is asked for -----------------------------------------------------------------------------
 
 
+@pytest.mark.long
+def test_python_reads_episodes_of_an_own_game_after_it_was_loaded(games):
+    code = f"import selfplay_pipeline as sp; {{}}print(len(sp.episodes_frame({str(games)!r})))"
+    assert printed_by(code.format("sp.load_game('examples/sums.py'); ")) == "16\n"
+
+
 def games_imported_by(code: str) -> set[str]:
     """Games whose modules a Python process of its own imports."""
     printed = printed_by(IMPORTS.format(code=f"exec({code!r})")).split()

@@ -141,6 +141,21 @@ def test_an_environment_that_cannot_be_played_is_refused_in_one_line(env, says, 
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("value", ["float('nan')", "float('inf')", "None", "np.float32('nan')", "'1'"])
+def test_a_reward_that_is_no_finite_number_is_refused_in_one_line(value, place):
+    place.write_text(
+        f"{ENV}\n\nimport numpy as np\n\n\nclass Odd(aec.GameEnv):\n    def step(self, action):\n"
+        f"        super().step(action)\n        self.rewards['seat_1'] = {value}\n\n\n"
+        f"def odd():\n    return Odd(registry.find({str(SUMS)!r})())\n"
+    )
+    game = game_of(f"{place}:odd")
+    session = game.start(game.sample_state(np.random.default_rng(0)))
+    with pytest.raises(
+        UserError, match=r"my_env.py:odd cannot be used: .* gives seat_1 the reward .* not a finite num"
+    ):
+        session.step(0, "[message] 1")
+
+
 @pytest.mark.parametrize("players", [1, 3])
 def test_another_number_of_players_than_the_environments_is_refused(players, place):
     game = game_of(f"{place}:env", players=players)
@@ -205,3 +220,14 @@ def test_no_stored_rules_name_what_is_imported(command, place, tmp_path):
     assert done.returncode in (0, 2), done.stderr
     assert "Traceback" not in done.stderr
     assert not (folder / "sprung").exists()
+
+
+@pytest.mark.long
+def test_generate_plays_an_environment_and_reports_its_figures(place, tmp_path):
+    config, games = tmp_path / "own.yaml", tmp_path / "games.jsonl"
+    config.write_text(f"base: tiny\ngame: {{name: pettingzoo, env: '{place}:env', max_length: 4}}\n")
+    play = ["generate", "--config", str(config), "--engine", "transformers", "--output", str(games)]
+    done = selfplay(*play, "--num-episodes", "4", "--episodes-per-state", "2")
+    assert done.returncode == 0 and "illegal" in done.stdout, done.stderr
+    again = selfplay("convert", str(games), "--config", str(config))
+    assert again.returncode == 0 and "rows" in again.stdout, again.stderr

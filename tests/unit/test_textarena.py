@@ -184,6 +184,30 @@ def test_a_text_at_which_an_environment_breaks_is_illegal_and_changes_nothing(mo
     assert session.step(0, "[8]") == other.step(0, "[8]")
 
 
+@pytest.mark.parametrize(
+    ("value", "reward"),
+    [
+        *((kind(1), 1.0) for kind in (int, float, np.float32, np.float64, np.int64)),
+        *((kind(-3), 0.0) for kind in (np.float32, np.int64)),
+        *((np.float32(0.5), 0.75), ("You lost.", 0.0), (None, 0.0)),
+    ],
+)
+def test_a_number_of_any_type_is_a_reward_and_a_reason_in_its_place_is_a_loss(value, reward):
+    session = game_of("TicTacToe-v0").start(drawn(game_of("TicTacToe-v0")))
+    session._env.state.rewards = {0: value, 1: value}
+    assert session.game.rewards(session.state, session.final()) == (reward, reward)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), np.float32("nan"), -np.inf, [1.0], b"1", 10**400])
+def test_a_reward_that_is_no_finite_number_is_refused_in_one_line(value):
+    session = game_of("TicTacToe-v0").start(drawn(game_of("TicTacToe-v0")))
+    session._env.state.rewards = {0: 1.0, 1: value}
+    with pytest.raises(
+        UserError, match=r"TicTacToe-v0 cannot be used: .*gives seat 1 the reward .* not a finite number"
+    ):
+        session.final()
+
+
 def test_a_record_of_three_seats_is_read_and_forged_rewards_are_refused():
     game = game_of("ThreePlayerIPD-v0")
     _, outcome = played(game, 1)

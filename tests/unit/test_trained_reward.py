@@ -120,6 +120,7 @@ def test_the_command_reports_the_mean_over_all_seats_beside_the_games_own(games,
     [
         ("return [1.0, float('nan')]", "own.py: reward: returns nan for seat 1 of episode .*; return finite numbers$"),
         ("return [1.0, float('-inf')]", "returns -inf for seat 1"),
+        ("return [1e16, 0.0]", r"reward: 1e\+16 is the trained reward of seat 0 of episode .* beyond ±1e\+15; make"),
         ("return [1.0]", "own.py: reward: returns 1 rewards for episode .*, but the game has 2 seats; return one"),
         (
             "return {0: 1.0, 1: 0.5}",

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from chat_templates import shaped_tokenizer
+from chat_templates import ALPACA_TEMPLATE, LLAMA2_TEMPLATE, shaped_tokenizer, with_template
 from hypothesis import example, given
 from hypothesis import strategies as st
 from quick import examples
@@ -195,3 +195,63 @@ def test_a_reply_that_ends_with_the_end_of_text_is_not_ended_twice(name):
         at = len(prompt) + len(ids)
         assert stream.prompt()[:at] == prompt + ids
     assert usual.prompt()[at:] == other.prompt()[at:]
+
+
+@pytest.mark.parametrize(
+    ("name", "template", "token"),
+    [
+        ("mistral", qwen.TEMPLATE, "<"),  # ChatML without its tokens
+        ("llama-3", qwen.TEMPLATE, "<"),
+        ("llama-3", ALPACA_TEMPLATE, "Ċ"),
+        ("mistral", ALPACA_TEMPLATE, "<0x0A>"),
+        ("gemma", ALPACA_TEMPLATE, r"\n\n"),  # an added token, but one that is ordinary text
+        ("mistral", LLAMA2_TEMPLATE.replace("eos_token", "bos_token"), "▁"),  # the header of the next turn, no end
+        ("mistral", LLAMA2_TEMPLATE.replace("' ' + eos_token", "' end'"), "▁"),
+    ],
+)
+def test_a_template_that_ends_a_reply_with_an_ordinary_token_is_refused_in_one_line(name, template, token):
+    with pytest.raises(UserError) as refused:
+        ChatTokenizer(with_template(name, template))
+    assert f"begins with the ordinary token '{token}'; let it end a reply with one special token" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("reply", ["[message] a b c", "[accept]"])
+def test_llama_2_ends_a_reply_with_its_end_token_although_its_template_writes_a_space_before(reply):
+    tokenizer = with_template("mistral", LLAMA2_TEMPLATE)
+    llama = ChatTokenizer(tokenizer)
+    assert llama.end_of_turn == tokenizer.eos_token_id and llama.stops == (tokenizer.eos_token_id,)
+    stream = TrajectoryBuilder(llama, 0, "rules", ["hi"])
+    speak(stream, reply)
+    stream.observe("more")
+    prompt = stream.prompt()
+    assert stream.messages[2].content == reply
+    assert tokenizer.decode(prompt) == (
+        f"<s>[INST] <<SYS>>\nrules\n<</SYS>>\n\nhi [/INST]{reply}</s><s>[INST] more [/INST]"
+    )
+    cut = TrajectoryBuilder(llama, 0, "rules", ["hi"])
+    speak(cut, reply, FinishReason.LENGTH)
+    cut.observe("more")
+    assert cut.prompt() == prompt  # only the end token is added to a reply that was cut off
+    taught = TrajectoryBuilder(llama, 0, "rules", ["hi"])
+    taught.say(reply)
+    assert taught.finish().response_ids == [*tokenizer.encode(reply, add_special_tokens=False), llama.end_of_turn]
+
+
+@pytest.mark.parametrize("name", ["tiny", "llama-3", "gemma", "mistral"])
+def test_a_seat_that_acts_twice_without_reading_gets_the_header_of_a_reply_once(name):
+    stream = TrajectoryBuilder(chat(name), 0, "rules", ["hi"])
+    speak(stream, "one")
+    prompt = stream.prompt()
+    assert stream.prompt() == prompt, "it is asked once"
+    expected = TrajectoryBuilder(chat(name), 0, "rules", ["hi"])
+    speak(expected, "one")
+    assert prompt == expected.prompt_ids + expected.response_ids + expected.chat.next_prompt(
+        "", expected.last.token_ids
+    )
+    assert [message.role for message in stream.messages][1:] == ["user", "assistant", "user"]
+    taught = TrajectoryBuilder(chat(name), 0, "rules", ["hi"])
+    taught.say("one")
+    taught.say("two")
+    speak(stream, "two")
+    assert taught.finish().response_ids == stream.finish().response_ids

@@ -17,7 +17,14 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.registry import imported, importing
-from selfplay_pipeline.games.seeded import SeededGame, SeededSession, SeededSettings, SeededState, unusable
+from selfplay_pipeline.games.seeded import (
+    SeededGame,
+    SeededSession,
+    SeededSettings,
+    SeededState,
+    finite_reward,
+    unusable,
+)
 
 OUTSIDE = "This turn is outside of the action space."
 
@@ -71,7 +78,7 @@ class PettingZooSession(SeededSession):
             return OUTSIDE
         env.step(text)
         for agent, reward in env.rewards.items():
-            self._sums[agent] += float(reward)
+            self._sums[agent] += finite_reward(self.state.env, agent, reward)
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
             env.step(None)  # what PettingZoo asks of agents whose episode has ended
         return None

@@ -20,7 +20,15 @@ from typing import Any, Literal
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.abilities import Lesson
-from selfplay_pipeline.games.seeded import SeededGame, SeededSession, SeededSettings, SeededState, fewest, unusable
+from selfplay_pipeline.games.seeded import (
+    SeededGame,
+    SeededSession,
+    SeededSettings,
+    SeededState,
+    fewest,
+    finite_reward,
+    unusable,
+)
 from selfplay_pipeline.games.textarena.teacher import Bracketed, lessons_of
 
 RAW = "-raw"
@@ -83,9 +91,14 @@ class TextArenaSession(SeededSession):
         return "\n".join(lines)
 
     def final(self) -> list[float]:
-        """Returns TextArena's rewards; a seat without a number lost by an invalid move."""
+        """Returns TextArena's rewards; a seat without one, or with a reason in its place, lost by an invalid move."""
         rewards = self._env.state.rewards or {}
-        return [_number(rewards.get(seat, INVALID_MOVE)) for seat in range(self.state.players)]
+        return [self._reward(seat, rewards.get(seat)) for seat in range(self.state.players)]
+
+    def _reward(self, seat: int, value: Any) -> float:
+        if value is None or isinstance(value, str):
+            return INVALID_MOVE
+        return min(1.0, max(-1.0, finite_reward(self.state.env, f"seat {seat}", value)))
 
 
 class TextArena(SeededGame):
@@ -110,11 +123,6 @@ class TextArena(SeededGame):
 
 
 GAME = TextArena
-
-
-def _number(value: Any) -> float:
-    """Returns a reward within TextArena's range."""
-    return min(1.0, max(-1.0, float(value))) if isinstance(value, int | float) else INVALID_MOVE
 
 
 @cache

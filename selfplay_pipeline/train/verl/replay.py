@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -51,9 +52,10 @@ def store(dataset: GroupDataset, positions: dict[str, int], step: int, partition
     """
     keys, fields, tags = [], [], []
     for uid, position in positions.items():
+        centre = fmean(dataset.groups[position].rewards)
         for row in dataset.rows(position):
             keys.append(row_key(uid, row))
-            fields.append(trajectory_fields(row) | {"uid": uid, "global_steps": step})
+            fields.append(trajectory_fields(row, centre) | {"uid": uid, "global_steps": step})
             lengths = len(row["prompt_ids"]), len(row["response_ids"])
             tags.append(
                 {
@@ -77,17 +79,22 @@ def row_key(uid: str, row: dict[str, Any]) -> str:
     return f"{uid}_{row['extra_info']['episode']}_{row['extra_info']['seat']}"
 
 
-def trajectory_fields(row: dict[str, Any]) -> dict[str, Any]:
+def trajectory_fields(row: dict[str, Any], centre: float = 0.0) -> dict[str, Any]:
     """Returns the fields of a parquet row as verl's V1 trainer stores a trajectory: 1-d tensors, unpadded.
 
     The reward is on the last response token, which is the last token that the player sampled.
+
+    Args:
+        row: The row.
+        centre: Mean reward of the row's group, taken off a reward of the user's own. GRPO takes it off too, but in
+            float32, in which the differences of large rewards vanish.
     """
     output = AgentLoopOutput(
         prompt_ids=row["prompt_ids"],
         response_ids=row["response_ids"],
         response_mask=row["response_mask"],
         response_logprobs=row["response_logprobs"],
-        reward_score=row[TRAINED] if TRAINED in row else row["reward_model"]["normalized_reward"],
+        reward_score=row[TRAINED] - centre if TRAINED in row else row["reward_model"]["normalized_reward"],
         num_turns=row["extra_info"]["num_turns"],
         metrics=AgentLoopMetrics(),
         extra_fields={},
