@@ -26,7 +26,7 @@ from selfplay_pipeline.generate.summary import Summary, line_of
 
 
 class NoTurnsError(RuntimeError):
-    """No episode of a run was played to its end, because the model's context was full."""
+    """No episode can be learned from: the context was full, or no turn was legal."""
 
 
 @dataclass(frozen=True)
