@@ -120,8 +120,7 @@ async def run_together(
     """
     config, _ = members[0]
     with computing():
-        for own, run_dir in members:
-            RunDirectory(run_dir).check(own)  # first, because the lock writes a file
+        check_begun_together(members)  # first, because the lock writes a file
         check_run(config)
         check_cluster(config.train, [config.model], folder)
     shares = shares_gpu(config) or await attached_share(config)
@@ -145,6 +144,27 @@ async def run_together(
         finally:
             await _stop(config, trainer, servers)
         return runs
+
+
+def check_begun_together(members: Sequence[tuple[Config, Path]]) -> None:
+    """Checks that each run may begin or continue, and that none lacks a checkpoint that another has played with.
+
+    Raises:
+        UserError: A run was made with another configuration, or has lost files since.
+    """
+    runs = [RunDirectory(run_dir) for _, run_dir in members]
+    for run, (config, _) in zip(runs, members, strict=True):
+        run.check(config)
+    for run in runs:
+        for other, (config, _) in zip(runs, members, strict=True):
+            played = [number for number, stages in other.state.iterations.items() if "generate" in stages]
+            needed = max((source_of(config.iterate, number, "generate") for number in played), default=0)
+            lost = next((number for number in range(1, needed + 1) if run.state.trained(number) is None), None)
+            if lost is not None or (other.state.iterations and not run.manifest.exists()):
+                what = "its files are" if lost is None else f"its iteration {lost}, which {other.path.name} played with, is"
+                raise UserError(
+                    f"{run.path}: {what} gone since; put the folder back as it was, or give another --output"
+                )
 
 
 async def _stop(config: Config, trainer: Trainer, servers: Servers) -> None:
@@ -344,6 +364,8 @@ class Loop:
     def _check_successful(self, number: int) -> None:
         """Raises NoTurnsError if no episode of an iteration could succeed, so that a repetition would not either."""
         games = self.run.games(number)
+        if not games.exists():
+            return
         why = why_unsuccessful(read_episodes(games), self.config.generate.max_new_tokens)
         if why is not None:
             raise NoTurnsError(f"{games}: nothing can be learned from iteration {number}: {why}")
