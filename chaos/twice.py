@@ -46,12 +46,12 @@ def arguments_of(command: str, engine: str, folder: Path, config: Path, seed: in
 
 def stored_after(folder: Path, moment: float) -> list[str]:
     """Returns the results in a folder that were written after a moment, without those of verl's own process."""
-    found = []
-    for path in folder.rglob("*"):
-        if path.is_file() and path.suffix not in NOT_RESULTS and "trainer_state" not in path.parts:
-            if path.stat().st_mtime > moment + GRACE:
-                found.append(f"{path.relative_to(folder)} was written after the signal")
-    return found
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix not in NOT_RESULTS]
+    return [
+        f"{path.relative_to(folder)} was written after the signal"
+        for path in files
+        if "trainer_state" not in path.parts and path.stat().st_mtime > moment + GRACE
+    ]
 
 
 def one_try(place_of: Path, command: str, engine: str, config: Path, chances: random.Random, seed: int) -> list[str]:

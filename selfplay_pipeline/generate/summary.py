@@ -300,7 +300,7 @@ def why_unsuccessful(records: Iterable[EpisodeRecord], max_new_tokens: int) -> s
             "--max-length), or a model that has learned to end the game"
         )
     if kinds == {CUT}:
-        return f"every turn was cut at {max_new_tokens} tokens; give a larger --max-new-tokens, or the model {WARM_START}"
+        return f"every turn was cut at {max_new_tokens} tokens; raise --max-new-tokens, or the model {WARM_START}"
     if kinds and None not in kinds:
         return f"no turn of the model was legal: it does not write what the game reads, and {WARM_START}"
     return None

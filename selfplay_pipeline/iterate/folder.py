@@ -184,8 +184,8 @@ class RunDirectory:
                 file = self.path / name
                 if file.exists() and (now := file.stat().st_size) != then:
                     raise UserError(
-                        f"{file}: holds other episodes than when they were played ({now:,} bytes in place of {then:,}); "
-                        "restore the file, or begin a new run with --output"
+                        f"{file}: holds other episodes than when they were played ({now:,} bytes in place of "
+                        f"{then:,}); restore the file, or begin a new run with --output"
                     )
 
     def load(self) -> RunState:

@@ -161,9 +161,10 @@ def check_begun_together(members: Sequence[tuple[Config, Path]]) -> None:
             needed = max((source_of(config.iterate, number, "generate") for number in played), default=0)
             lost = next((number for number in range(1, needed + 1) if run.state.trained(number) is None), None)
             if lost is not None or (other.state.iterations and not run.manifest.exists()):
-                what = "its files are" if lost is None else f"its iteration {lost}, which {other.path.name} played with, is"
+                told = f"its iteration {lost}, which {other.path.name} played with, is"
                 raise UserError(
-                    f"{run.path}: {what} gone since; put the folder back as it was, or give another --output"
+                    f"{run.path}: {told if lost else 'its files are'} gone since; put the folder back as it was, or "
+                    "give another --output"
                 )
 
 
@@ -436,7 +437,7 @@ class Loop:
         """
         config = self.config
         if (same := self._evaluated_before(number)) is not None:
-            logger.info(f"iteration {number}: the checkpoint is the one of the evaluation before, whose figures it keeps")
+            logger.info(f"iteration {number}: its checkpoint was evaluated before, and keeps those figures")
             return same
         states = self._held_out
         since = range(max(1, number - config.iterate.evaluate_every + 1), number + 1)

@@ -157,9 +157,12 @@ SWALLOWED = (Dies, in_a_callback_of_a_weak_reference, in_a_callback_of_c, in_an_
 
 @pytest.mark.parametrize("strike", SWALLOWED)
 def test_a_stop_that_python_would_swallow_comes_a_moment_later(stop, capfd, strike):
-    with pytest.raises(KeyboardInterrupt):
+    def work():
         strike()
         time.sleep(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
     assert capfd.readouterr().err == "selfplay: stopping\n"
 
 
