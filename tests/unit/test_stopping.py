@@ -244,6 +244,33 @@ def test_a_stop_in_a_finalizer_while_transformers_is_imported_stores_nothing(tmp
     assert [path.name for path in stored if path.stat().st_size and path.name not in begun] == []
 
 
+FAILS_AFTER_A_STOP = """
+import os, signal, sys, threading
+class Watch:
+    def find_spec(self, name, path, target=None):
+        if name == 'transformers':
+            threading.Thread(target=threading.Event().wait).start()
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except BaseException:
+                pass
+            raise RuntimeError('made of the stop by a library')
+sys.meta_path.insert(0, Watch())
+from selfplay_pipeline.__main__ import main
+main()
+"""
+
+
+@pytest.mark.long
+def test_a_failure_that_a_library_made_of_a_stop_is_a_stop_and_waits_for_no_thread(tmp_path):
+    options = ("evaluate", "data/tiny_model", "--config", "tiny", "--engine", "transformers", "--output", str(tmp_path))
+    command = [sys.executable, "-c", FAILS_AFTER_A_STOP, *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    said = [line for line in ended.stderr.splitlines() if line.startswith("selfplay: stop")]
+    assert (ended.returncode, said) == (130, ["selfplay: stopping", f"selfplay: {stopping.STOPPED}"])
+    assert "Traceback" not in ended.stderr
+
+
 @pytest.mark.long
 def test_a_closed_terminal_ends_the_program_as_ctrl_c_does(tmp_path):
     process, terminal = pty.fork()
