@@ -75,6 +75,7 @@ def main() -> None:
     except KeyboardInterrupt:  # before the command began, or after it ended
         stopped = True
     finally:
+        stopped = stopped or stopping.stop.asked is not None  # whatever became of the exception
         if stopped:
             terminal.say(f"selfplay: {stopping.STOPPED}")
         terminal.finish()

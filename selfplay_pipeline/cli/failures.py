@@ -38,7 +38,7 @@ class Commands(typer.core.TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command and exit with one line if it fails."""
         try:
-            with _in_one_line(), _reports_shown():
+            with _stopped_first(), _in_one_line(), _reports_shown():
                 result = super().invoke(ctx)
             terminal.flush()  # a full disk can still be reported in one line here
             return result
@@ -97,6 +97,16 @@ def _check_arguments(arguments: list[str]) -> None:
             option = argument or before
             what = f"{option}: an empty value is given; leave it out, or give one"
             _fail(what if option.startswith("--") else "an argument is empty; name a file, a folder or a player", 2)
+
+
+@contextlib.contextmanager
+def _stopped_first() -> Iterator[None]:
+    """Raises KeyboardInterrupt in place of any failure after a signal, of which it may be a consequence."""
+    try:
+        yield
+    except BaseException:
+        stopping.stop.check()
+        raise
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from selfplay_pipeline.cli.options import OfGames, given, load, taking
 from selfplay_pipeline.cli.shared import DATA, RUNS, DryRun, file_path, planned
-from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core import stopping, terminal
 from selfplay_pipeline.core.command_line import LARGEST, announced
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.terminal.harmless import one_line
@@ -121,7 +120,7 @@ def show(
     if follow:
         if not file.exists():
             terminal.say(f"waiting for {file}")
-        with contextlib.suppress(KeyboardInterrupt):
+        with stopping.until_stopped():
             for record, count in episode_view.follow(file):
                 if count > 1:
                     console.print(f"… {count - 1} episodes before this one", style="dim")

@@ -33,7 +33,6 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 
 if TYPE_CHECKING:
     from selfplay_pipeline.config.schema import Config
-    from selfplay_pipeline.games.base import GameSettings
 
 app = typer.Typer()
 GETS = "Gets checkpoint/, trainer_state/, metrics.jsonl"
@@ -69,26 +68,33 @@ def generate(
     show_summary(summary, output)
     fail_if_lost(summary.failures)
     if "policy" in seats and not summary.result().agreement_rate:
-        _suggest_warm_start(output, context, settings.game)
+        _suggest_warm_start(output, context, settings)
         return
     command = "convert" if "policy" in seats else "show"
     suggest(command, output, shared_with(context, command))
 
 
-def _suggest_warm_start(output: Path, context: typer.Context, settings: GameSettings) -> None:
-    """Print the commands of a warm start, for a model that reached no agreement and thus has no training signal."""
-    from selfplay_pipeline.games.registry import make_game
+def _suggest_warm_start(output: Path, context: typer.Context, settings: Config) -> None:
+    """Print why the model reached no agreement and thus has no training signal, and the commands of a warm start.
 
+    The commands are left out if the limit of turns ended all episodes.
+    """
+    from selfplay_pipeline.games.registry import make_game
+    from selfplay_pipeline.generate.records import read_episodes
+    from selfplay_pipeline.generate.summary import WARM_START, why_unsuccessful
+
+    why = why_unsuccessful(read_episodes(output), settings.generate.max_new_tokens) or f"the model {WARM_START}"
+    why = f"no episode ended in agreement, so that there is nothing to compare: {why}"
+    if not why.endswith(WARM_START):
+        terminal.say(why)
+        return
     taught, game = output.with_name("teacher.jsonl"), chosen_game(context)
-    players = make_game(settings).players
+    players = make_game(settings.game).players
     player = next(iter(players), "teacher") if "teacher" not in players else "teacher"
     words = ["--player", player, "--num-episodes", "2000", "--episodes-per-state", "1", "--output", str(taught)]
     named = [word for name, value in game.items() for word in (f"--{name}", value)]
     command = shlex.join(["generate", *words, *named])
-    terminal.say(
-        "no episode ended in agreement, so that there is nothing to compare: the model needs a warm start, on episodes "
-        f"such as `{program()} {command}` plays"
-    )
+    terminal.say(f"{why}, on episodes such as `{program()} {command}` plays")
     suggest("imitate", taught, shared_with(context, "imitate") | game)
 
 

@@ -1,4 +1,4 @@
-"""Files that are written as a whole or not at all."""
+"""Files that are written as a whole or not at all, and not at all once a signal has asked the command to stop."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.links import append_to
 from selfplay_pipeline.core.locks import create_locked, if_abandoned
 from selfplay_pipeline.core.small_files import read_json
+from selfplay_pipeline.core.stopping import stop
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -77,6 +78,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     with _temporary(path, folder=False) as (temporary, descriptor):
         yield temporary
+        stop.check()
         if temporary.exists():
             os.fsync(descriptor)
             temporary.replace(path)
@@ -91,6 +93,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """
     with _temporary(path, folder=True) as (new, _):
         yield new
+        stop.check()
         for file in new.rglob("*"):
             if file.is_file():
                 _sync(file)
@@ -113,6 +116,7 @@ def filling(path: Path) -> Iterator[Path]:
     """
     with _temporary(path, folder=True) as (new, _):
         yield new
+        stop.check()
         path.mkdir(exist_ok=True)
         for file in sorted(
             new.iterdir(), key=lambda file: file.name == "config.json"

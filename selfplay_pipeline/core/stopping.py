@@ -8,9 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -23,10 +25,16 @@ PATIENCE_SECONDS = 30.0
 
 A signal after this time stops the command again, in case the first one was swallowed.
 """
+RETRY_SECONDS = 0.05
+"""Seconds until a stop is tried again that came at a moment when Python may swallow an exception."""
 
 
 class Stop:
     """Record of a signal that asked the command to stop.
+
+    Python reports an exception of a handler and goes on if the handler interrupts a `__del__` or a callback of C code;
+    in an import, libraries catch it, or C++ code aborts. So the stop is tried again until an exception gets through,
+    and `check` lets nothing be stored meanwhile.
 
     Attributes:
         asked: Time of the signal by the monotonic clock; None if there was no signal.
@@ -38,19 +46,38 @@ class Stop:
     cancel: Callable[[], object] | None = None
     computing = False
 
-    def on_signal(self, *_: object) -> None:
+    def on_signal(self, number: int = 0, frame: FrameType | None = None) -> None:
         """Stop the command, unless it is stopping already."""
         leave_closed_terminal()
         now, before = time.monotonic(), self.asked
-        if before is not None and now - before < PATIENCE_SECONDS:
+        if before is not None:
+            if now - before >= PATIENCE_SECONDS:
+                self.asked = now
+                raise KeyboardInterrupt
             return
         self.asked = now
-        if before is None:
-            _write("selfplay: stopping")
-            if self.cancel is not None and not self.computing:
-                self.cancel()
-                return
-        raise KeyboardInterrupt
+        _write("selfplay: stopping")
+        self.interrupt(frame)
+
+    def interrupt(self, frame: FrameType | None) -> None:
+        """Cancel the task or raise KeyboardInterrupt; later if Python might swallow it in this frame."""
+        if self.cancel is not None and not self.computing:
+            self.cancel()
+        elif _may_be_swallowed(frame) and self.asked and time.monotonic() - self.asked < PATIENCE_SECONDS:
+            self.try_again()
+        else:
+            raise KeyboardInterrupt
+
+    def try_again(self) -> None:
+        """Stop the command in a moment."""
+        signal.signal(signal.SIGALRM, lambda number, frame: self.interrupt(frame))
+        signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt if a signal asked the command to stop; called before anything is stored or shown."""
+        if self.asked is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # the cleanup that begins here is not to be interrupted
+            raise KeyboardInterrupt
 
 
 stop = Stop()
@@ -69,6 +96,14 @@ def computing() -> Iterator[None]:
         stop.computing = before
 
 
+@contextmanager
+def until_stopped() -> Iterator[None]:
+    """Makes a signal the ordinary end of a block, after which the command goes on."""
+    with suppress(KeyboardInterrupt):
+        yield
+    stop.asked = None
+
+
 def quit_at_once() -> None:
     """From now on, exit at the first signal without cleanup; used during the imports, before any work begins."""
     _handle(_quit)
@@ -76,6 +111,7 @@ def quit_at_once() -> None:
 
 def interrupt() -> None:
     """From now on, raise KeyboardInterrupt at the first signal; further signals do not interrupt the cleanup."""
+    sys.unraisablehook = _on_swallowed
     _handle(stop.on_signal)
 
 
@@ -86,6 +122,7 @@ def over(*, stopped: bool) -> None:
         stopped: Whether a signal stopped the command. If so, the process exits at once and does not wait for threads,
             such as one that downloads a model.
     """
+    signal.setitimer(signal.ITIMER_REAL, 0)
     _handle(signal.SIG_IGN)
     if stopped:
         os._exit(STOPPED_CODE)
@@ -99,19 +136,19 @@ async def stoppable(work: Coroutine[Any, Any, T]) -> T:
     """
     import asyncio  # takes long
 
-    loop, task, asked_before = asyncio.get_running_loop(), asyncio.current_task(), stop.asked
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    stop.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
     try:
+        stop.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+        stop.check()  # an earlier exception may have been swallowed
         done = await work
-        if stop.asked != asked_before:  # the work ended without another await, at which the task would be cancelled
-            raise KeyboardInterrupt
+        stop.check()  # the work ended without another await, at which the task would be cancelled
         return done
     except asyncio.CancelledError:
-        if stop.asked == asked_before:
-            raise
-        raise KeyboardInterrupt from None
+        stop.check()
+        raise
     finally:
+        work.close()  # if it has not begun
         stop.cancel = None
 
 
@@ -138,6 +175,23 @@ def leave_closed_terminal() -> bool:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
                 closed = True
     return closed
+
+
+def _may_be_swallowed(frame: FrameType | None) -> bool:
+    """Whether a frame runs inside a `__del__` or an import."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _on_swallowed(swallowed: sys.UnraisableHookArgs) -> None:
+    """Tries the stop again if Python swallowed its exception, and reports other exceptions as always."""
+    if stop.asked is not None and issubclass(swallowed.exc_type, KeyboardInterrupt):
+        stop.try_again()
+    else:
+        sys.__unraisablehook__(swallowed)
 
 
 def _quit(*_: object) -> None:

@@ -103,7 +103,9 @@ class TransformersEngine:
                         if not request.answer.done():
                             request.answer.set_exception(error)
             for request in batch:
-                if not request.answer.done():  # the caller may have been cancelled meanwhile
+                if stop.asked is not None:
+                    request.answer.cancel()  # its tokens may be incomplete
+                elif not request.answer.done():  # the caller may have been cancelled meanwhile
                     request.answer.set_result(_completion(request))
 
     def _next_batch(self) -> list[_Request]:

@@ -82,6 +82,10 @@ class AnswerCache:
                 self._database.execute("INSERT OR REPLACE INTO tokens VALUES (?, ?, ?)", (key, *tokens))
         return self.get(key) or answer
 
+    def close(self) -> None:
+        """Close the database, which also empties its write-ahead log."""
+        self._database.close()
+
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:

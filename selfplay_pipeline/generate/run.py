@@ -15,6 +15,7 @@ from typing import Any
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.core.model_sizes import longer_context
 from selfplay_pipeline.core.reporting import Update, logger, progress
+from selfplay_pipeline.core.stopping import stop
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, State, Status
 from selfplay_pipeline.generate.players import Player
@@ -26,7 +27,7 @@ from selfplay_pipeline.generate.summary import Summary, line_of
 
 
 class NoTurnsError(RuntimeError):
-    """No episode of a run was played to its end, because the model's context was full."""
+    """No episode can be learned from: the context was full, or no turn was legal."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,8 @@ class _Playing:
         state, place = await self.states.state(group), (job.seed, group, number)
         seated = task.make_episode(task.game, state, task.players(group, number), job.episode_id(group, number), place)
         await seated.episode.run()
+        if stop.asked is not None:
+            return  # its last turns may be those of an engine that was stopping
         record = seated.record(job.policy)
         self.summary.add(record)
         tell(self)
@@ -254,7 +257,7 @@ async def _run_missing(tasks: Sequence[PlayTask], report: Update, phases: Sequen
             for playing, group, number in episodes:
                 # Scripted players never wait, so without this Ctrl-C would take effect one episode per worker later.
                 await asyncio.sleep(0)
-                if main is not None and main.cancelling():
+                if stop.asked is not None or (main is not None and main.cancelling()):
                     return
                 await playing.play(group, number, tell)
 
@@ -262,6 +265,7 @@ async def _run_missing(tasks: Sequence[PlayTask], report: Update, phases: Sequen
             async with asyncio.TaskGroup() as group:
                 for _ in range(workers):
                     group.create_task(worker(episodes))
+            stop.check()
 
         tell()
         for phase in phases:

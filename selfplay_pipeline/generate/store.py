@@ -15,6 +15,8 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.links import open_itself
 from selfplay_pipeline.core.small_files import check_regular, read_object
+from selfplay_pipeline.core.stopping import stop
+from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import (
     MAX_LINE,
     EpisodeRecord,
@@ -81,7 +83,13 @@ class EpisodeStore:
         with appending(self.path) as append:
             if not self.arguments_path.exists():
                 write_json(self.arguments_path, self.arguments)
-            yield lambda record: append(record.model_dump_json().encode() + b"\n")
+
+            def store(record: EpisodeRecord) -> None:
+                if record.outcome.status != Status.ABANDONED:  # a person left it, and a signal is how
+                    stop.check()
+                append(record.model_dump_json().encode() + b"\n")
+
+            yield store
 
     def _read(self, take: Callable[[EpisodeRecord], None]) -> None:
         lines: dict[tuple[int, int], int] = {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from selfplay_pipeline.games.base import Game, Status
+from selfplay_pipeline.games.base import CUT, Game, Status
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import game_of
@@ -272,3 +272,35 @@ def line_of(summaries: Mapping[str, Summary], seconds: float) -> str:
     tokens = sum(one.sampled_tokens - one.tokens_before for one in every) / seconds
     rewards = ", ".join(f"{name} {one.mean_reward:.3f}" for name, one in summaries.items() if one.rewards)
     return f"{episodes:.1f} episodes/s, {tokens:.0f} tokens/s, reward: {rewards or 'none yet'}"
+
+
+WARM_START = "needs a warm start"
+"""End of a reason that training on recorded episodes removes."""
+
+
+def why_unsuccessful(records: Iterable[EpisodeRecord], max_new_tokens: int) -> str | None:
+    """Returns why no episode of the policy could reach the game's goal, and what to do; None if that has no one reason.
+
+    Args:
+        records: The episodes.
+        max_new_tokens: Maximum number of tokens of a turn (`generate.max_new_tokens`).
+    """
+    statuses, kinds, longest = set[str](), set[str | None](), 0
+    for record in records:
+        if record.outcome.status == Status.ENGINE_FAILURE:
+            continue
+        statuses.add(record.outcome.status)
+        kinds |= {turn.error_kind for turn in record.turns if turn.seat in record.trained_seats}
+        longest = max(longest, len(record.turns))
+        if len(statuses) > 1 and None in kinds:
+            return None
+    if statuses == {Status.TURN_LIMIT}:
+        return (
+            f"every episode ended at the game's limit of {longest} turns, before its goal; give a larger one (such as "
+            "--max-length), or a model that has learned to end the game"
+        )
+    if kinds == {CUT}:
+        return f"every turn was cut at {max_new_tokens} tokens; raise --max-new-tokens, or the model {WARM_START}"
+    if kinds and None not in kinds:
+        return f"no turn of the model was legal: it does not write what the game reads, and {WARM_START}"
+    return None

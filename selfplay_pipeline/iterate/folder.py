@@ -63,6 +63,8 @@ class StageRecord(BaseModel):
 
     seconds: float
     figures: dict[str, Any]
+    sizes: dict[str, int] = Field(default={}, exclude_if=lambda sizes: not sizes)
+    """Bytes of each file of episodes, by its path in the run folder; a change is noticed without reading the file."""
 
 
 class RunState(BaseModel):
@@ -159,15 +161,32 @@ class RunDirectory:
                 another configuration.
         """
         check_folder(self.path, "iterate")
+        if not self.manifest.exists() and (self.path / "state.json").exists():
+            raise UserError(
+                f"{self.manifest}: is missing, though it says with which settings the run was begun; put it back, or "
+                "give another --output"
+            )
         if self.manifest.exists():
             recorded = read_model(self.manifest, Manifest, "selfplay iterate")
             then = flatten({**recorded.config, "weights": recorded.weights}) | recorded.partner | recorded.contents
             now = deciding(config, "iterate") | flatten({"weights": _weights(config)})
             check_same(self.path, then, now | _partner(config) | contents_of(config.reward))
         self.load()
+        self._check_episodes()
         for number in range(1, config.iterate.num_iterations + 1):
             if self.state.trained(number) is None:
                 check_folder(self.iteration(number), "train")
+
+    def _check_episodes(self) -> None:
+        """Raises UserError if a file of episodes changed after its stage; a file that was removed is not needed."""
+        for stages in self.state.iterations.values():
+            for name, then in (item for record in stages.values() for item in record.sizes.items()):
+                file = self.path / name
+                if file.exists() and (now := file.stat().st_size) != then:
+                    raise UserError(
+                        f"{file}: holds other episodes than when they were played ({now:,} bytes in place of "
+                        f"{then:,}); restore the file, or begin a new run with --output"
+                    )
 
     def load(self) -> RunState:
         """Returns the finished stages, read from state.json.
@@ -195,8 +214,11 @@ class RunDirectory:
         return self.state
 
     def finish(self, iteration: int, stage: Stage, record: StageRecord) -> None:
-        """Record a finished stage in state.json."""
+        """Record a finished stage in state.json, with the sizes of its files of episodes."""
         record.figures = portable(record.figures, self.path)
+        folder = self.iteration(iteration)
+        files = {"generate": [self.games(iteration)], "evaluate": folder.glob("*/*.jsonl")}.get(stage, ())
+        record.sizes = {str(file.relative_to(self.path)): file.stat().st_size for file in files if file.exists()}
         self.state.iterations.setdefault(iteration, {})[stage] = record
         write_text(self.path / "state.json", self.state.model_dump_json(indent=2) + "\n")
 

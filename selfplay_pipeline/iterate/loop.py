@@ -37,11 +37,13 @@ from selfplay_pipeline.evaluate.worth import Rise
 from selfplay_pipeline.games.abilities import Renaming, ability
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.renamed import KEY
+from selfplay_pipeline.generate.run import NoTurnsError
 from selfplay_pipeline.generate.seats import check_seat, check_seats, self_play
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import check_trainable, generate_episodes, num_groups, plan_generate
-from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.generate.summary import Played, why_unsuccessful
 from selfplay_pipeline.generate.swapped import check_swap
 from selfplay_pipeline.iterate.folder import (
     RunDirectory,
@@ -118,8 +120,7 @@ async def run_together(
     """
     config, _ = members[0]
     with computing():
-        for own, run_dir in members:
-            RunDirectory(run_dir).check(own)  # first, because the lock writes a file
+        check_begun_together(members)  # first, because the lock writes a file
         check_run(config)
         check_cluster(config.train, [config.model], folder)
     shares = shares_gpu(config) or await attached_share(config)
@@ -143,6 +144,28 @@ async def run_together(
         finally:
             await _stop(config, trainer, servers)
         return runs
+
+
+def check_begun_together(members: Sequence[tuple[Config, Path]]) -> None:
+    """Checks that each run may begin or continue, and that none lacks a checkpoint that another has played with.
+
+    Raises:
+        UserError: A run was made with another configuration, or has lost files since.
+    """
+    runs = [RunDirectory(run_dir) for _, run_dir in members]
+    for run, (config, _) in zip(runs, members, strict=True):
+        run.check(config)
+    for run in runs:
+        for other, (config, _) in zip(runs, members, strict=True):
+            played = [number for number, stages in other.state.iterations.items() if "generate" in stages]
+            needed = max((source_of(config.iterate, number, "generate") for number in played), default=0)
+            lost = next((number for number in range(1, needed + 1) if run.state.trained(number) is None), None)
+            if lost is not None or (other.state.iterations and not run.manifest.exists()):
+                told = f"its iteration {lost}, which {other.path.name} played with, is"
+                raise UserError(
+                    f"{run.path}: {told if lost else 'its files are'} gone since; put the folder back as it was, or "
+                    "give another --output"
+                )
 
 
 async def _stop(config: Config, trainer: Trainer, servers: Servers) -> None:
@@ -310,6 +333,7 @@ class Loop:
         try:
             result = await train_policy(training, self.trainer)
         except NoSignalError as reason:
+            self._check_successful(number)
             logger.warning(f"iteration {number}: not trained, the checkpoint is carried forward: {reason}")
             return Trained(
                 checkpoint=checkpoint,
@@ -336,6 +360,16 @@ class Loop:
             log_prob_gap=result.log_prob_gap,
             staleness=self._staleness(number),
         )
+
+    @computing()
+    def _check_successful(self, number: int) -> None:
+        """Raises NoTurnsError if no episode of an iteration could succeed, so that a repetition would not either."""
+        games = self.run.games(number)
+        if not games.exists():
+            return
+        why = why_unsuccessful(read_episodes(games), self.config.generate.max_new_tokens)
+        if why is not None:
+            raise NoTurnsError(f"{games}: nothing can be learned from iteration {number}: {why}")
 
     def _staleness(self, number: int) -> int | None:
         """Returns the number of trainings between the weights that played an iteration and those that it trains.
@@ -397,8 +431,14 @@ class Loop:
             return sample_held_out(self.config, self.config.iterate.evaluate_states, MONITOR)
 
     async def _evaluate(self, number: int, checkpoint: str) -> Evaluated:
-        """Returns the held-out figures of a checkpoint; warns if states were trained on since the last evaluation."""
+        """Returns the held-out figures of a checkpoint; warns if states were trained on since the last evaluation.
+
+        A checkpoint that was carried forward since its evaluation keeps those figures, and is not evaluated again.
+        """
         config = self.config
+        if (same := self._evaluated_before(number)) is not None:
+            logger.info(f"iteration {number}: its checkpoint was evaluated before, and keeps those figures")
+            return same
         states = self._held_out
         since = range(max(1, number - config.iterate.evaluate_every + 1), number + 1)
         game = make_game(config.game)
@@ -441,6 +481,16 @@ class Loop:
             held_out_parts={name: sampled[name] for name, figure in figures_of(game).items() if figure.part_of},
             **questions,
         )
+
+    def _evaluated_before(self, number: int) -> Evaluated | None:
+        """Returns the figures of the same checkpoint in an earlier iteration, after which none has trained."""
+        for earlier in range(number, 0, -1):
+            trained = self.run.state.trained(earlier)
+            if trained is None or not trained.carried:
+                return None
+            if (evaluated := self.run.state.evaluated(earlier - 1)) is not None:
+                return evaluated
+        return None
 
     async def _with_foreign(self, number: int, checkpoint: str) -> WithForeign | None:
         """Returns the reward of a checkpoint with the foreign player; None without one."""

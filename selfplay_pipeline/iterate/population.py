@@ -14,7 +14,7 @@ from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.iterate.folder import RunDirectory
-from selfplay_pipeline.iterate.loop import Loop, plan_run, run_together
+from selfplay_pipeline.iterate.loop import Loop, check_begun_together, plan_run, run_together
 from selfplay_pipeline.iterate.partners import MEMBER
 
 BETWEEN_SEEDS = 1000
@@ -116,6 +116,7 @@ def plan_population(config: Config, folder: Path, members: int) -> list[str]:
     """
     check_folder(folder, "population")
     configs, folders = member_configs(config, members), member_folders(folder, members)
+    check_begun_together([*zip(configs, folders, strict=True)])
     return [
         f"{run_dir.name} (seed {own.seed}): {line}"
         for own, run_dir in zip(configs, folders, strict=True)

@@ -87,7 +87,7 @@ def make_good(folder: Path) -> None:
     shutil.copytree(PROMPTS, "prompts")
     Path("prompts.yaml").write_text("game: {prompts: prompts}\n")
     Path("chat.yaml").write_text(f"partner: {{base_url: '{CLOSED}', cache: answers.sqlite3}}\n")
-    AnswerCache(Path("answers.sqlite3"))
+    AnswerCache(Path("answers.sqlite3")).close()  # a log that stays would repair the file that a case spoils
 
 
 def write_lines(path: Path, rows: list[object]) -> None:

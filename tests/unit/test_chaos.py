@@ -13,6 +13,7 @@ from chaos.judging import judge
 from chaos.outside import Ended
 from chaos.signals import EPOCHS, expected_codes, problems_of_iteration, problems_of_run, stage_begun
 from chaos.traces import contents_of, differences
+from chaos.twice import stored_after
 
 MODEL = Path(__file__).parents[2] / "data" / "tiny_honest_model"
 GOOD, STOPPED = Ended(0, "", 1.0), Ended(2, "selfplay: a line that says what to do", 1.0)
@@ -156,3 +157,11 @@ def test_the_stage_of_a_signal_is_the_newest_that_was_announced():
 def test_contents_count_episodes_alone_where_policies_sample(tmp_path):
     (tmp_path / "games.jsonl").write_text(line_of("a", text="one") + line_of("a", text="two"))
     assert contents_of(tmp_path, texts=False) == {"games.jsonl": Counter({"a": 2})}
+
+
+def test_what_is_written_after_a_signal_is_named(tmp_path):
+    (tmp_path / "games.jsonl").write_text("{}\n")
+    (tmp_path / "server.log").write_text("log")
+    now = (tmp_path / "games.jsonl").stat().st_mtime
+    assert stored_after(tmp_path, now) == []
+    assert stored_after(tmp_path, now - 10) == ["games.jsonl was written after the signal"]

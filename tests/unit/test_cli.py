@@ -57,6 +57,16 @@ def test_a_model_that_reaches_no_agreement_is_sent_to_its_warm_start(tmp_path, t
     assert made.returncode == 0 and taught.exists(), made.stderr
 
 
+def test_a_model_that_the_limit_of_turns_kept_from_all_agreements_is_not_sent_to_a_warm_start(tmp_path):
+    done = selfplay(
+        "generate", "--config", "tiny", "--engine", "transformers", "--num-episodes", "2",
+        "--episodes-per-state", "2", "--max-length", "1", "--output", str(tmp_path / "games.jsonl"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "every episode ended at the game's limit of 1 turns" in done.stderr.splitlines()[-1]
+    assert "warm start" not in done.stderr
+
+
 MISTAKES = [
     ("generate --config nothing", "no built-in configuration or file 'nothing'"),
     ("generate --model /nowhere", "/nowhere: no Hugging Face model there"),

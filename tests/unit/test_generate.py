@@ -15,11 +15,11 @@ from reports import Reports
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.core import reporting
+from selfplay_pipeline.core import reporting, stopping
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import FileChangedError
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
-from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.engines.types import EngineError, SamplingParams
 from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
@@ -273,6 +273,26 @@ def test_ctrl_c_is_heard_between_two_games_of_scripted_players(tmp_path, concurr
     with pytest.raises(KeyboardInterrupt):
         play(task, SILENT, lambda number: state, on_episode)
     assert len(ids_in(task.output)) == played[-1] <= 21
+
+
+def test_no_episode_is_stored_after_a_stop_that_python_swallowed(tmp_path, monkeypatch):
+    def swallowed(number: int, session: str) -> bool:
+        if number == 8:
+            monkeypatch.setattr(stopping.stop, "asked", 0.0)
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        run(job(tmp_path / "games.jsonl", max_concurrency=1), swallowed)
+    assert 0 < len(ids_in(tmp_path / "games.jsonl")) < len(ALL)
+    assert all(turn.text for record in read_episodes(tmp_path / "games.jsonl") for turn in record.turns)
+    assert not (tmp_path / "games.summary.json").exists()
+
+
+def test_an_engine_that_is_stopping_returns_no_incomplete_completion(monkeypatch):
+    monkeypatch.setattr(stopping.stop, "asked", 0.0)
+    policy()._lock = asyncio.Lock()
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(policy().generate([1, 2, 3], SamplingParams(1.0, 4, ())))
 
 
 def test_ctrl_c_is_heard_while_a_state_is_sampled(tmp_path):

@@ -312,8 +312,9 @@ def test_a_mixture_that_was_killed_plays_what_is_missing_and_loads_no_partner_in
     games.write_text("".join(kept))
     for written in ("train.parquet", "convert.json", "selfplay_games.summary.json"):
         (games.parent / written).unlink()
+    del loop.run.state.iterations[3]
+    (loop.run.path / "state.json").write_text(loop.run.state.model_dump_json())
     again = loop_in(tmp_path / "run", mixture())
-    del again.run.state.iterations[3]
     play(again, 3)
     assert again.servers.asked == [loop.run.checkpoint(2), newest], "the other partner's groups are there"
     assert {record.episode_id: record for record in read_episodes(games)} == whole

@@ -133,6 +133,53 @@ def test_a_checkpoint_of_another_member_that_changed_is_refused(tmp_path):
         asyncio.run(run_population(config(), tmp_path, 2, Stages))
 
 
+def losing(folder: Path, *names: str) -> None:
+    for name in names:
+        shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        (["member_1/manifest.json", "member_2/manifest.json"], "member_1/manifest.json: is missing"),
+        (["member_2/manifest.json"], "member_2/manifest.json: is missing"),
+        (["member_2"], "member_2: its iteration 1, which member_1 played with, is gone"),
+        (["member_2/state.json"], "member_2/iter_1/checkpoint exists but was not made by a training here"),
+        (["member_1"], "member_1: its iteration 1, which member_2 played with, is gone"),
+    ],
+)
+def test_a_population_that_lost_files_is_refused(tmp_path, lost, words):
+    asyncio.run(run_population(config(), tmp_path, 2, Stages))
+    losing(tmp_path, *lost)
+    before = sorted(tmp_path.rglob("*"))
+    for again in (lambda: asyncio.run(run_population(config(), tmp_path, 2, Stages)),
+                  lambda: plan_population(config(), tmp_path, 2)):  # fmt: skip
+        with pytest.raises(UserError, match=words):
+            again()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.long
+def test_a_member_that_is_removed_before_the_second_round_is_missed_too(tmp_path):
+    asyncio.run(run_population(config(**{"iterate.num_iterations": 1}), tmp_path, 2, Stages))
+    losing(tmp_path, "member_2")
+    with pytest.raises(UserError, match="member_2: its files are gone"):
+        asyncio.run(run_population(config(), tmp_path, 2, Stages))
+
+
+@pytest.mark.long
+def test_an_episode_that_was_taken_out_of_a_finished_iteration_is_missed(tmp_path):
+    asyncio.run(run_iterate(config(), tmp_path / "run", Stages))
+    games = tmp_path / "run" / "iter_1" / "selfplay_games.jsonl"
+    lines = games.read_bytes().splitlines(keepends=True)
+    games.write_bytes(b"".join(lines[1:]))
+    with pytest.raises(UserError, match=r"iter_1/selfplay_games\.jsonl: holds other episodes than when they"):
+        asyncio.run(run_iterate(config(), tmp_path / "run", Stages))
+    games.unlink()
+    asyncio.run(run_iterate(config(), tmp_path / "run", Stages))
+
+
 def test_shares_of_the_others_are_divided_equally():
     given = [
         {"player": "members", "share": 0.5}, {"player": "past", "share": 0.2, "last": 3},

@@ -1,16 +1,21 @@
 """A signal stops a command; further ones do not disturb that, and one that comes early ends it quietly."""
 
 import asyncio
+import ctypes
 import os
 import pty
 import select
 import signal
 import subprocess
 import sys
+import time
+import weakref
+from contextlib import suppress
 
 import pytest
 
 from selfplay_pipeline.core import stopping
+from selfplay_pipeline.core.files import filling, replacing_folder, write_text
 
 
 @pytest.fixture
@@ -18,9 +23,11 @@ def stop():
     """Signals as a command takes them; those of the tests are put back."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
+    hook = sys.unraisablehook
     stopping.interrupt()
     yield stopping.stop
-    stopping.stop.asked = None
+    stopping.stop.asked, sys.unraisablehook = None, hook
+    signal.setitimer(signal.ITIMER_REAL, 0)
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -105,6 +112,163 @@ def test_a_signal_in_a_blocking_end_of_the_work_is_not_lost(stop):
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(stopping.stoppable(work()))
+
+
+class Dies:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+
+class Plain:
+    pass
+
+
+def in_a_callback_of_a_weak_reference():
+    thing = Plain()
+    kept = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
+    del thing
+    return kept
+
+
+def in_a_callback_of_c():
+    ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGTERM))()
+
+
+def in_an_import_whose_errors_are_caught():
+    class Finder:
+        def find_spec(self, name, path, target=None):
+            if name == "no_such_module":
+                try:
+                    signal.raise_signal(signal.SIGTERM)
+                except BaseException:
+                    return
+
+    sys.meta_path.insert(0, finder := Finder())
+    try:
+        import no_such_module  # noqa: F401
+    except ImportError:
+        pass
+    finally:
+        sys.meta_path.remove(finder)
+
+
+SWALLOWED = (Dies, in_a_callback_of_a_weak_reference, in_a_callback_of_c, in_an_import_whose_errors_are_caught)
+
+
+@pytest.mark.parametrize("strike", SWALLOWED)
+def test_a_stop_that_python_would_swallow_comes_a_moment_later(stop, capfd, strike):
+    def work():
+        strike()
+        time.sleep(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert capfd.readouterr().err == "selfplay: stopping\n"
+
+
+@pytest.mark.parametrize("strike", SWALLOWED)
+def test_a_stop_that_was_swallowed_in_the_work_of_a_task_is_the_end_of_it(stop, strike):
+    done = []
+
+    async def work():
+        with stopping.computing():
+            strike()
+        done.append("more")
+        await asyncio.sleep(30)
+        done.append("all")
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(stopping.stoppable(work()))
+    assert done in ([], ["more"])
+
+
+def test_work_does_not_begin_after_a_stop_that_was_swallowed(stop):
+    with suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+    done = []
+
+    async def work():
+        done.append("begun")
+
+    with pytest.raises(KeyboardInterrupt):
+        stopping.run(work())
+    assert not done
+
+
+@pytest.mark.parametrize("write", [
+    lambda path: write_text(path, "result"),
+    lambda path: write_folder(replacing_folder, path),
+    lambda path: write_folder(filling, path),
+])  # fmt: skip
+def test_nothing_is_stored_after_a_stop_that_was_swallowed(stop, tmp_path, write):
+    stop.asked = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "thing")
+    assert list(tmp_path.iterdir()) == []
+
+
+def write_folder(kind, path):
+    with kind(path) as new:
+        (new / "file").write_text("result")
+
+
+STRIKES_AT = """
+import os, signal, sys
+class Dies:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+class Watch:
+    def find_spec(self, name, path, target=None):
+        if name == 'transformers':
+            sys.meta_path.remove(self)
+            for _ in range(2):
+                Dies()
+sys.meta_path.insert(0, Watch())
+from selfplay_pipeline.__main__ import main
+main()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", ["generate", "evaluate", "iterate"])
+def test_a_stop_in_a_finalizer_while_transformers_is_imported_stores_nothing(tmp_path, command):
+    output, model = tmp_path / "out", ["data/tiny_model"] * (command == "evaluate")
+    place = output / "games.jsonl" if command == "generate" else output
+    options = [*model, "--config", "tiny", "--engine", "transformers", "--output", str(place)]
+    ended = subprocess.run([sys.executable, "-c", STRIKES_AT, command, *options], capture_output=True, text=True)
+    said = [line for line in ended.stderr.splitlines() if line.startswith("selfplay: stop")]
+    assert (ended.returncode, said) == (130, ["selfplay: stopping", f"selfplay: {stopping.STOPPED}"])
+    assert "Traceback" not in ended.stderr
+    stored = (*output.rglob("*.json*"), *output.rglob("*.parquet"))
+    begun = ("manifest.json", "games.args.json")
+    assert [path.name for path in stored if path.stat().st_size and path.name not in begun] == []
+
+
+FAILS_AFTER_A_STOP = """
+import os, signal, sys, threading
+class Watch:
+    def find_spec(self, name, path, target=None):
+        if name == 'transformers':
+            threading.Thread(target=threading.Event().wait).start()
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except BaseException:
+                pass
+            raise RuntimeError('made of the stop by a library')
+sys.meta_path.insert(0, Watch())
+from selfplay_pipeline.__main__ import main
+main()
+"""
+
+
+@pytest.mark.long
+def test_a_failure_that_a_library_made_of_a_stop_is_a_stop_and_waits_for_no_thread(tmp_path):
+    options = ("evaluate", "data/tiny_model", "--config", "tiny", "--engine", "transformers", "--output", str(tmp_path))
+    command = [sys.executable, "-c", FAILS_AFTER_A_STOP, *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    said = [line for line in ended.stderr.splitlines() if line.startswith("selfplay: stop")]
+    assert (ended.returncode, said) == (130, ["selfplay: stopping", f"selfplay: {stopping.STOPPED}"])
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.long
