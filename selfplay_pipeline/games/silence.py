@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 STORED = Path("data/silence.json")
 """File with the rewards of strategies without words, for the configurations of users."""
-WITHOUT_EFFECT = frozenset({"max_length", "max_errors", "mute", "prompts", "protocol", "messages", "max_searches"})
+WITHOUT_EFFECT = frozenset(
+    {"max_length", "max_errors", "max_words", "mute", "prompts", "protocol", "messages", "max_searches"}
+)
 """Settings that do not change the lines, because they change neither the states nor the value of a proposal."""
 
 

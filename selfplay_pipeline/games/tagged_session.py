@@ -11,10 +11,10 @@ line. Proof: the number, the order and the kind of all turns are the same in eve
 illegal turn but its author. So if the messages carry no content (`mute: true`, or messages that are independent of the
 state given the hearer's view), the proposer's observations are its own view v and something that is independent of
 the state s given v. For each such observation its proposal has an expected reward of at most max over proposals p of
-E[reward(s, p) | v]. The mean of that maximum over v is the silence line, taken over the views of both seats; their
-distributions are equal, since the rules draw both views alike. Illegal turns can only end an episode with reward 0.
-Private or shared randomness changes nothing, since a mean never exceeds a maximum. In free play the theorem fails: who
-speaks, proposes or rejects, and when, tells something about the view.
+E[reward(s, p) | v]. The mean of that maximum over v is the silence line, taken over the views of the seats that may
+propose: of both if the rules draw both views alike, or of the one seat that always proposes. Illegal turns can only end
+an episode with reward 0. Private or shared randomness changes nothing, since a mean never exceeds a maximum. In free
+play the theorem fails: who speaks, proposes or rejects, and when, tells something about the view.
 
 Second theorem: in the fixed protocol, no play in which each heard message is swapped (`generate/swapped.py`) has a
 higher expected reward than the silence line. Proof: let h be the proposer and v its view. For h a state s' is drawn
@@ -66,13 +66,24 @@ class TaggedSettings(GameSettings):
     """Rule of turns, `free` or `fixed`.
 
     With `free`, seats talk, propose, accept or reject at will. With `fixed`, they say exactly `messages` messages in
-    turn, beginning with seat 0. Then the seat whose turn it is proposes once, and that is the outcome. Neither timing
-    nor the choice of an action tells anything, so no play without the content of messages exceeds the silence line.
+    turn, beginning with seat 0, unless the game fixes who proposes. Then the seat whose turn it is proposes once, and
+    that is the outcome. Neither timing nor the choice of an action tells anything, so no play without the content of
+    messages exceeds the silence line.
     """
     messages: Annotated[int, Field(ge=1)] = 1
     """Number of messages before the proposal, with `protocol: fixed`. After an odd number seat 1 proposes."""
     max_errors: Annotated[int, Field(ge=1)] = 5
     """Number of illegal actions of one player in a row after which an episode ends without agreement."""
+
+    @property
+    def proposer(self) -> int:
+        """Seat that proposes in the fixed protocol."""
+        return self.messages % 2
+
+    @property
+    def first_speaker(self) -> int:
+        """Seat that acts first: seat 0 in free play, else the seat from which the turns end at the proposer."""
+        return (self.proposer - self.messages) % 2 if self.protocol == "fixed" else 0
 
     @model_validator(mode="after")
     def _has_room(self) -> Self:
@@ -140,7 +151,7 @@ class SeatView:
 
 
 class TaggedSession(TurnSession, Generic[Proposal]):
-    """One episode. Seat 0 speaks first.
+    """One episode.
 
     Attributes:
         pending: Proposal that waits for an answer.
@@ -155,6 +166,7 @@ class TaggedSession(TurnSession, Generic[Proposal]):
         """Begin an episode of a state."""
         super().__init__(game, state)
         self.max_errors = self.config.max_errors
+        self.next = (self.config.first_speaker,)
         self.pending: Proposal | None = None
         self.history: list[tuple[int, str]] = []
 
@@ -227,7 +239,8 @@ class TaggedSession(TurnSession, Generic[Proposal]):
         shown = self.shown(seat) | {
             "protocol": self.config.protocol,
             "messages": self.config.messages,
-            "proposer": self.config.messages % 2,
+            "proposer": self.config.proposer,
+            "first_speaker": self.config.first_speaker,
         }
         prompts = self.game.prompts
         return Opening(prompts.render("system", **shown), prompts.render("opening", **shown))

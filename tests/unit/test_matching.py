@@ -119,6 +119,15 @@ def test_skewed_scores_have_the_distribution_and_the_mean_that_the_configuration
     assert MatchingConfig(max_score=2, score_power=2).mean_score == pytest.approx(2 - (1 / 3) ** 0.5 - (2 / 3) ** 0.5)
 
 
+def test_a_one_sided_state_shows_every_cell_to_one_player_and_is_refused_if_it_does_not():
+    game = MatchingGame(HONEST.model_copy(update={"visibility": "one_sided", "protocol": "fixed"}))
+    state = game.sample_state(state_rng(0, 0))
+    assert state.masks[0].all() and not state.masks[1].any()
+    game.check_fits(state)
+    with pytest.raises(UserError, match=r"'mask1' and 'mask2'.*game\.visibility is one_sided"):
+        game.check_fits(replace(state, masks=state.masks[::-1]))
+
+
 def test_states_of_another_visibility_are_refused():
     state = SMALL.sample_state(state_rng(0, 0))
     with pytest.raises(UserError, match=r"'mask1' and 'mask2'.*game\.visibility is complementary"):

@@ -109,6 +109,52 @@ def test_a_record_with_other_turns_is_refused(name: str, field: str, change: int
         game.check_outcome(state, SimpleNamespace(**record))
 
 
+def one_sided(messages: int = 1, **changes: Any) -> Game:
+    sizes = {"game.visibility": "one_sided", "game.size": 3}
+    return fixed("tiny_honest", messages, **{**sizes, **changes})
+
+
+@pytest.mark.parametrize("messages", [1, 2, 3])
+def test_of_a_one_sided_state_the_seat_that_sees_nothing_proposes(messages: int) -> None:
+    game = one_sided(messages)
+    expected = [((number + messages + 1) % 2, "message") for number in range(messages)] + [(1, "propose")]
+    for player, seed in product(game.players, range(3)):
+        turns, outcome = play(game, player, seed)
+        assert turns == expected, player
+        assert outcome.status == "agreed" and outcome.num_illegal == 0
+
+
+def test_the_prompts_of_a_one_sided_state_say_who_sees_what_and_who_begins() -> None:
+    for messages, first in ((1, 0), (2, 1)):
+        game = one_sided(messages, **{"game.prompts": "default"})
+        session = game.start(game.sample_state(state_rng(0, 0)))
+        openings = [session.opening(seat) for seat in (0, 1)]
+        assert "You see all scores, your partner sees none." in openings[0].system
+        assert "Your partner sees all scores, you see none." in openings[1].system
+        assert "Then you propose" in openings[1].system and "Then your partner proposes" in openings[0].system
+        assert ["You speak first." in opening.observation for opening in openings] == [first == 0, first == 1]
+        assert [opening.observation.count("??") for opening in openings] == [1, 10]  # one in the heading
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"game.protocol": "free"}, "one_sided needs protocol: fixed"), ({"game.hard_factor": 1}, "needs hard_factor: 0")],
+)
+def test_a_one_sided_game_in_which_words_decide_nothing_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        load_config("tiny_honest", {"game.visibility": "one_sided", **changes})
+
+
+def test_a_message_of_too_many_words_is_illegal_and_the_prompt_says_the_limit() -> None:
+    game = one_sided(**{"game.max_words": 5, "game.max_errors": 2, "game.prompts": "default"})
+    session = game.start(game.sample_state(state_rng(0, 0)))
+    assert "in at most 5 words." in session.opening(0).system
+    step = session.step(0, "[message] Ava on BLEU is 9, really")
+    assert (step.error_kind, session.seats) == ("too_many_words", (0,))
+    assert "has 6 words; write at most 5" in step.observations[0] and step.observations[1] == ""
+    assert session.step(0, "[message] Ava on BLEU is 9").action == "message"
+
+
 # The theorem of `tagged_session.py`, by enumeration of all joint policies on 2×2 boards with scores 0 and 1.
 MASKS = [np.array(mask).reshape(2, 2) for mask in ([True, False, False, True], [True, True, True, False])]
 PLANS = ("[propose] BLEU: Ava\nElectra: Daniel", "[propose] BLEU: Daniel\nElectra: Ava")

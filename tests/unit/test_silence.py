@@ -101,6 +101,20 @@ def test_the_posterior_and_the_line_equal_sums_over_all_states(config: MatchingC
     assert rewards.mean() == pytest.approx(line, abs=4 * rewards.std() / len(rewards) ** 0.5 + 0.004)
 
 
+@pytest.mark.parametrize(("size", "line"), [(2, 0.662), (3, 0.543), (4, 0.475)])
+def test_silence_of_one_sided_states_is_the_reward_of_any_fixed_plan(size: int, line: float) -> None:
+    """The lines were counted on 20,000 states or more; no other play without words exists."""
+    config = MatchingConfig(
+        size=size, max_score=9, score_power=3, scale_max=1, hard_factor=0, visibility="one_sided", protocol="fixed"
+    )
+    states = sample(config, 1500)
+    found = wordless_rewards(states[:60], config, np.random.default_rng(0), 300)
+    assert [*found] == ["silence"]
+    assert found["silence"].mean() == pytest.approx(line, abs=0.01)
+    fixed_plan = [np.trace(state.table) / state.best for state in states]
+    assert np.mean(fixed_plan) == pytest.approx(line, abs=4 * np.std(fixed_plan) / 1500**0.5)
+
+
 @pytest.mark.parametrize("name", ["scores 0 to 2", "honest"])
 def test_a_line_of_few_draws_promises_no_more_than_the_best(name: str) -> None:
     config = CELLS[name]

@@ -91,6 +91,30 @@ def rewards(config: MatchingConfig, names: tuple[str, str], episodes: int) -> li
     return [session.outcome().rewards[0] for session in outcomes]
 
 
+ONE_SIDED = SMALL.model_copy(update={"visibility": "one_sided", "protocol": "fixed"})
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_brief_speaker_tells_its_largest_cells_in_any_order(most: int) -> None:
+    orders = set()
+    for view in views(ONE_SIDED, 40)[::2]:
+        rng = np.random.default_rng(0)
+        told = read(SCRIPTED[f"speaking-{most}"].act(replace(view, due="message"), rng), view)
+        cells = own_cells(view)
+        assert told.items() <= cells.items()
+        assert sorted(told.values()) == sorted(cells.values())[-most:]
+        orders.add(tuple(np.argsort([*told.values()])))
+    assert len(orders) > 1 or most == 1
+
+
+@pytest.mark.parametrize(("most", "reward"), [(1, 0.861), (2, 0.933), (3, 0.981)])
+def test_brief_speakers_reach_what_their_words_allow(most: int, reward: float) -> None:
+    """The rewards were counted on 20,000 states or more: telling the largest cells, and following them."""
+    name = f"speaking-{most}"
+    found = rewards(ONE_SIDED, (name, name), 400)
+    assert np.mean(found) == pytest.approx(reward, abs=4 * np.std(found) / 400**0.5 + 0.004)
+
+
 @pytest.mark.parametrize("protocol", ["free", "fixed"])
 def test_two_who_speak_and_listen_find_the_best_plan(protocol: str) -> None:
     assert rewards(SMALL.model_copy(update={"protocol": protocol}), ("speaking", "speaking"), 200) == [1.0] * 200

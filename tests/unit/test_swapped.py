@@ -132,7 +132,8 @@ def exact(config: MatchingConfig, seat: int, mask, shown) -> dict:
     pieces = [(low, high) for low, high in pairwise(ordered)] or [(1.0, config.scale_max)]
     chances: dict = defaultdict(float)
     masks = [np.array(cells).reshape(2, 2) for cells in product((False, True), repeat=4)]
-    for partner in [~mask] if config.visibility == "complementary" else masks:
+    apart = config.visibility != "independent"
+    for partner in [~mask] if apart else masks:
         seen = mask | partner
         for drawn in product(scores, repeat=4):
             table = np.where(seen, np.array(drawn).reshape(2, 2), round(config.mean_score))
@@ -140,7 +141,7 @@ def exact(config: MatchingConfig, seat: int, mask, shown) -> dict:
             if not passed:
                 continue
             p = VISIBLE
-            chance = 1.0 if config.visibility == "complementary" else p ** partner.sum() * (1 - p) ** (~partner).sum()
+            chance = 1.0 if apart else p ** partner.sum() * (1 - p) ** (~partner).sum()
             for low, high in pieces:
                 if all(
                     int(table[cell] * (low + high) / 2) == shown[cell[0]][cell[1]]
@@ -156,6 +157,7 @@ def exact(config: MatchingConfig, seat: int, mask, shown) -> dict:
     "changes",
     [
         {"visibility": "complementary", "hard_factor": 0},
+        {"visibility": "one_sided", "hard_factor": 0, "protocol": "fixed", "score_power": 1},
         {"visibility": "independent", "hard_factor": 0, "scale_max": 3},
         pytest.param({"visibility": "independent", "hard_factor": 1.1}, marks=pytest.mark.long),
         pytest.param(

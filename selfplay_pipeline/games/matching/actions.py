@@ -14,6 +14,8 @@ class ErrorKind(StrEnum):
     SEVERAL_ACTIONS = tags.SEVERAL_ACTIONS
     EMPTY_MESSAGE = tagged_session.EMPTY_MESSAGE
     NOT_NOW = tagged_session.NOT_NOW
+    TOO_MANY_WORDS = "too_many_words"
+    """A message with more words than `max_words`."""
     MALFORMED = tags.MALFORMED
     AMBIGUOUS_NAME = "ambiguous_name"
     REPEATED_NAME = "repeated_name"

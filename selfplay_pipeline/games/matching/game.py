@@ -57,6 +57,7 @@ SCRIPTED: Mapping[str, ScriptedPlayer] = {
     "asking-teacher": AskingTeacher(),
     "counting-teacher": CountingTeacher(),
     "speaking": Speaking(),
+    **{f"speaking-{most}": Speaking(most=most) for most in (1, 2, 3)},
     "speaking-teacher": SpeakingTeacher(),
     **WORDLESS,
 }
@@ -80,7 +81,9 @@ class MatchingGame(TaggedGame):
     @property
     def about_lines(self) -> str:
         rules = "the rules, the hard filter too," if self.config.hard_factor else "the rules"
-        return in_words(f"makes the best of its own view and of {rules}", self.wordless, bound=self.silence_is_bound)
+        one_sided = self.config.visibility == "one_sided"
+        known = f"knows only {rules}" if one_sided else f"makes the best of its own view and of {rules}"
+        return in_words(known, self.wordless, bound=self.silence_is_bound)
 
     def describe(self) -> str:
         return f"board {self.config.size}×{self.config.size}"

@@ -69,13 +69,13 @@ def references(states: Sequence[MatchingState], config: MatchingConfig) -> dict[
     """Returns normalised reference rewards by name, one per state.
 
     `random` is the expectation over all matchings. `own_view` is the reward of a plan from one player's visible scores,
-    with the mean for unseen cells and without regard to the filter; it is the mean over both players. `optimum` is the
-    best reward on the pooled view.
+    with the mean for unseen cells and without regard to the filter; it is the mean over the players that may
+    propose. `optimum` is the best reward on the pooled view.
     """
     mean = config.mean_score
     return {
         "random": [float(state.table.mean()) * state.size / state.best for state in states],
-        "own_view": [float(np.mean([_alone(state, seat, mean) for seat in (0, 1)])) for state in states],
+        "own_view": [float(np.mean([_alone(state, seat, mean) for seat in config.proposers])) for state in states],
         "optimum": [1.0] * len(states),
     }
 

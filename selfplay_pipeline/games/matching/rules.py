@@ -7,11 +7,11 @@ game code (repository jlin816/dialop). The game code's text environment misreads
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 from scipy.optimize import linear_sum_assignment
 
 from selfplay_pipeline.games.matching.names import PAPERS
@@ -42,9 +42,12 @@ class MatchingConfig(TaggedSettings):
     score_power: Annotated[int, Field(ge=1, le=10)] = 1
     """Skew of the scores ⌊(max_score + 1) · u^score_power⌋, with u uniform in [0, 1): 1 gives uniform scores, larger
     values give few large ones."""
-    visibility: Literal["independent", "complementary"] = "independent"
+    visibility: Literal["independent", "complementary", "one_sided"] = "independent"
     """Rule of visibility: `independent` shows each cell to each player with a chance of 0.4; `complementary` shows each
-    cell to exactly one player.
+    cell to exactly one player; `one_sided` shows every cell to player 0 and none to player 1, who proposes.
+
+    With `one_sided`, only what player 0 says can make a plan better than any other, so it needs `protocol: fixed` and
+    `hard_factor: 0`. With `messages: 1` player 0 speaks; with `messages: 2` player 1 asks first.
 
     With `complementary`, no filter (`hard_factor: 0`) and skewed scores (`score_power: 3`), a player can know little of
     the best plan before the partner tells it scores: such a state is called honest.
@@ -61,9 +64,33 @@ class MatchingConfig(TaggedSettings):
 
     DialOp uses 10,001: about 3 % of its states, including those of 6 of the 134 human episodes, do not pass the filter.
     """
+    max_words: Annotated[int, Field(ge=0)] = 0
+    """Largest number of words in a message, so that a player must choose what to say; a longer message is illegal. 0 is
+    no limit."""
     max_length: Annotated[int, Field(ge=1)] = 100
     """Maximum number of turns in an episode, counting all players and illegal turns. Without agreement by then, the
     reward is 0."""
+
+    @model_validator(mode="after")
+    def _one_sided_needs_words(self) -> Self:
+        if self.visibility == "one_sided" and self.protocol != "fixed":
+            raise ValueError(
+                "visibility one_sided needs protocol: fixed; in free play player 0, who sees every cell, would propose"
+            )
+        if self.visibility == "one_sided" and self.hard_factor:
+            raise ValueError(
+                "visibility one_sided needs hard_factor: 0, since player 0 knows the best plan of every state"
+            )
+        return self
+
+    @property
+    def proposer(self) -> int:
+        return 1 if self.visibility == "one_sided" else super().proposer
+
+    @property
+    def proposers(self) -> tuple[int, ...]:
+        """Players whose views a proposal without words can rest on."""
+        return (1,) if self.visibility == "one_sided" else (0, 1)
 
     @property
     def mean_score(self) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from selfplay_pipeline.games.base import Part
+from selfplay_pipeline.games.base import ParseError, Part
+from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.names import short_titles
 from selfplay_pipeline.games.matching.proposals import Matching, format_proposal, named_pairs, short
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
@@ -29,10 +30,16 @@ class MatchingSession(TaggedSession[Matching]):
             "size": self.state.size,
             "scales_differ": self.config.scale_max > 1,
             "max_length": self.config.max_length,
+            "max_words": self.config.max_words,
+            "one_sided": self.config.visibility == "one_sided",
         }
 
     def parse(self, text: str) -> Action[Matching]:
-        return parse_action(text, self.state.papers, self.state.reviewers)
+        action = parse_action(text, self.state.papers, self.state.reviewers)
+        words, most = len(action.words.split()), self.config.max_words
+        if words > most > 0:
+            raise ParseError(ErrorKind.TOO_MANY_WORDS, f"the message has {words} words; write at most {most}")
+        return action
 
     def written(self, proposal: Matching) -> str:
         return format_proposal(proposal, self.state.papers, self.state.reviewers)

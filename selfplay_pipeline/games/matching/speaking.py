@@ -60,6 +60,8 @@ class Speaking(Sharing):
     """Chance that the player begins with a question in the free protocol; in the fixed one it tells at once."""
     answers: float = 0.3
     """Chance that the player answers told cells with its own cells."""
+    most: int | None = None
+    """Number of cells that the player tells in a message, the largest of its cells in random order; None tells all."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -67,18 +69,32 @@ class Speaking(Sharing):
         if view.due is ActionKind.PROPOSE:
             return propose(view, self.plan(view, heard_cells(view), rng), rng)
         if view.history and view.history[-1][0] != view.seat and is_question(view.history[-1][1], NOUNS):
-            return answer(view, asked_pairs(view.history[-1][1], view.papers, view.reviewers), rng)
+            asked = asked_pairs(view.history[-1][1], view.papers, view.reviewers)
+            return answer(view, asked, rng) if asked else tell(view, self._told(view, rng), rng)
         messages = [text for text in view.said(view.seat) if text.startswith("[message]")]
         heard = heard_cells(view)
+        sees_nothing = view.rules.visibility == "one_sided" and not own_cells(view)
+        if sees_nothing and view.due is ActionKind.MESSAGE:
+            return ask(view, [], rng)
         if not messages and not heard and view.due is None and rng.random() < self.asks:
             return ask(view, unasked_cells(view)[: Asker.PAIRS_A_MESSAGE] if rng.random() < 0.5 else [], rng)
         if not messages and (not heard or rng.random() < self.answers):
-            return tell(view, own_cells(view), rng)
+            return tell(view, self._told(view, rng), rng)
         if messages and (wanted := self._still_wanted(view, messages[-1])):
             return ask(view, wanted[: Asker.PAIRS_A_MESSAGE], rng)
         if view.due is ActionKind.MESSAGE:
-            return tell(view, own_cells(view), rng)
+            return tell(view, self._told(view, rng), rng)
         return propose(view, self.plan(view, heard, rng), rng)
+
+    def _told(self, view: PlayerView, rng: np.random.Generator) -> Cells:
+        """Returns the cells that the player tells; which of equal scores, and the order of the cells, is random."""
+        cells = own_cells(view)
+        if self.most is None:
+            return cells
+        order = rng.permutation(len(cells))
+        largest = sorted(zip(order, cells.items(), strict=True), key=lambda ranked: (-ranked[1][1], ranked[0]))
+        told = [cell for _, cell in largest[: self.most]]
+        return dict(told[number] for number in rng.permutation(len(told)))
 
     def _still_wanted(self, view: PlayerView, message: str) -> list[Cell]:
         """Returns the cells that the player may ask for after its last message.
@@ -89,8 +105,18 @@ class Speaking(Sharing):
         return unasked_cells(view) if in_vain or asked_pairs(message, view.papers, view.reviewers) else []
 
     def plan(self, view: PlayerView, heard: Cells, rng: np.random.Generator) -> Matching:
-        """Returns the matching that the player proposes."""
-        return best_matching(estimate(view, heard))[0]
+        """Returns the matching that the player proposes.
+
+        If players tell only their largest cells, the others are smaller: each counts as half of the smallest told
+        score, or as the mean if that is less.
+        """
+        table = estimate(view, heard)
+        if self.most is not None and heard:
+            unknown = np.ones(table.shape, bool)
+            for cell in heard.keys() | own_cells(view).keys():
+                unknown[cell] = False
+            table[unknown] = min(view.mean_score, min(table[cell] for cell in heard) / 2)
+        return best_matching(table)[0]
 
 
 @dataclass(frozen=True)

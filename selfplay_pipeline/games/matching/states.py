@@ -65,6 +65,8 @@ def draw_masks(config: MatchingConfig, shape: tuple[int, ...], rng: np.random.Ge
     """Returns random masks of the cells that each player sees, shape (states, 2, size, size)."""
     if config.visibility == "independent":
         return rng.random(shape) < VISIBLE
+    if config.visibility == "one_sided":
+        return np.broadcast_to(np.array([True, False])[:, None, None], shape)
     first = rng.random((shape[0], *shape[2:])) < 0.5
     return np.stack([first, ~first], axis=1)
 
@@ -126,6 +128,11 @@ def check_fits(config: MatchingConfig, state: MatchingState) -> None:
         raise UserError(
             "fields 'mask1' and 'mask2': a cell is seen by both players or by none, but the configuration's "
             "game.visibility is complementary; give the configuration of these states"
+        )
+    if config.visibility == "one_sided" and not (state.masks[0].all() and not state.masks[1].any()):
+        raise UserError(
+            "fields 'mask1' and 'mask2': player 0 does not see every cell, or player 1 sees one, but the "
+            "configuration's game.visibility is one_sided; give the configuration of these states"
         )
     for scale in state.scales:
         if not SCALE_MIN <= scale <= config.scale_max:

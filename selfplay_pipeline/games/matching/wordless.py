@@ -63,9 +63,10 @@ def draws_for(config: MatchingConfig) -> int:
 def wordless_rewards(
     states: Sequence[MatchingState], config: MatchingConfig, rng: np.random.Generator, draws: int
 ) -> dict[LineName, Rewards]:
-    """Returns the reward of each play without words on each state, mean over both assignments of the roles to seats.
+    """Returns the reward of each play without words on each state, mean over the seats that may be the proposer.
 
-    Shapes are (states,), and (states, thresholds) for `pass`. The plays are those of `games/silence.py`. Here the
+    If only one seat proposes (`visibility: one_sided`), `silence` is the only play. Shapes are (states,), and (states,
+    thresholds) for `pass`. The plays are those of `games/silence.py`. Here the
     second player of `pass` plans by its own view alone. The first of `counter` counts each cell that it does not see as
     the mean score, and the line is computed only if `has_counter`.
 
@@ -78,15 +79,17 @@ def wordless_rewards(
     """
     if config.hard_factor and config.unfiltered_after:
         raise UserError("game.unfiltered_after: the silence line is unknown if some states are kept unfiltered; set 0")
-    views = [(state, seat) for state in states for seat in (0, 1)]
+    views = [(state, seat) for state in states for seat in config.proposers]
     true = np.array([state.table / state.best for state, _ in views]).reshape(-1, config.size, config.size)
     chains = Posterior(views * 2, config, rng)
 
     def by_state(values: Tables) -> Tables:
-        return np.asarray(values.reshape(len(states), 2, *values.shape[1:]).mean(axis=1))
+        return np.asarray(values.reshape(len(states), len(config.proposers), *values.shape[1:]).mean(axis=1))
 
     shares = chains.mean_shares(draws).reshape(2, *true.shape)
     silent = [values_of(one, best_plans(other)) for one, other in (shares, shares[::-1])]
+    if len(config.proposers) == 1:
+        return {SILENCE: by_state(np.mean(silent, axis=0))}
     mean = shares.mean(axis=0)
     plans = best_plans(mean)
     promised, reached = values_of(mean, plans), values_of(true, plans)
@@ -115,9 +118,9 @@ def counter_draws(draws: int, config: MatchingConfig) -> int:
 
 def has_counter(config: MatchingConfig) -> bool:
     """Whether `counter` can be computed: not on larger boards, where hardly any drawn state agrees with a proposal, and
-    not with secret scales.
+    not with secret scales, and not if only one player proposes.
     """
-    return config.size <= ENUMERATED and config.scale_max == SCALE_MIN
+    return len(config.proposers) > 1 and config.size <= ENUMERATED and config.scale_max == SCALE_MIN
 
 
 def own_view_plans(tables: NDArray[np.int64] | Tables, masks: Masks, config: MatchingConfig) -> Plans:
