@@ -43,8 +43,10 @@ class MatchingConfig(TaggedSettings):
     """Skew of the scores ⌊(max_score + 1) · u^score_power⌋, with u uniform in [0, 1): 1 gives uniform scores, larger
     values give few large ones."""
     visibility: Literal["independent", "complementary", "one_sided"] = "independent"
-    """Rule of visibility: `independent` shows each cell to each player with a chance of 0.4; `complementary` shows each
-    cell to exactly one player; `one_sided` shows every cell to player 0 and none to player 1, who proposes.
+    """Rule of visibility: `independent`, `complementary` or `one_sided`.
+
+    `independent` shows each cell to each player with a chance of 0.4. `complementary` shows each cell to exactly one
+    player. `one_sided` shows every cell to player 0 and none to player 1, who proposes.
 
     With `one_sided`, only what player 0 says can make a plan better than any other, so it needs `protocol: fixed` and
     `hard_factor: 0`. With `messages: 1` player 0 speaks; with `messages: 2` player 1 asks first.

@@ -117,8 +117,10 @@ def counter_draws(draws: int, config: MatchingConfig) -> int:
 
 
 def has_counter(config: MatchingConfig) -> bool:
-    """Whether `counter` can be computed: not on larger boards, where hardly any drawn state agrees with a proposal, and
-    not with secret scales, and not if only one player proposes.
+    """Whether `counter` can be computed.
+
+    It cannot on larger boards, where hardly any drawn state agrees with a proposal, with secret scales, and if only one
+    player proposes.
     """
     return len(config.proposers) > 1 and config.size <= ENUMERATED and config.scale_max == SCALE_MIN
 
