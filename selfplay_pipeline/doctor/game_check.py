@@ -60,8 +60,10 @@ OF_REWARDS = (*EMPTY, "wordless_rewards", "credits", "alter", "human_episodes")
 """The same, with abilities."""
 EPISODES = 4
 """Number of episodes of each state."""
-GARBLED = 2
-"""Number of further episodes of each state, in which half of the players' texts are garbled."""
+FEW = 3
+"""Number of states on which the players also only talk, or half of their texts are garbled."""
+GARBLED = 6
+"""Number of episodes with garbled texts of each such state; more states would try rules of turns no better."""
 BOOKKEEPING = {"game", "state", "config", "counts", "status", "_read", "_said"}
 """Members of a session that illegal turns may change, or that never change."""
 SHOWN = 60
@@ -165,12 +167,12 @@ class GameCheck:
                 rng = np.random.default_rng([self.seed, number, episode])
                 noise = (0.0, 0.0, 0.2, 1.0)[episode]
                 found.append(self._play(number, state, rng, noise=noise))
-        for number, state in enumerate(self._states):
+        for number, state in enumerate(self._states[:FEW]):
             for episode in range(GARBLED):
                 rng = np.random.default_rng([self.seed, number, EPISODES + episode])
                 found.append(self._play(number, state, rng, garbled=True))
         talk = [(seat, text) for played in found for seat, text, step in _legal(played) if step.action == MESSAGE]
-        for number, state in enumerate(self._states[:3]):
+        for number, state in enumerate(self._states[:FEW]):
             said = {seat: text for seat, text in talk}
             found.append(self._play(number, state, np.random.default_rng(0), talk=said))
         return found

@@ -344,10 +344,10 @@ class Client:
         await self._stop_waiting()
         if self._releasing is not None:
             await asyncio.gather(self._releasing, return_exceptions=True)
-        if self._released and not self.server.ours:
+        if self._released and not self.server.ours and self.server.model:
             try:
                 await self._load(Path(self.server.model))
-            except EngineError as error:
+            except (EngineError, UserError) as error:
                 self._tell(f"{self.url} stays without weights until a command loads some: {error}")
         await self._http.close()
 

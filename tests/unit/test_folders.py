@@ -182,8 +182,8 @@ def test_trainings_go_beside_what_they_are_trained_on(tmp_path, monkeypatch):
 
 def test_of_many_differences_a_message_lists_some():
     listed = in_words(differences({}, {f"key{number}": number for number in range(8)}))
-    assert listed.startswith("key0 = None, now it is 0; key1")
-    assert listed.endswith("key4 = None, now it is 4; 3 more")
+    assert listed.startswith("key0 = not given, now it is 0; key1")
+    assert listed.endswith("key4 = not given, now it is 4; 3 more")
 
 
 @pytest.mark.parametrize("name", ["run[1]", "run*", "run?"])

@@ -71,7 +71,7 @@ FAULTS = {
     "goal out of reach": (
         "    state = Numbers",
         '    goals = frozenset({AGREED, "won"})\n    state = Numbers',
-        "every goal is reached: goal 'won' is reached in none of 123 episodes",
+        "every goal is reached: goal 'won' is reached in none of 101 episodes",
     ),
     "decision that is no JSON": (
         "self.end(AGREED, self.said[-1])",
@@ -106,7 +106,7 @@ def nothing_named_yet(monkeypatch):
 )
 def test_the_games_of_the_package_and_the_examples_pass(name):
     findings = check_game(registry.find(name), num_states=3)
-    assert len(findings) == 14 + isinstance(registry.find(name)(), Renaming)
+    assert len(findings) == 15 + isinstance(registry.find(name)(), Renaming)
     assert [finding for finding in findings if not finding.passed] == []
 
 
@@ -208,7 +208,7 @@ def test_hidden_things_may_be_told_after_an_action_that_discloses_them(tmp_path)
 def test_the_command_prints_a_line_a_check_and_fails_with_exit_code_2(tmp_path):
     (tmp_path / "own.py").write_text(SUMS.replace("right = float(", "right = 2 * float("))
     done = selfplay("check-game", str(tmp_path / "own.py"), "--num-states", "4")
-    assert done.returncode == 2 and done.stdout.count("\n") == 15
+    assert done.returncode == 2 and done.stdout.count("\n") == 16
     assert sum(line.startswith("FAILED") for line in done.stdout.splitlines()) >= 1
     assert done.stderr.startswith("selfplay: check-game: ") and done.stderr.count("\n") == 1
 
