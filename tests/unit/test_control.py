@@ -165,7 +165,7 @@ def test_a_word_that_the_template_itself_makes_a_token_of_ends_the_episode():
 def test_a_template_that_takes_no_system_message_is_one_clear_line():
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
     tokenizer = shaped_tokenizer("gemma")
-    with pytest.raises(UserError, match=r"the chat template has no role for a system message.*change its chat_template"):
+    with pytest.raises(UserError, match=r"template has no role for a system message.*change its chat_template"):
         ChatTokenizer(type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, chat_template=refusing))
 
 
