@@ -26,7 +26,7 @@ ADAPTER = "adapter_config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 WEIGHTS = ("*.safetensors", *PICKLES, "*.gguf", "*.h5", "*.msgpack")
 """Patterns of files that hold weights, except those that `NO_WEIGHTS` matches."""
-NO_WEIGHTS = r"\.|(training_args|optimizer|scheduler|scaler|rng_state|random_states)[^.]*\.(bin|pt|pth)$"
+NO_WEIGHTS = r"\.|(training_args|optimizer|scheduler|scaler|sampler|dl_state_dict|rng_state|random_states)[^.]*\.(bin|pt|pth)$"
 """Pattern of files that no engine reads: hidden ones, and the state that other trainers leave in a checkpoint."""
 LARGEST = {"num_hidden_layers": 10_000, "max_position_embeddings": 10**9}
 """Largest plausible value of each size in a model's config.json."""
@@ -283,7 +283,7 @@ def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Weight
         raise UserError(f"{path}: cannot be read ({first_line(error)})") from None
     finally:
         logging.set_verbosity(said_by_library)
-    _check_tied(folder, settings.get_text_config(), stored)
+    _check_tied(folder, settings, stored)
     if whole and get_checkpoint_conversion_mapping(kind) is None:
         _compare(folder, settings, stored)
 
@@ -300,7 +300,9 @@ def _check_tied(folder: Path, settings: Any, stored: Weights) -> None:
         sorted((name for name in stored if "mtp." not in name and name.endswith(ends)), key=len)
         for ends in (HEADS, EMBEDDINGS)
     )
-    if not settings.tie_word_embeddings or not heads or not embeddings:
+    text = settings.get_text_config()  # of a model of several parts, either level may have the key
+    tied = getattr(text, "tie_word_embeddings", getattr(settings, "tie_word_embeddings", False))
+    if not tied or not heads or not embeddings:
         return
     one, other = ((stored[name].file, name, stored[name].file.stat().st_mtime_ns) for name in (heads[0], embeddings[0]))
     if not _equal(one, other):

@@ -37,7 +37,7 @@ def export(saved: str, model: str, checkpoint: str, dtype: str, base: str | None
     except Exception as error:
         if not no_space(error):
             raise
-        needed = sum(path.stat().st_size for path in weight_files(_weights(saved, base)))
+        needed = sum(path.stat().st_size for path in weight_files(_weights(saved, base), alone=False))
         raise TrainingStopped(
             f"{target}: the checkpoint cannot be written: No space left on device (at most {needed / 1e6:.0f} MB are "
             f"needed, {shutil.disk_usage(target.parent).free / 1e6:.0f} MB are free); make room and give the same "
@@ -71,7 +71,7 @@ def write_checkpoint(saved: str, model: str, new: Path, dtype: str, base: str | 
     adapter = None if base is None else Adapter(Path(saved))
     weight_map: dict[str, str] = {}
     size = 0
-    for shard in weight_files(_weights(saved, base)):
+    for shard in weight_files(_weights(saved, base), alone=False):
         with safe_open(shard, framework="pt") as file:
             tensors, as_saved = {}, adapter is None
             for name in file.keys():  # noqa: SIM118

@@ -251,7 +251,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         """
         gaps = np.concatenate(rows)
         mean, limit = float(gaps.mean()), self._limit_of_gap
-        if limit is not None and mean > limit:
+        if limit is not None and not mean <= limit:  # also NaN
             raise UserError(
                 f"{self.config.data.train_files}: its log-probs differ from those of {self.config.selfplay.model} "
                 f"by {mean:.2g} nats a token on average, at most {limit} is rounding; nothing was trained. Engine and "
