@@ -26,7 +26,7 @@ ADAPTER = "adapter_config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 WEIGHTS = ("*.safetensors", *PICKLES, "*.gguf", "*.h5", "*.msgpack")
 """Patterns of files that hold weights, except those that `NO_WEIGHTS` matches."""
-NO_WEIGHTS = r"\.|(training_args|optimizer|scheduler|scaler|sampler|dl_state_dict|rng_state|random_states)[^.]*\.(bin|pt|pth)$"
+NO_WEIGHTS = r"\.|(training_args|optimizer|scheduler|scaler|rng_state|random_states)[^.]*\.(bin|pt|pth)$"
 """Pattern of files that no engine reads: hidden ones, and the state that other trainers leave in a checkpoint."""
 LARGEST = {"num_hidden_layers": 10_000, "max_position_embeddings": 10**9}
 """Largest plausible value of each size in a model's config.json."""
