@@ -26,7 +26,9 @@ ADAPTER = "adapter_config.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 WEIGHTS = ("*.safetensors", *PICKLES, "*.gguf", "*.h5", "*.msgpack")
 """Patterns of files that hold weights, except those that `NO_WEIGHTS` matches."""
-NO_WEIGHTS = r"\.|(training_args|optimizer|scheduler|scaler|rng_state|random_states)[^.]*\.(bin|pt|pth)$"
+NO_WEIGHTS = (
+    r"\.|(training_args|optimizer|scheduler|scaler|rng_state|random_states|sampler|dl_state_dict)[^.]*\.(bin|pt|pth)$"
+)
 """Pattern of files that no engine reads: hidden ones, and the state that other trainers leave in a checkpoint."""
 LARGEST = {"num_hidden_layers": 10_000, "max_position_embeddings": 10**9}
 """Largest plausible value of each size in a model's config.json."""
@@ -108,14 +110,18 @@ def _inside(folder: Path) -> str:
     return f"; give the checkpoint in it, {newest}{others}"
 
 
-def stored_weights(folder: Path) -> Weights:
+def stored_weights(folder: Path, *, alone: bool = True) -> Weights:
     """Returns the names, shapes and types of the weights, from the headers of the safetensors files.
+
+    Args:
+        folder: The folder of the model.
+        alone: As for `weight_files`.
 
     Raises:
         UserError: As for `weight_files`; or a file is damaged, or two files hold a weight of the same name.
     """
     weights: Weights = {}
-    for file in weight_files(folder):
+    for file in weight_files(folder, alone=alone):
         header = _header(file)
         if twice := sorted(weights.keys() & header.keys()):
             raise UserError(f"{file}: holds {twice[0]}, as {weights[twice[0]].file.name} does; copy the model anew")
@@ -162,12 +168,31 @@ def weight_files(folder: Path, *, alone: bool = True) -> list[Path]:
             "weights; copy the model anew"
         )
     if others and alone:
-        right = INDEX if (folder / INDEX).exists() else SINGLE
-        raise UserError(
-            f"{folder}: holds {_some(others)} beside the weights of {right}; engine and trainer might load different "
-            "ones; keep one set of weights, and move the other files away"
-        )
+        raise _two_sets(folder, others)
     return files
+
+
+def check_cached_weights(folder: Path) -> None:
+    """Checks that engine and trainer load the same weights of a hub model, whatever other files libraries leave out.
+
+    Args:
+        folder: The folder of the model in the hub's cache, with safetensors.
+
+    Raises:
+        UserError: It has model.safetensors and shards, damaged weights, or a head that differs from its embedding.
+    """
+    stored = stored_weights(folder, alone=False)
+    if (folder / SINGLE).is_file() and all(weight.file.name != SINGLE for weight in stored.values()):
+        raise _two_sets(folder, [SINGLE])
+    _check_tied(folder, _configuration(folder), stored)
+
+
+def _two_sets(folder: Path, others: list[str]) -> UserError:
+    right = INDEX if (folder / INDEX).exists() else SINGLE
+    return UserError(
+        f"{folder}: holds {_some(others)} beside the weights of {right}; engine and trainer might load different "
+        "ones; keep one set of weights, and move the other files away"
+    )
 
 
 def holds_weights(folder: Path) -> bool:
@@ -256,10 +281,9 @@ def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Weight
 
     Quantised models and models of several parts are not compared, because their weights have other names.
     """
-    from transformers import CONFIG_MAPPING, AutoConfig
+    from transformers import CONFIG_MAPPING
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    from transformers.utils import logging
 
     kind, path = config.get("model_type"), folder / "config.json"
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
@@ -275,17 +299,25 @@ def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Weight
             f"{path}: {does}model_type {kind} is "
             + (f"that of {' or '.join(sorted(names))}; copy the model anew" if names else "no model that writes text")
         )
-    said_by_library = logging.get_verbosity()
-    logging.set_verbosity_error()  # its warnings are refused below, or harmless
-    try:
-        settings = AutoConfig.from_pretrained(folder)
-    except Exception as error:  # each configuration class has checks of its own
-        raise UserError(f"{path}: cannot be read ({first_line(error)})") from None
-    finally:
-        logging.set_verbosity(said_by_library)
+    settings = _configuration(folder)
     _check_tied(folder, settings, stored)
     if whole and get_checkpoint_conversion_mapping(kind) is None:
         _compare(folder, settings, stored)
+
+
+def _configuration(folder: Path) -> Any:
+    """Returns the transformers configuration of a folder; raises UserError if it cannot be read."""
+    from transformers import AutoConfig
+    from transformers.utils import logging
+
+    said_by_library = logging.get_verbosity()
+    logging.set_verbosity_error()  # the checks of this module refuse what its warnings name, or it is harmless
+    try:
+        return AutoConfig.from_pretrained(folder)
+    except Exception as error:  # each configuration class has checks of its own
+        raise UserError(f"{folder / 'config.json'}: cannot be read ({first_line(error)})") from None
+    finally:
+        logging.set_verbosity(said_by_library)
 
 
 _PARTS = ("text_config", "vision_config", "audio_config")

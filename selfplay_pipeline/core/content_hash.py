@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
-from selfplay_pipeline.core.checkpoints import has_weights, weight_files
+from selfplay_pipeline.core.checkpoints import check_cached_weights, has_weights, weight_files
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.hub import fetched
 from selfplay_pipeline.core.reporting import progress
@@ -41,6 +41,8 @@ def content_hash(model: str) -> str:
     folder = Path(model) if local else fetched(model, READ)
     try:
         pickles = not local and not has_weights(folder)  # only a model of the hub may have its weights in pickles
+        if not local and not pickles:
+            check_cached_weights(folder)
         weights = sorted(folder.glob("*.bin")) if pickles else weight_files(folder, alone=local)
         files = [file for file in (folder / "config.json", *weights) if file.is_file()]
         hashes = _hashes_of(files, model)

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from selfplay_pipeline.core.checkpoints import INDEX, WEIGHTS, weight_files
+from selfplay_pipeline.core.checkpoints import INDEX, SINGLE, WEIGHTS, weight_files
 from selfplay_pipeline.core.files import replacing_folder
 from selfplay_pipeline.train.adapter import Adapter
 from selfplay_pipeline.train.saves import ADAPTER
@@ -89,7 +89,7 @@ def write_checkpoint(saved: str, model: str, new: Path, dtype: str, base: str | 
         size += sum(tensor.nbytes for tensor in tensors.values())
     if adapter is not None and (missing := adapter.weights - {*map(adapter.name_of, weight_map)}):
         raise RuntimeError(f"{base}: has no weight {min(missing)}, which the adapter changes")
-    if len(set(weight_map.values())) > 1:
+    if {*weight_map.values()} != {SINGLE}:  # readers find files of other names by the index alone
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}
         (new / INDEX).write_text(json.dumps(index, indent=2), "utf-8")
     config = json.loads((new / "config.json").read_text("utf-8"))

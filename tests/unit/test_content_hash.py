@@ -10,11 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from selfplay_pipeline.core import content_hash as module
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.reporting import Reporter, Update, use
+
+
+TINY = Path("data/tiny_model")
 
 
 @pytest.fixture
@@ -81,15 +85,42 @@ def test_a_file_that_cannot_be_read_is_a_clear_error(model: Path) -> None:
         content_hash(str(model))
 
 
-def test_a_hub_model_is_hashed_once_its_weights_are_in_the_cache(model: Path, tmp_path: Path, monkeypatch) -> None:
-    """A cache that holds the configuration alone, as after a look at the tokenizer, must not be taken for the model."""
+@pytest.fixture
+def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of the hub model some/model in a cache, without a network."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     stored = tmp_path / "cache" / "models--some--model"
-    snapshot = stored / "snapshots" / "0"
-    snapshot.mkdir(parents=True)
+    (stored / "snapshots" / "0").mkdir(parents=True)
     (stored / "refs").mkdir()
     (stored / "refs" / "main").write_text("0")
+    return stored / "snapshots" / "0"
+
+
+def test_a_hub_model_with_a_single_file_beside_its_shards_is_refused(snapshot: Path) -> None:
+    """SGLang loads the shards, and transformers the single file."""
+    tensors = load_file(TINY / "model.safetensors")
+    save_file(tensors, snapshot / "one.safetensors")
+    indexed(snapshot, "one.safetensors")
+    shutil.copy(TINY / "config.json", snapshot)
+    content_hash("some/model")
+    shutil.copy(TINY / "model.safetensors", snapshot)
+    with pytest.raises(UserError, match=r"holds model\.safetensors beside the weights of model\.safetensors\.index"):
+        content_hash("some/model")
+
+
+def test_a_hub_model_whose_head_differs_from_its_tied_embedding_is_refused(snapshot: Path) -> None:
+    tensors = load_file(TINY / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + 1
+    save_file(tensors, snapshot / "model.safetensors")
+    settings = json.loads((TINY / "config.json").read_text())
+    (snapshot / "config.json").write_text(json.dumps(settings | {"tie_word_embeddings": True}))
+    with pytest.raises(UserError, match=r"lm_head\.weight differs from model\.embed_tokens"):
+        content_hash("some/model")
+
+
+def test_a_hub_model_is_hashed_once_its_weights_are_in_the_cache(model: Path, snapshot: Path) -> None:
+    """A cache that holds the configuration alone, as after a look at the tokenizer, must not be taken for the model."""
     shutil.copy(model / "config.json", snapshot)
     with pytest.raises(UserError, match=r"model some/model: its weights are not in the local cache"):
         content_hash("some/model")

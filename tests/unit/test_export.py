@@ -41,6 +41,23 @@ def test_weights_that_have_the_dtype_are_not_written_a_second_time(tmp_path, sav
     assert all(after[name].equal(before[name].to(after[name].dtype)) for name in after)
 
 
+@pytest.mark.parametrize("name", ["one.safetensors", "model-00001-of-00001.safetensors"])
+def test_a_checkpoint_in_one_file_of_another_name_is_whole(tmp_path, saved, name):
+    """The base of an adapter may be stored so; without an index nobody finds the file."""
+    (saved / "model.safetensors").rename(saved / name)
+    weights = dict.fromkeys(load_file(saved / name), name)
+    (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
+    export(str(saved), str(TINY), str(tmp_path / "checkpoint"), "float32")
+    check_checkpoint(str(tmp_path / "checkpoint"))
+
+
+def test_other_weights_in_the_hubs_folder_of_a_base_are_left_out(tmp_path, saved):
+    (saved / "consolidated.safetensors").write_bytes(b"other")
+    export(str(saved), str(TINY), str(tmp_path / "checkpoint"), "float32")
+    assert sorted(path.name for path in (tmp_path / "checkpoint").glob("*.safetensors")) == ["model.safetensors"]
+    check_checkpoint(str(tmp_path / "checkpoint"))
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 3.4e38])
 def test_weights_that_are_not_finite_do_not_replace_the_checkpoint_before(tmp_path, saved, number):
     export(str(saved), str(TINY), str(tmp_path / "checkpoint"), "float32")
