@@ -17,7 +17,6 @@ from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.reporting import Reporter, Update, use
 
-
 TINY = Path("data/tiny_model")
 
 
@@ -119,15 +118,15 @@ def test_a_hub_model_whose_head_differs_from_its_tied_embedding_is_refused(snaps
         content_hash("some/model")
 
 
-def test_a_hub_model_is_hashed_once_its_weights_are_in_the_cache(model: Path, snapshot: Path) -> None:
+def test_a_hub_model_is_hashed_once_its_weights_are_in_the_cache(snapshot: Path) -> None:
     """A cache that holds the configuration alone, as after a look at the tokenizer, must not be taken for the model."""
-    shutil.copy(model / "config.json", snapshot)
+    shutil.copy(TINY / "config.json", snapshot)
     with pytest.raises(UserError, match=r"model some/model: its weights are not in the local cache"):
         content_hash("some/model")
-    shutil.copy(model / "model.safetensors", snapshot)
+    shutil.copy(TINY / "model.safetensors", snapshot)
     for name in ("pytorch_model.bin", "consolidated.safetensors"):  # a hub model often has them, and nobody loads them
         (snapshot / name).write_bytes(b"other")
-    assert content_hash("some/model") == content_hash(str(model))
+    assert content_hash("some/model") == content_hash(str(TINY))
 
 
 def test_a_large_models_hash_reports_each_file(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
