@@ -249,7 +249,8 @@ def test_whole_models_are_taken(model):
 
 UNREAD = (
     "training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth",
-    "rng_state_0.pth", "random_states_0.pt", "sampler.bin", "dl_state_dict.bin", "trainer_state.json", "tokenizer.model", "._x.safetensors",
+    "rng_state_0.pth", "random_states_0.pt", "sampler.bin", "dl_state_dict.bin", "trainer_state.json",
+    "tokenizer.model", "._x.safetensors",
 )  # fmt: skip
 """What people have beside a model's weights."""
 
