@@ -55,7 +55,7 @@ def main(
         "data/learn"
     ),
     output: Annotated[
-        Path | None, typer.Option(help="Gets results.json, table.md and pictures [default: `results` in --work].")
+        Path | None, typer.Option(help="Gets results.json, table.md and pictures; by default `results` in --work.")
     ] = None,
 ) -> None:
     """Train self-play and its controls from one warm start, and say whether the policy learned to cooperate by talking.

@@ -2,7 +2,7 @@
 
 Run it where TRL and `integrations/openenv` are installed, while `python -m selfplay_openenv` serves:
 
-    python -m bench.race.through_openenv http://127.0.0.1:8000 data/tiny_model OUTPUT
+    PYTHONPATH=. python integrations/openenv/train_with_trl.py http://127.0.0.1:8000 data/tiny_model OUTPUT
 """
 
 from __future__ import annotations
