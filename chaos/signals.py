@@ -157,7 +157,7 @@ def disturbed_run(
         The signals, and the differences to an undisturbed run.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    attached = ("--server-url", url) if url else ()
+    attached = ("--set", f"engine.server_url=[{url}]") if url else ()
     command = (*plan.arguments(seed, folder / "run"), *attached)
     landed = list[Landed]()
     killed = False  # files of a killed attempt remain until the next attempt removes them

@@ -9,10 +9,7 @@ import typer
 
 from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import (
-    MACHINES,
-    PLAYING_KEYS,
     RUNS,
-    TRAINING_KEYS,
     DryRun,
     path_and_overrides,
     planned,
@@ -61,10 +58,8 @@ def games(
 @app.command(
     name="train-online",
     cls=taking(
-        "model", "seed", "online.steps", "online.states_per_step", "online.validate_every",
-        "generate.episodes_per_state",
-        "generate.temperature", "generate.max_new_tokens", "generate.thinking", "train.learning_rate", "train.kl_coef",
-        "train.lora_rank", "train.loggers", *MACHINES,
+        "model", "seed", "online.steps", "online.states_per_step", "generate.episodes_per_state",
+        "generate.temperature", "train.learning_rate", "train.lora_rank",
     ),
 )  # fmt: skip
 def train_online(
@@ -101,7 +96,13 @@ def train_online(
     show_online(run(train(settings, output, games)), make_game(settings.game))
 
 
-@app.command(cls=taking(*PLAYING_KEYS, *TRAINING_KEYS, "reward", "iterate"))
+LOOP = taking(
+    "model", "seed", "iterate.num_iterations", "iterate.partner", "generate.num_episodes",
+    "generate.episodes_per_state", "train.epochs", "train.learning_rate",
+)  # fmt: skip
+
+
+@app.command(cls=LOOP)
 def iterate(
     context: typer.Context,
     output: Annotated[Path, typer.Option(help="Run directory: iter_1/, iter_2/, …")] = RUNS,
@@ -109,8 +110,8 @@ def iterate(
 ) -> None:
     """Repeat: the policy plays itself, its episodes become data, verl trains it, and the new policy plays.
 
-    With --partner, the policy holds --seat and the partner all other seats, in training and in evaluation.
-    After an interruption, the same command continues at the interrupted stage.
+    With --partner, the policy holds the seat `iterate.seat` and the partner all other seats, in training and in
+    evaluation. After an interruption, the same command continues at the interrupted stage.
     """
     settings = load(context)
     if dry_run:
@@ -126,7 +127,7 @@ def iterate(
     show_run(done)
 
 
-@app.command(cls=taking(*PLAYING_KEYS, *TRAINING_KEYS, "reward", "iterate"))
+@app.command(cls=LOOP)
 def population(
     context: typer.Context,
     members: Annotated[int, typer.Option(min=1, max=MOST_MEMBERS, help="Number of policies.")] = 3,
@@ -137,7 +138,7 @@ def population(
 
     Each member is a run like one of `iterate`, with a folder and a seed of its own. In iteration k it plays with itself
     and with the checkpoints that the others made in iteration k - 1, with equal shares, or with the shares of
-    --partners, where `members` stands for the others. After an interruption, the same command continues.
+    `iterate.partners`, where `members` stands for the others. After an interruption, the same command continues.
     """
     settings = load(context, command="iterate")
     from selfplay_pipeline.iterate.population import member_folders, plan_population, run_population

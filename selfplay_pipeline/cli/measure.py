@@ -23,16 +23,11 @@ if TYPE_CHECKING:
     from selfplay_pipeline.evaluate.states import StateSet
 
 app = typer.Typer()
-MEASURING_KEYS = (
-    "device", "engine.kind", "generate.temperature", "generate.max_new_tokens", "generate.thinking",
-    "generate.max_concurrency", "evaluate.num_states", "evaluate.state_seed",
-)  # fmt: skip
-"""Configuration keys of evaluate, crossplay and listen."""
 STORED = Path("data/silence.json")
 StatesFile = Annotated[Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line.")]
 
 
-@app.command(cls=taking(*MEASURING_KEYS, "evaluate.swap_messages", "game.mute", "engine.server_url"))
+@app.command(cls=taking("engine.server_url", "evaluate.num_states", "evaluate.swap_messages"))
 def evaluate(
     context: typer.Context,
     checkpoint: Annotated[
@@ -124,7 +119,7 @@ def _evaluate_people(context: typer.Context, place: Path, *, dry: bool) -> None:
     show_people(run_people(settings, place), evaluation_path(games))
 
 
-@app.command(cls=taking(*MEASURING_KEYS))
+@app.command(cls=taking("engine.kind", "generate.temperature", "evaluate.num_states", "evaluate.state_seed"))
 def crossplay(
     context: typer.Context,
     players: Annotated[
@@ -164,9 +159,7 @@ def crossplay(
     fail_if_lost(result.lost)
 
 
-@app.command(
-    cls=taking(*(key for key in MEASURING_KEYS if key != "generate.temperature"), "game.mute", "engine.server_url")
-)
+@app.command(cls=taking("game.mute", "engine.kind", "engine.server_url", "evaluate.num_states", "evaluate.state_seed"))
 def listen(
     context: typer.Context,
     player: Annotated[str, typer.Argument(help="The player: a folder, a hub name, or a scripted player.")],
@@ -295,8 +288,8 @@ def _states(context: typer.Context, settings: Config, file: Path | None) -> Stat
     from selfplay_pipeline.games.registry import make_game
 
     if file is not None:
-        drawn = {"num_states": "--num-states", "state_seed": "--state-seed"}
-        if others := [option for name, option in drawn.items() if given(context, name) is not None]:
+        drawn = ("evaluate.num_states", "evaluate.state_seed")
+        if others := [name for name in drawn if given(context, name) is not None]:
             raise UserError(f"--states: all states of {file} are played; leave out {' and '.join(others)}")
         return read_states(Path(shipped(str(file))), make_game(settings.game))
     return sample_held_out(settings, settings.evaluate.num_states)

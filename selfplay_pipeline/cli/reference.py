@@ -25,8 +25,8 @@ from selfplay_pipeline.games.registry import shipped_games
 
 HEAD = """# Options and keys
 
-Look here for each key of a configuration (a YAML file for `--config`). The named commands take the key's option too,
-which wins over the file. "Used by" names the commands that use a key, if they differ from those of its section, and in
+Look here for each key of a configuration: a YAML file for `--config`, or `--set KEY=VALUE`. The named commands have an
+option for the key. "Used by" names the commands that use a key, if they differ from those of its section, and in
 brackets the replacements in other commands; another command that does the work of the section [refuses the
 key](configuration.md#keys-that-a-command-does-not-use). Defaults are those of the built-in
 configuration `default`, which is used with several GPUs. If `tiny_honest`, which is used without a GPU, has another

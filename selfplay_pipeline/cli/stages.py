@@ -12,11 +12,9 @@ from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import OfGames, chosen_game, given, load, shared_with, taking
 from selfplay_pipeline.cli.shared import (
     DATA,
-    IMITATING_KEYS,
     OTHERS,
-    PLAYING_KEYS,
-    TRAINING_KEYS,
     DryRun,
+    as_words,
     given_besides,
     output_file,
     path_and_overrides,
@@ -39,7 +37,12 @@ GETS = "Gets checkpoint/, trainer_state/, metrics.jsonl"
 """Beginning of the help for the output folder of a training."""
 
 
-@app.command(cls=taking(*PLAYING_KEYS))
+@app.command(
+    cls=taking(
+        "model", "seed", "engine.kind", "engine.server_url", "generate.num_episodes", "generate.episodes_per_state",
+        "generate.temperature",
+    )
+)  # fmt: skip
 def generate(
     context: typer.Context,
     player: Annotated[
@@ -92,10 +95,9 @@ def _suggest_warm_start(output: Path, context: typer.Context, settings: Config) 
     players = make_game(settings.game).players
     player = next(iter(players), "teacher") if "teacher" not in players else "teacher"
     words = ["--player", player, "--num-episodes", "2000", "--episodes-per-state", "1", "--output", str(taught)]
-    named = [word for name, value in game.items() for word in (f"--{name}", value)]
-    command = shlex.join(["generate", *words, *named])
+    command = shlex.join(["generate", *words, *as_words(game)])
     terminal.say(f"{why}, on episodes such as `{program()} {command}` plays")
-    suggest("imitate", taught, shared_with(context, "imitate") | game)
+    suggest("imitate", taught, game | shared_with(context, "imitate"))
 
 
 @app.command(cls=OfGames)
@@ -125,7 +127,9 @@ def humans(
     suggest("show", output)
 
 
-@app.command(cls=taking("model", "seed", "convert", "reward"))
+@app.command(
+    cls=taking("model", "seed", "convert.val_fraction", "convert.placebo", "reward.path", "reward.message_cost")
+)
 def convert(
     context: typer.Context,
     games: Annotated[
@@ -177,7 +181,12 @@ def _check(context: typer.Context, settings: Config, check: Path, dry_run: bool)
     terminal.result(check_parquet(check, model, thinking=settings.generate.thinking).to_text().rstrip("\n"))
 
 
-@app.command(cls=taking("model", "seed", *TRAINING_KEYS))
+@app.command(
+    cls=taking(
+        "model", "seed", "train.epochs", "train.train_batch_size", "train.micro_batch_size", "train.learning_rate",
+        "train.lora_rank",
+    )
+)  # fmt: skip
 def train(
     context: typer.Context,
     arguments: Annotated[
@@ -199,7 +208,7 @@ def train(
 ) -> None:
     """Train the policy on converted episodes with verl; ends with a Hugging Face checkpoint.
 
-    Training uses GRPO, or, with --method filtered-bc, imitation of the best episodes of each group.
+    Training uses GRPO, or, with --set train.method=filtered-bc, imitation of the best episodes of each group.
 
     By default, the model is the one that sampled the rows, as recorded in the file. --model gives its new path if it
     has moved; another model is rejected unless --any-model is given.
@@ -240,7 +249,12 @@ def train(
     suggest("evaluate", output / "checkpoint", game | shared_with(context, "evaluate"))
 
 
-@app.command(cls=taking(*IMITATING_KEYS))
+@app.command(
+    cls=taking(
+        "model", "seed", "imitate.seats", "imitate.min_reward", "imitate.held_out", "imitate.learning_rate",
+        "train.epochs", "train.lora_rank",
+    )
+)  # fmt: skip
 def imitate(
     context: typer.Context,
     games: Annotated[

@@ -368,7 +368,7 @@ class IterateConfig(Section):
     @classmethod
     def _past_is_one_of_several(cls, player: str | None) -> str | None:
         if player == PAST:
-            raise ValueError(f"`{PAST}` stands only in `partners`, as in --partners {SELF}=0.5 --partners {PAST}=0.5")
+            raise ValueError(f"`{PAST}` stands only in `partners`, as in iterate.partners=[{SELF}=0.5, {PAST}=0.5]")
         return player
 
     @model_validator(mode="after")

@@ -653,7 +653,7 @@ def check_ahead(config: Config, *, shares: bool) -> None:
     if config.iterate.ahead and shares:
         raise UserError(
             f"iterate.ahead {config.iterate.ahead}: the server and the trainer are on the same GPUs, and only one of "
-            "them has memory there at a time; give --server-url with a server on other GPUs, or leave out iterate.ahead"
+            "them has memory there at a time; give engine.server_url a server on other GPUs, or leave out iterate.ahead"
         )
 
 

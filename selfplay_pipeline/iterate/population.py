@@ -47,7 +47,7 @@ def member_configs(config: Config, members: int) -> list[Config]:
     if refused := [name for name in named if MEMBER.fullmatch(name)]:
         raise UserError(
             f"iterate.partners: {refused[0]}: a population names its members itself; give all the others a share with "
-            f"--partners {MEMBERS}=0.5, and write ./ before a folder of this name"
+            f"--set 'iterate.partners=[{MEMBERS}=0.5, …]', and write ./ before a folder of this name"
         )
     share = next((one.share for one in given if one.player == MEMBERS), None)
     if members == 1 and share is not None:
@@ -57,14 +57,14 @@ def member_configs(config: Config, members: int) -> list[Config]:
     if config.iterate.partner != SELF:
         raise UserError(
             f"iterate.partner: {config.iterate.partner}: the members are partners too; name all in iterate.partners, "
-            f"such as --partners {MEMBERS}=0.5 --partners {config.iterate.partner}=0.5"
+            f"such as --set 'iterate.partners=[{MEMBERS}=0.5, {config.iterate.partner}=0.5]'"
         )
     if given and share is None:
-        raise UserError(f"iterate.partners: no share for the other members; give one, such as --partners {MEMBERS}=0.5")
+        raise UserError(f"iterate.partners: no share for the other members; give one, such as {MEMBERS}=0.5")
     if refused := [name for name in config.train.loggers if name not in ONE_PROCESS]:
         raise UserError(
             f"train.loggers: {refused[0]}: one process trains all members, and writes one run of it at a time; give "
-            "--logger tensorboard, or leave it out"
+            "tensorboard, or leave it out"
         )
     if config.seed + BETWEEN_SEEDS * (members - 1) > LARGEST:
         raise UserError(f"seed: {config.seed}: the last member's seed would be too large; give a smaller one")

@@ -44,8 +44,8 @@ GOOD = {
 
 CONFIG = "config --config run.yaml"
 CONVERT = "convert games.jsonl --output out"
-TRAIN = "train train.parquet --config tiny --device cpu --output out"
-RESUME = "train train.parquet --config tiny --device cpu --keep-zero-signal --output training"
+TRAIN = "train train.parquet --config tiny --set device=cpu --output out"
+RESUME = "train train.parquet --config tiny --set device=cpu --set train.keep_zero_signal=true --output training"
 CHECK = "convert --check train.parquet"
 PLAY = "generate --player random --player random --num-episodes 8 --output played/games.jsonl"
 EVALUATE = "evaluate random --num-states 2 --episodes 1 --output out"
@@ -54,7 +54,7 @@ ITERATE = "iterate --config tiny --dry-run --output run"
 NEW_RUN = "iterate --config tiny --dry-run --output new"
 ONLINE = "train-online states --config tiny --output out"
 MODEL = "generate --config tiny --model ./model --dry-run --output out.jsonl"
-LOAD = "evaluate ./model --engine transformers --num-states 2 --episodes 1 --output out"
+LOAD = "evaluate ./model --set engine.kind=transformers --num-states 2 --episodes 1 --output out"
 NEW_STATES = "games --num-train 2 --num-test 2 --output"
 PROMPTS = f"{NEW_STATES} out --config prompts.yaml"
 CHAT = "generate --config chat.yaml --player random --player chat --num-episodes 2 --output out.jsonl"
@@ -64,7 +64,7 @@ PAGES = "play --web --config tiny_honest --player person --player sharing --outp
 SCRIPTED = "generate --player random --num-episodes 8 --output"
 TO_FILES = ("humans --output", "report games.jsonl --output", "silence --num-states 9 --output",
             "slime data --num-states 5 --output")  # fmt: skip
-TO_TRAININGS = ("train train.parquet --config tiny --device cpu --output", IMITATE,
+TO_TRAININGS = ("train train.parquet --config tiny --set device=cpu --output", IMITATE,
                 "train-online --config tiny --output", "train-online --config tiny --dry-run --output")  # fmt: skip
 TO_FOLDERS = (*TO_TRAININGS, "convert games.jsonl --output", NEW_STATES, "questions log --output",
               "crossplay random sharing --num-states 2 --output", "evaluate random --num-states 2 --output",
@@ -265,12 +265,12 @@ OPTIONS = [
     Bad("players: one", "crossplay random --num-states 2 --output out", "two or more different players"),
     Bad("a seat, with itself", f"{EVALUATE} --seat 0", "--seat: .*--partner"),
     Bad("a seat that is not there", f"{EVALUATE} --partner random --seat 2", "--seat 2: .*seats 0 to 1"),
-    Bad("a seat of iterate, in self-play", f"{NEW_RUN} --seat 1", "iterate.seat: .*--partner"),
-    Bad("a seat of iterate", f"{NEW_RUN} --partner random --seat 2", "iterate.seat 2: .*seats 0 to 1"),
+    Bad("a seat of iterate, in self-play", f"{NEW_RUN} --set iterate.seat=1", "iterate.seat: .*--partner"),
+    Bad("a seat of iterate", f"{NEW_RUN} --partner random --set iterate.seat=2", "iterate.seat 2: .*seats 0 to 1"),
     Bad("unknown key of verl's", tuple(f"{command} -- trainer.nokey=1" for command in (TRAIN, f"{TRAIN} --dry-run",
         f"{ONLINE} --dry-run")),
         r"^train\.overrides .*Could not override 'trainer\.nokey'\..*\+KEY=VALUE"),
-    Bad("GPU that is not there", "generate --dry-run --device cuda", "needs 1 GPU, visible: 0; .*--device cpu"),
+    Bad("GPU that is not there", "generate --dry-run --set device=cuda", "needs 1 GPU, visible: 0; .*--set device=cpu"),
 ]  # fmt: skip
 
 # Episodes.

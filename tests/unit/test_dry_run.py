@@ -229,7 +229,14 @@ def test_a_dry_run_of_convert_refuses_what_convert_refuses(folder):
             "was trained with game.name = 'bargaining', now it is 'matching'; give the --config of",
         ),
         ("tiny", ("--config", "tiny_honest"), None),
-        ("tiny_honest", ("--mute",), None),
+        (
+            "tiny_honest",
+            (
+                "--set",
+                "game.mute=true",
+            ),
+            None,
+        ),
         (None, (), None),
     ],
 )

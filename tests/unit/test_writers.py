@@ -275,7 +275,8 @@ def disk(request, tmp_path):
 
 
 COMMANDS = {
-    "generate": "generate --player random --player sharing --num-episodes 8 --max-concurrency 1 --output games.jsonl",
+    "generate": "generate --player random --player sharing --num-episodes 8 --output games.jsonl "
+    "--set generate.max_concurrency=1",
     "convert": "convert games.jsonl --output out",
     "evaluate": "evaluate random --num-states 12 --episodes 1 --output out",
     "games": "games --num-train 20 --num-test 2 --output out",
