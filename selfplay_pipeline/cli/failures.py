@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import typer
 import typer.core
 
+from selfplay_pipeline.cli.options import name_of
 from selfplay_pipeline.core import stopping, terminal
 from selfplay_pipeline.core.command_line import announced, options, program
 from selfplay_pipeline.core.errors import UserError
@@ -152,7 +153,7 @@ def _key_of(error: Any) -> str | None:
     if error.ctx is None or not any("--set" in param.opts for param in error.ctx.command.get_params(error.ctx)):
         return None
     found = (key for key in keys(Config) if key.section and key.option == name)
-    return next((key.name for key in found if standing(key, str(error.ctx.info_name)) == "used"), None)
+    return next((key.name for key in found if standing(key, name_of(error.ctx)) == "used"), None)
 
 
 def _alike(error: Any) -> list[str]:

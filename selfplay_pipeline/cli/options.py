@@ -114,7 +114,7 @@ def load(
     taken.update({str(param.name): param.opts[0] for param in own} | options | dict.fromkeys(given.settings, "--set"))
     values = {"game": given.game, **given.options, **further}
     return load_config(
-        given.config, values, announced.append, options, gpus, command or str(context.info_name), given.settings
+        given.config, values, announced.append, options, gpus, command or name_of(context), given.settings
     )
 
 
@@ -167,6 +167,12 @@ def as_setting(key: str, value: Any) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True)
     text = text.rstrip().removesuffix("...").rstrip()  # YAML ends a document that is a single word by dots
     return f"{key}={text}"
+
+
+def name_of(context: Any) -> str:
+    """Returns the name of the command that runs, with that of its group."""
+    within = "" if context.parent is None or context.parent.parent is None else f"{name_of(context.parent)} "
+    return f"{within}{context.info_name}"
 
 
 class OfGames(typer.core.TyperCommand):

@@ -46,7 +46,15 @@ def page() -> str:
 def commands() -> dict[str, Configured]:
     """Returns the commands with configuration options, by name."""
     root: Any = typer.main.get_command(app)
-    return {name: command for name, command in root.commands.items() if isinstance(command, Configured)}
+    return {name: command for name, command in _all_commands(root) if isinstance(command, Configured)}
+
+
+def _all_commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _all_commands(command, f"{above}{name} ")
+        else:
+            yield above + name, command
 
 
 def _tables() -> Iterator[str]:

@@ -60,7 +60,7 @@ def suggest(command: str, path: Path, options: Mapping[str, Any] = {}) -> None:
     """
     from selfplay_pipeline.games.registry import own_games
 
-    words = [command, f"./{path}" if str(path).startswith("-") else str(path)]
+    words = [*command.split(), f"./{path}" if str(path).startswith("-") else str(path)]
     words += as_words({"game": next(iter(own_games()), None), **options})
     terminal.say(f"next: {program()} {shlex.join(words)}")
 

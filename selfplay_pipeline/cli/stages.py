@@ -1,4 +1,4 @@
-"""Commands of single stages: generate, humans, convert, train and imitate."""
+"""Commands of single stages: generate, convert, train and imitate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
-from selfplay_pipeline.cli.options import OfGames, chosen_game, given, load, shared_with, taking
+from selfplay_pipeline.cli.options import chosen_game, given, load, shared_with, taking
 from selfplay_pipeline.cli.shared import (
     DATA,
     OTHERS,
@@ -98,33 +98,6 @@ def _suggest_warm_start(output: Path, context: typer.Context, settings: Config) 
     command = shlex.join(["generate", *words, *as_words(game)])
     terminal.say(f"{why}, on episodes such as `{program()} {command}` plays")
     suggest("imitate", taught, game | shared_with(context, "imitate"))
-
-
-@app.command(cls=OfGames)
-def humans(
-    context: typer.Context,
-    output: Annotated[Path, output_file("JSONL file; one episode a line.")] = DATA / "human_games.jsonl",
-    config: Annotated[
-        str, typer.Option(help="YAML file, or name of a built-in configuration, whose game people played.")
-    ] = "default",
-    dry_run: DryRun = False,
-) -> None:
-    """Write the human episodes that come with a game, for `imitate`: the legal actions of all seats.
-
-    Skipped actions and episodes are counted by reason.
-    """
-    from selfplay_pipeline.config.load import load_config
-    from selfplay_pipeline.core.folders import check_file
-    from selfplay_pipeline.games.registry import make_game
-    from selfplay_pipeline.generate.people import write_people
-
-    check_file(output, "humans")
-    game = make_game(load_config(config, {"game": given(context, "game")}, announced.append).game)
-    people = write_people(game, None if dry_run else output).to_text()
-    if dry_run:
-        planned(f"to {output}:", *people.splitlines())
-    terminal.result(one_line(f"{output}: ") + people)
-    suggest("show", output)
 
 
 @app.command(

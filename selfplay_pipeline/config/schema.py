@@ -248,7 +248,7 @@ class EvaluateConfig(Section):
     hidden from the hearer is resampled. The worth of words is the reward minus the reward with swapped messages.
     """
     state_seed: Annotated[
-        int, Field(ge=0), UsedBy(*MEASURING, "iterate", "train-online", "games"), Identity("iterate")
+        int, Field(ge=0), UsedBy(*MEASURING, "iterate", "train-online", "game states"), Identity("iterate")
     ] = 0
     """Seed of the held-out states; separate from `seed`, so that runs of all seeds are measured on the same states."""
 
@@ -446,7 +446,9 @@ class Config(Section):
     seed: Annotated[
         int,
         Field(ge=0),
-        UsedBy("generate", "play", "convert", "train", "imitate", "iterate", "games", "train-online", "silence"),
+        UsedBy(
+            "generate", "play", "convert", "train", "imitate", "iterate", "game states", "train-online", "game silence"
+        ),
     ] = 0
     """Seed of states, scripted players, the split of the data and the trainer; a policy's sampled turns are not seeded.
 

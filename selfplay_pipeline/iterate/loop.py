@@ -616,8 +616,8 @@ def check_alone(config: Config) -> None:
     for key, name in named:
         if name == MEMBERS or MEMBER.fullmatch(name):
             raise UserError(
-                f"{key}: {name} stands for members of a population, which `selfplay population` trains; for a folder "
-                "of this name write ./ before it"
+                f"{key}: {name} stands for members of a population, which `selfplay iterate --members` trains; for a "
+                "folder of this name write ./ before it"
             )
 
 

@@ -1,4 +1,4 @@
-"""`selfplay population`: several policies, trained round by round with each other.
+"""`selfplay iterate --members`: several policies, trained round by round with each other.
 
 Each member has an ordinary run folder, `FOLDER/member_N`, which holds all of its state. In iteration k a member plays
 with itself and with the checkpoints that the other members made in iteration k - 1, so the order of the members does
@@ -103,7 +103,7 @@ async def run_population(
     Raises:
         UserError: A folder is in use or holds a run with another configuration, or a stage rejects its input.
     """
-    check_folder(folder, "population")
+    check_folder(folder, "iterate --members")
     configs = member_configs(config, members)
     return await run_together([*zip(configs, member_folders(folder, members), strict=True)], folder, loop_type)
 
@@ -114,7 +114,7 @@ def plan_population(config: Config, folder: Path, members: int) -> list[str]:
     Raises:
         UserError: The population would be rejected.
     """
-    check_folder(folder, "population")
+    check_folder(folder, "iterate --members")
     configs, folders = member_configs(config, members), member_folders(folder, members)
     check_begun_together([*zip(configs, folders, strict=True)])
     return [

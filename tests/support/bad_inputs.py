@@ -62,7 +62,7 @@ QUESTIONS = "questions log --output out"
 IMITATE = "imitate games.jsonl --config tiny --output"
 PAGES = "play --web --config tiny_honest --player person --player sharing --output out.jsonl"
 SCRIPTED = "generate --player random --num-episodes 8 --output"
-TO_FILES = ("humans --output", "report games.jsonl --output", "silence --num-states 9 --output",
+TO_FILES = ("game humans --output", "report games.jsonl --output", "game silence --num-states 9 --output",
             "slime data --num-states 5 --output")  # fmt: skip
 TO_TRAININGS = ("train train.parquet --config tiny --set device=cpu --output", IMITATE,
                 "train-online --config tiny --output", "train-online --config tiny --dry-run --output")  # fmt: skip
@@ -378,7 +378,7 @@ GAMES_FILES = [
     Bad("convert: link to itself", CONVERT, r"^games\.jsonl: Too many levels of symbolic links", {"games.jsonl": loop}),
     Bad("imitate: link to itself", f"{IMITATE} out", r"^games\.jsonl: Too many levels", {"games.jsonl": loop}),
     Bad("game: value for nothing", "config --game matching:x", r"--game: 'matching:x': matching takes no value"),
-    Bad("check-game: no such file", "check-game bargaining --config none.yaml", r"no built-in.*none\.yaml"),
+    Bad("game check: no such file", "game check bargaining --config none.yaml", r"no built-in.*none\.yaml"),
     Bad("game: link to itself", "config --game own.py", r"own\.py: there is no such file", {"own.py": loop}),
     Bad("export: no episodes", "export games.jsonl --output out", r"^games\.jsonl: no episodes; ", {"games.jsonl": ""}),
     Bad("imitate: another configuration", (f"{IMITATE} out", f"{IMITATE} out --dry-run"),
@@ -499,7 +499,7 @@ SMALL_FILES = [
         "^foreign/checkpoint exists but was not made by a training here", {"foreign/checkpoint": foreign}),
     Bad("foreign checkpoint in a run", (ITERATE, ITERATE.replace("--dry-run ", "")),
         "^run/iter_2/checkpoint exists but was not made by a training here", {"run/iter_2/checkpoint": foreign}),
-    Bad("lines of silence", "silence --num-states 99999999 --output silence.json",
+    Bad("lines of silence", "game silence --num-states 99999999 --output silence.json",
         r"^silence\.json: field 'entries\.0'", {"silence.json": '{\n  "entries": [1]}'}),
 ]  # fmt: skip
 

@@ -115,7 +115,7 @@ BROKEN = {
     "three rewards": ("return right, right", "return right, right, right", "own.py: `rewards` returns .* 2 seats"),
     "one reward": ("return right, right", "return right", r"own.py: `rewards` returns \d.\d; return one number from"),
     "large reward": ("return right, right", "return 2.0, right", r"`rewards` returns \(2.0, \d.\d\); return"),
-    "code": ("rng.integers(1,", "rng.integer(1,", r"own.py:\d+: Sums.sample_state: AttributeError: .*check-game"),
+    "code": ("rng.integers(1,", "rng.integer(1,", r"own.py:\d+: Sums.sample_state: AttributeError: .*game check"),
 }
 
 

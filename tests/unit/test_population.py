@@ -213,7 +213,7 @@ def test_shares_of_the_others_are_divided_equally():
     ],
 )
 def test_a_population_that_cannot_be_is_refused_before_anything_is_written(options, words, tmp_path):
-    done = selfplay("population", "--config", "tiny", "--output", str(tmp_path / "all"), *options)
+    done = selfplay("iterate", "--members", "3", "--config", "tiny", "--output", str(tmp_path / "all"), *options)
     assert done.returncode == 2 and words in done.stderr, done.stderr
     assert not (tmp_path / "all").exists()
 
@@ -248,7 +248,7 @@ def test_another_number_of_members_and_the_folder_of_a_run_are_refused(tmp_path)
     asyncio.run(run_population(config(**{"iterate.num_iterations": 1}), tmp_path / "all", 2, Stages))
     with pytest.raises(UserError, match=r"member_1 was begun with iterate\.partners = "):
         asyncio.run(run_population(config(), tmp_path / "all", 3, Stages))
-    with pytest.raises(UserError, match="holds a population of `selfplay population`; `selfplay iterate` needs its"):
+    with pytest.raises(UserError, match="holds a population of `selfplay iterate --members`; `selfplay iterate`"):
         asyncio.run(run_iterate(config(), tmp_path / "all", Stages))
-    with pytest.raises(UserError, match="holds a run of `selfplay iterate`; `selfplay population` needs its own"):
+    with pytest.raises(UserError, match="holds a run of `selfplay iterate`; `selfplay iterate --members` needs"):
         asyncio.run(run_population(config(), tmp_path / "all" / "member_1", 2, Stages))
