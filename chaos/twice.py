@@ -22,7 +22,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from chaos.outside import MODEL, Running, heed_signals, room
-from chaos.signals import CONFIG, STOPPED_WITHIN, expected_codes
+from chaos.signals import CONFIG, STOPPED_WITHIN, expected_codes, stage_begun
 
 COMMANDS = {"generate": 20.0, "evaluate": 20.0, "iterate": 75.0}
 """Commands, each with the seconds within which the first signal comes."""
@@ -109,6 +109,7 @@ def one_try(place_of: Path, command: str, engine: str, config: Path, chances: ra
         problems.append("traceback")
     if problems:
         (place_of / f"problem_{seed}_{after:.3f}.txt").write_text(ended.err)
+    said += f" in {stage_begun(ended.err)}" * (command == "iterate")
     said += f"{' (before it said that it stops)' * unsaid}{' (it had ended)' * (signals < 2)}: {ended.code}"
     return Try(signals, unsaid and signals == 2, f"{said} after {ended.seconds - after:.2f} s", problems)
 
