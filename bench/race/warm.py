@@ -30,9 +30,9 @@ TAUGHT = {
 
 
 def main(
-    output: Annotated[Path, typer.Argument(help="Gets the model in `checkpoint`; a finished one is kept.")] = Path(
-        "data/smollm2_warm"
-    ),
+    output: Annotated[
+        Path, typer.Argument(help="Gets the model in `training/checkpoint`; a finished one is kept.")
+    ] = Path("data/smollm2_warm"),
     model: Annotated[Path, typer.Option(help="Chat model that imitates; by default SmolLM2, made if missing.")] = Path(
         "data/smollm2"
     ),
@@ -42,9 +42,9 @@ def main(
     if not model.exists():
         build_smollm2(model)
     config = load_config("bench/race/smollm2.yaml", TAUGHT | {"model": str(model), "generate.num_episodes": episodes})
-    file = output / "teacher.jsonl"
+    file = output / "episodes" / "teacher.jsonl"
     asyncio.run(generate_episodes(config, file, seats=[TEACHER] * len(make_game(config.game).roles)))
-    stopping.run(imitate_episodes(config, [Source(file)], output))
+    stopping.run(imitate_episodes(config, [Source(file)], output / "training"))
 
 
 if __name__ == "__main__":

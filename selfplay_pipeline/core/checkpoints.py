@@ -179,7 +179,7 @@ def check_cached_weights(folder: Path) -> None:
         folder: The folder of the model in the hub's cache, with safetensors.
 
     Raises:
-        UserError: The folder has model.safetensors and shards, damaged weights, or a head unlike its embedding.
+        UserError: The folder has model.safetensors beside shards, damaged weights, or a head unlike its tied embedding.
     """
     stored = stored_weights(folder, alone=False)
     if (folder / SINGLE).is_file() and all(weight.file.name != SINGLE for weight in stored.values()):

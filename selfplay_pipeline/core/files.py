@@ -9,10 +9,10 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
@@ -33,6 +33,19 @@ TOO_MANY_OPEN = {errno.EMFILE, errno.ENFILE}
 
 class FileChangedError(RuntimeError):
     """Another program removed, replaced or changed a file while it was written."""
+
+
+class Append(Protocol):
+    """Function that appends bytes to a file."""
+
+    def __call__(self, data: bytes, *, even_stopped: bool = False) -> None:
+        """Append bytes.
+
+        Args:
+            data: The bytes.
+            even_stopped: Whether to append after a signal has asked the command to stop too.
+        """
+        ...
 
 
 def write_text(path: Path, text: str) -> None:
@@ -142,10 +155,11 @@ def scratch_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
+def appending(path: Path) -> Iterator[Append]:
     """Yields a function that appends bytes to a file; after a failed call, the file has its earlier length.
 
     Raises:
+        KeyboardInterrupt: A signal has asked the command to stop.
         UserError: The file cannot be written, for example because the disk is full.
         FileChangedError: Another program replaced the file or changed its size; each further write and the end of the
             block check this.
@@ -171,8 +185,10 @@ def appending(path: Path) -> Iterator[Callable[[bytes], None]]:
                 "which does what is missing there"
             )
 
-        def append(data: bytes) -> None:
+        def append(data: bytes, *, even_stopped: bool = False) -> None:
             nonlocal size
+            if not even_stopped:
+                stop.check()
             check()
             rest = memoryview(data)
             try:

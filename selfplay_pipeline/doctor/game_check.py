@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -64,7 +64,7 @@ FEW = 3
 """Number of states on which the players also only talk, or half of their texts are garbled."""
 GARBLED = 6
 """Number of episodes with garbled texts of each such state; more states would try rules of turns no better."""
-BOOKKEEPING = {"game", "state", "config", "counts", "status", "_read", "_said"}
+BOOKKEEPING = {"game", "config", "counts", "status", "_read", "_said"}
 """Members of a session that illegal turns may change, or that never change."""
 SHOWN = 60
 
@@ -532,17 +532,22 @@ def _members_of(session: Any) -> dict[str, Any]:
 
 
 def _frozen(value: Any, depth: int = 6) -> Any:
-    """Returns a comparable copy of a value; of objects that are not data, only the type."""
+    """Returns a comparable copy of a value: an object's members; the type of one that is frozen or has none."""
     if isinstance(value, str | bytes | int | float | None):
         return value
     if depth and isinstance(value, Mapping):
         return {repr(key): _frozen(one, depth - 1) for key, one in value.items()}
-    if depth and isinstance(value, list | tuple):
+    if depth and isinstance(value, list | tuple | deque):
         return [_frozen(one, depth - 1) for one in value]
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
     if isinstance(value, np.ndarray):
         return value.tolist()
+    rules = getattr(value, "__dataclass_params__", None)
+    frozen = getattr(rules, "frozen", False) or getattr(value, "model_config", {}).get("frozen", False)
+    if depth and not frozen and not callable(value) and hasattr(value, "__dict__"):
+        kept = (name for name in vars(value) if not isinstance(getattr(type(value), name, None), cached_property))
+        return {name: _frozen(vars(value)[name], depth - 1) for name in kept}
     return type(value).__name__
 
 

@@ -15,7 +15,6 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.links import open_itself
 from selfplay_pipeline.core.small_files import check_regular, read_object
-from selfplay_pipeline.core.stopping import stop
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import (
     MAX_LINE,
@@ -85,9 +84,8 @@ class EpisodeStore:
                 write_json(self.arguments_path, self.arguments)
 
             def store(record: EpisodeRecord) -> None:
-                if record.outcome.status != Status.ABANDONED:  # a person left it, and a signal is how
-                    stop.check()
-                append(record.model_dump_json().encode() + b"\n")
+                left = record.outcome.status == Status.ABANDONED  # by a person, and a signal is how
+                append(record.model_dump_json().encode() + b"\n", even_stopped=left)
 
             yield store
 

@@ -16,7 +16,7 @@ from selfplay_pipeline.config.identity import deciding, differences, flatten, in
 from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.convert.parquet import batches, readable
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.files import appending, locked, write_json
+from selfplay_pipeline.core.files import appending, locked, write_json, write_lines
 from selfplay_pipeline.core.gpus import resolve_device
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import check_is_no_pattern, check_regular, parse_json, read_object
@@ -354,8 +354,9 @@ def _absorb(config: OnlineConfig, logged: list[dict[str, Any]]) -> list[dict[str
     ]
     if last in held_out and _lacks_validation(config, known[-1]):
         new = [to_line(last, known[-1], held_out[last]), *new]
-        keep_lines(path, last - 1)
-    _append(path, new)
+        write_lines(path, [*known[:-1], *new])  # in one write, so that no stop loses the step's line
+    else:
+        _append(path, new)
     return new
 
 

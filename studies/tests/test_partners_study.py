@@ -1,5 +1,7 @@
 """The study of partners: figures from matrices, and the verdict by the written rule."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from test_gaps import cell, matrix
@@ -15,6 +17,7 @@ from studies.partners.run import (
     Results,
     Training,
     Trial,
+    draw,
     figures,
     mean_rewards,
     tables,
@@ -147,3 +150,9 @@ def test_the_table_has_a_column_for_each_arm():
     ]  # fmt: skip
     assert "| rows trained on | 60 | 60 |" in rows
     assert {SELF_PLAY, PAST, OTHER_PLAY} < {*ARMS}
+
+
+def test_the_stored_picture_is_that_of_the_stored_results(tmp_path):
+    folder = Path(study.__file__).parent / "results"
+    draw(Results.model_validate_json((folder / "results.json").read_text()), tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_bytes() == (folder / "strangers.svg").read_bytes()

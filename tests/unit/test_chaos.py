@@ -1,7 +1,11 @@
 """The harness of faults notices what it looks for: planted losses, duplicates, remains and wrong ends."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -10,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from chaos.judging import judge
-from chaos.outside import Ended
+from chaos.outside import Ended, Running
 from chaos.signals import EPOCHS, expected_codes, problems_of_iteration, problems_of_run, stage_begun
 from chaos.traces import contents_of, differences
-from chaos.twice import stored_after
+from chaos.twice import delivered, stored_after
 
 MODEL = Path(__file__).parents[2] / "data" / "tiny_honest_model"
 GOOD, STOPPED = Ended(0, "", 1.0), Ended(2, "selfplay: a line that says what to do", 1.0)
@@ -165,3 +169,13 @@ def test_what_is_written_after_a_signal_is_named(tmp_path):
     now = (tmp_path / "games.jsonl").stat().st_mtime
     assert stored_after(tmp_path, now) == []
     assert stored_after(tmp_path, now - 10) == ["games.jsonl was written after the signal"]
+    os.utime(tmp_path / "games.jsonl", (0, 0))  # a file that was written before the signal, and renamed after it
+    assert stored_after(tmp_path, now - 10) == ["games.jsonl was written after the signal"]
+
+
+def test_a_signal_to_a_zombie_does_not_count(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    running = Running(process, tmp_path / "stderr")
+    assert delivered(running, "SIGTERM")
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not delivered(running, "SIGTERM") and process.returncode == -signal.SIGTERM

@@ -1,4 +1,4 @@
-"""Figures in the documents are those of the stored results; `studies/tests/test_figures.py` compares those of studies.
+"""Figures in the documents are those of the stored results; those of studies are in `test_study_figures.py`.
 
 To add a figure, add to FIGURES the document, its phrase with `{}` in place of each figure, and the stored values.
 """

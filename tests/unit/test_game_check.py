@@ -18,6 +18,13 @@ SUMS = Path("examples/sums.py").read_text()
 CUT = "    def start(self"
 """Place of further members."""
 SAID = 'f"[message] {self.said[-1]}"'
+COUNTING = """
+        self.notes = Numbers(numbers=(0, 0))
+
+    def about_error(self, seat, error):
+        self.notes.numbers = (self.notes.numbers[0] + 1, 0)
+        return str(error)
+"""
 FAULTS = {
     "a member that is spelled wrong": (
         CUT,
@@ -60,6 +67,16 @@ FAULTS = {
         '            raise ParseError("no_number"',
         '            self.tries = getattr(self, "tries", 0) + 1\n            raise ParseError("no_number"',
         "illegal turns change nothing: state 0, turn .*: an illegal turn changes 'tries' of the session; raise",
+    ),
+    "illegal turn that is counted in an object": (
+        "        self.said: list[int] = []\n",
+        f"        self.said: list[int] = []\n{COUNTING}",
+        "illegal turns change nothing: state 0, turn .*: an illegal turn changes 'notes' of the session; raise",
+    ),
+    "illegal turn that changes the state": (
+        '            raise ParseError("no_number"',
+        '            object.__setattr__(self.state, "numbers", (1, 1))\n            raise ParseError("no_number"',
+        "illegal turns change nothing: state 0, turn .*: an illegal turn changes 'state' of the session; raise",
     ),
     "reward above 1": ("right = float(", "right = 2 * float(", "sessions repeat: UserError: .*rewards. returns "),
     "rewards that differ": (

@@ -16,6 +16,9 @@ import pytest
 
 from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import filling, replacing_folder, write_text
+from selfplay_pipeline.generate.people_log import LostLine, opened_log
+from selfplay_pipeline.report.questions.records import log_step
+from selfplay_pipeline.train.online import _append
 
 
 @pytest.fixture
@@ -205,6 +208,23 @@ def test_nothing_is_stored_after_a_stop_that_was_swallowed(stop, tmp_path, write
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path / "thing")
     assert list(tmp_path.iterdir()) == []
+
+
+def log_a_lost_episode(path):
+    with opened_log(path) as log:
+        log(LostLine(at=0.0, episode_id="s0-g000000-p0"))
+
+
+@pytest.mark.parametrize("add", [
+    log_a_lost_episode,
+    lambda path: log_step(path.parent, 0, []),
+    lambda path: _append(path, [{"step": 1}]),
+])  # fmt: skip
+def test_nothing_is_added_to_a_file_after_a_stop_that_was_swallowed(stop, tmp_path, add):
+    stop.asked = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        add(tmp_path / "lines.jsonl")
+    assert [path for path in tmp_path.iterdir() if path.stat().st_size] == []
 
 
 def write_folder(kind, path):
