@@ -32,7 +32,7 @@ key](configuration.md#keys-that-a-command-does-not-use). Defaults are those of t
 configuration `default`, which is used with several GPUs. If `tiny_honest`, which is used without a GPU, has another
 default, it is named. `selfplay config` prints all keys with the values that would be used here.
 
-`make docs` writes this page from the fields of the configuration; it is not edited by hand.
+`make docs` writes this page from the fields of the configuration.
 """
 COLUMNS = ("Key", "Option", "Used by", "Values", "Default", "Meaning")
 

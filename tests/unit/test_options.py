@@ -21,6 +21,7 @@ from selfplay_pipeline.config.load import read_settings
 from selfplay_pipeline.config.schema import Config, GenerateConfig
 from selfplay_pipeline.config.used_keys import standing
 from selfplay_pipeline.core.sections import Option
+from selfplay_pipeline.games.registry import shipped_games
 
 ROOT = Path(__file__).parents[2]
 KEYS = {key.name: key for key in keys(Config)}
@@ -41,7 +42,7 @@ def test_the_help_lists_every_command_once_in_a_group_and_at_most_20():
     listed = [name for names in GROUPS.values() for name in names]
     assert sorted(listed) == sorted(PROGRAM.commands) and len(listed) <= 20
     _, shown = selfplay("--help").stdout.split("\nOptions:\n")
-    lines = re.findall(r"^(\S.+):$|^  ([a-z-]+)  ", shown, re.MULTILINE)
+    lines = re.findall(r"^(\S.+):$|^  ([a-z][a-z-]*)  ", shown, re.MULTILINE)
     assert [title or name for title, name in lines] == [
         word for title, names in GROUPS.items() for word in (title, *names)
     ]
@@ -52,8 +53,21 @@ def no_gpu(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-def test_the_page_is_what_the_fields_say():
-    assert (ROOT / "docs" / "options.md").read_text() == page(), "`make docs` writes it anew"
+def test_the_page_has_a_row_with_the_meaning_of_every_key():
+    """The keys of the sections `game` too, of which each game has one."""
+    rows = {}
+    for part in re.split("^## ", page(), flags=re.MULTILINE)[1:]:
+        section = re.match("Section `([a-z]+)`(?: with `name: (.*)`)?\n", part)
+        name = section[2] or section[1] if section else ""
+        rows |= {(name, row[0].strip("`")): row for row in re.findall(r"^\| (`.+?`) \| (.*) \|$", part, re.MULTILINE)}
+    wanted = [(key.section, key) for key in KEYS.values() if key.section != "game"]
+    wanted += [(game.name, key) for game in shipped_games() for key in keys(game.settings, "game.")]
+    assert len(wanted) == len(rows)
+    for section, key in wanted:
+        row = rows[section, key.name.rpartition(".")[2]][1]
+        assert row.endswith(" ".join(key.text.replace("|", "\\|").split())), key.name
+    assert "`--num-episodes`: doctor, generate, iterate" in rows["generate", "num_episodes"][1]
+    assert "(tiny_honest: 1024) | Number of episodes" in rows["generate", "num_episodes"][1]
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
