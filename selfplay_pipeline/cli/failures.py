@@ -149,7 +149,7 @@ def _key_of(error: Any) -> str | None:
     name = str(getattr(error, "option_name", "")).replace("--no-", "--", 1)
     if error.ctx is None or not any("--set" in param.opts for param in error.ctx.command.get_params(error.ctx)):
         return None
-    found = (key for key in keys(Config) if key.section and key.option == name)
+    found = (key for key in keys(Config) if key.name != "model" and key.option == name)
     return next((key.name for key in found if standing(key, name_of(error.ctx)) == "used"), None)
 
 
