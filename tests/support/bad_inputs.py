@@ -55,10 +55,10 @@ NEW_RUN = "iterate --config tiny --dry-run --output new"
 ONLINE = "train-online states --config tiny --output out"
 MODEL = "generate --config tiny --model ./model --dry-run --output out.jsonl"
 LOAD = "evaluate ./model --set engine.kind=transformers --num-states 2 --episodes 1 --output out"
-NEW_STATES = "games --num-train 2 --num-test 2 --output"
+NEW_STATES = "game states --num-train 2 --num-test 2 --output"
 PROMPTS = f"{NEW_STATES} out --config prompts.yaml"
 CHAT = "generate --config chat.yaml --player random --player chat --num-episodes 2 --output out.jsonl"
-QUESTIONS = "questions log --output out"
+QUESTIONS = "slime questions log --output out"
 IMITATE = "imitate games.jsonl --config tiny --output"
 PAGES = "play --web --config tiny_honest --player person --player sharing --output out.jsonl"
 SCRIPTED = "generate --player random --num-episodes 8 --output"
@@ -66,7 +66,7 @@ TO_FILES = ("game humans --output", "report games.jsonl --output", "game silence
             "slime data --num-states 5 --output")  # fmt: skip
 TO_TRAININGS = ("train train.parquet --config tiny --set device=cpu --output", IMITATE,
                 "train-online --config tiny --output", "train-online --config tiny --dry-run --output")  # fmt: skip
-TO_FOLDERS = (*TO_TRAININGS, "convert games.jsonl --output", NEW_STATES, "questions log --output",
+TO_FOLDERS = (*TO_TRAININGS, "convert games.jsonl --output", NEW_STATES, "slime questions log --output",
               "crossplay random sharing --num-states 2 --output", "evaluate random --num-states 2 --output",
               "iterate --config tiny --dry-run --output", "listen sharing --num-states 2 --output",
               "benchmark random --games bargaining --states-per-task 2 --output",
@@ -555,7 +555,7 @@ OTHERS = [
         {"answers.sqlite3": device}),
     Bad("questions: torn line", QUESTIONS, r"log/questions\.jsonl:2: ",
         {"log/questions.jsonl": line(2, lambda old: old[:40])}),
-    Bad("questions: file", "questions games.jsonl --output out", r"^games\.jsonl: no such folder"),
+    Bad("questions: file", "slime questions games.jsonl --output out", r"^games\.jsonl: no such folder"),
 ]  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def make_good(folder: Path) -> None:
     write_lines(Path("training/metrics.jsonl"), [{"step": 1}])
     run("generate --player random --player random --num-episodes 8 --output played/games.jsonl")
     run("evaluate random --num-states 2 --episodes 1 --output evaluation")
-    run("games --config tiny --num-train 8 --num-test 2 --output states")
+    run("game states --config tiny --num-train 8 --num-test 2 --output states")
     Path("log").mkdir()
     log_step(Path("log"), 0, [row for episode in episodes for row in records_of(episode, 0)])
     shutil.copytree(PROMPTS, "prompts")
