@@ -396,6 +396,24 @@ def test_idle_and_half_open_connections_are_closed_and_shut_nobody_out(tmp_path)
     asyncio.run(play())
 
 
+def test_bodies_that_do_not_arrive_shut_nobody_out(tmp_path):
+    async def play() -> None:
+        async with (
+            served_here(MatchingGame(BOARD), tmp_path, "sharing", most=20) as (_house, url),
+            person_at(url) as one,
+        ):
+            opened = [await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2])) for _ in range(20)]
+            for _, writer in opened:
+                writer.write(f"{POST}Content-Length: 9\r\n\r\nt".encode())
+            await asyncio.sleep(0.2)  # the server answers all of them
+            reader = await one.begin()
+            assert reader.heading == "Your turn"
+            for _, writer in opened:
+                writer.close()
+
+    asyncio.run(play())
+
+
 def test_a_body_that_does_not_arrive_in_time_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("selfplay_pipeline.web.server.BODY_SECONDS", 0.2)
 
