@@ -1,6 +1,7 @@
 """`selfplay play --web` with plain HTTP clients: many people, kills and restarts, private cells, hostile requests."""
 
 import asyncio
+import errno
 import html
 import json
 import random
@@ -30,8 +31,10 @@ from test_terminal import steering
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import replay
+from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.loopback import hold_port, port_of
+from selfplay_pipeline.core.terminal.progress import shown
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.drawing import EpisodeDrawing
@@ -475,6 +478,21 @@ def test_a_full_disk_when_a_person_begins_is_a_page_and_the_episode_begins_later
 
     asyncio.run(play())
     assert "No space left" in caplog.text and "Traceback" not in caplog.text
+
+
+def test_a_disk_that_has_no_room_for_the_warning_either_is_the_same_page(tmp_path, monkeypatch):
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def play() -> None:
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (house, url), person_at(url) as one:
+            monkeypatch.setattr(house, "_log", full)
+            monkeypatch.setattr(terminal, "say", full)
+            with shown():
+                await one.begin()
+                assert one.status == 503 and "Try again later" in one.page
+
+    asyncio.run(play())
 
 
 def test_a_key_opens_the_door_and_other_names_of_the_machine_do_not(tmp_path):
