@@ -94,7 +94,7 @@ async def listening(
         connections = _Connections(runner.server, busy, most, idle_seconds)
         # asyncio accepts up to `backlog` connections before any of them is closed.
         server = await asyncio.get_running_loop().create_server(
-            connections.accept, host, port, backlog=min(128, most // 2)
+            connections.accept, host, port, backlog=min(128, most // 8)
         )
         closing = asyncio.create_task(connections.close_idle())
         try:

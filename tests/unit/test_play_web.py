@@ -7,10 +7,11 @@ import json
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -397,6 +398,23 @@ def test_idle_and_half_open_connections_are_closed_and_shut_nobody_out(tmp_path)
             assert len(house.ended) == 1
 
     asyncio.run(play())
+
+
+def test_many_connections_at_once_do_not_use_up_the_few_files_that_may_be_open(tmp_path):
+    served = Served(tmp_path)
+    served.command = ["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", *served.command]
+    with served:
+        opened = [socket.socket() for _ in range(200)]
+        for one in opened:
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", served.port))
+        with closing(socket.create_connection(("127.0.0.1", served.port), 60)) as one:
+            one.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
+            assert one.recv(12) == b"HTTP/1.1 200"
+        served.process.terminate()
+        assert served.process.stderr is not None and "Traceback" not in served.process.stderr.read()
+        for one in opened:
+            one.close()
 
 
 def test_bodies_that_do_not_arrive_shut_nobody_out(tmp_path):
