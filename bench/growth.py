@@ -16,13 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bench import command
-from bench.convert import repeat
 
 SIZES = (2_000, 20_000, 200_000)
 SELFPLAY = ("-m", "selfplay_pipeline")
@@ -55,6 +55,17 @@ def main(
                 if name in (only or COMMANDS):
                     named = {"GAMES": str(games), "STATES": str(size // 2), "OUT": str(folder / "out")}
                     measure(name, size, [named.get(part, part) for part in arguments], folder / "out")
+
+
+def repeat(lines: Sequence[dict[str, Any]], games: Path, episodes: int) -> None:
+    """Write `episodes` episodes, repeating `lines`; each repetition gets group numbers of its own."""
+    groups = 1 + max(line["group_index"] for line in lines)
+    with games.open("w") as file:
+        for number in range(episodes):
+            line = lines[number % len(lines)]
+            group = line["group_index"] + groups * (number // len(lines))
+            episode_id = f"s0-g{group:06d}-p{line['episode']}"
+            file.write(json.dumps(line | {"group_index": group, "episode_id": episode_id}) + "\n")
 
 
 def measure(name: str, size: int, arguments: list[str], out: Path) -> None:

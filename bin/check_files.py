@@ -13,8 +13,6 @@ from pathlib import Path
 MOST_BYTES = 1_000_000
 LARGE = {
     "selfplay_pipeline/games/*/data/tiny_*model/model.safetensors": "the tiny models, which tests and newcomers play",
-    "bench/tiny_planner3x3_model/model.safetensors": "a warm start that takes hours on a CPU",
-    "bench/smollm2_*adapter/adapter_model.safetensors": "adapters that took hours of training, or a GPU",
 }
 """Patterns of files that may be larger, with a description."""
 
@@ -38,7 +36,7 @@ def main() -> int:
         if what:
             print(f"{name}: {what}; `git rm --cached` removes it from git")
             found = 1
-        if name.startswith("tests/") and file.name.startswith("test_"):
+        if name.startswith(("tests/", "studies/tests/")) and file.name.startswith("test_"):
             other = tests.setdefault(file.name, name)
             if other != name:
                 print(f"{name}: {other} has the same name; pytest cannot import both in one run, so rename one")

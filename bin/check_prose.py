@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-FOLDERS = ("selfplay_pipeline", "bench", "chaos", "bin", "examples")
+FOLDERS = ("selfplay_pipeline", "bench", "studies", "chaos", "bin", "examples")
 OPENINGS = re.compile(r"(What|Whether|How|Of|Why|Where|When|Who|Whose|Which)\b")
 SUBJECT = re.compile(
     r"^\s*\w+(?:Error|Exit)?(?:, \w+Error)*: (it|its|they|that|this|there|so|one|none|nothing)\b", re.I

@@ -1,4 +1,4 @@
-"""Additions of `make docs` to mkdocs: README as first page, all studies, the Python reference, links that leave docs/.
+"""Additions of `make docs` to mkdocs: README as first page, studies/, the Python reference, links that leave docs/.
 
 A link to a file outside of docs/ leads to the repository if the environment variable REPOSITORY has its address,
 such as https://github.com/OWNER/NAME; else only its text stays.
@@ -34,39 +34,40 @@ The functions of `import selfplay_pipeline as sp`. [Examples](python.md).
 
 
 def on_config(config: Any) -> Any:
-    """List the studies in the order of their table."""
-    table = (ROOT / "docs/results/README.md").read_text()
+    """List studies and measurements in the order of their tables."""
     (results,) = (section["Results"] for section in config.nav if "Results" in section)
-    results += [f"results/{name}" for name in dict.fromkeys(re.findall(r"^\| \[[^\]]+\]\(([\w-]+\.md)\)", table, re.M))]
+    for table, folder in (("studies/README.md", "studies"), ("docs/results/README.md", "results")):
+        links = re.findall(r"^\| \[[^\]]+\]\(([\w/-]+\.md)\)", (ROOT / table).read_text(), re.M)
+        results += [f"{folder}/README.md", *(f"{folder}/{name}" for name in links)]
     return config
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pages that docs/ does not hold."""
-    readme = (ROOT / "README.md").read_text()
-    files.append(File.generated(config, "index.md", content=LINK.sub(_from_root, readme)))
+    """Add the pages that docs/ does not hold, and their pictures."""
+    files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text()))
+    for pattern in ("README.md", "*/README.md", "*/results/**/*.svg"):
+        for path in sorted((ROOT / "studies").glob(pattern)):
+            files.append(File.generated(config, str(path.relative_to(ROOT)), abs_src_path=str(path)))
     files.append(File.generated(config, "reference.md", content=REFERENCE))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, **others: Any) -> str:
-    """Rewrite the links that leave docs/."""
-    folder = posixpath.dirname(page.file.src_uri)
+    """Rewrite links between folders of the repository as links between pages of the site."""
+    here = page.file.src_uri
+    folder = posixpath.dirname(here if here.startswith("studies/") else f"docs/{here}")
+    folder = "" if here == "index.md" else folder
 
     def rewritten(link: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join("docs", folder, link[3]))
-        return link[0] if "://" in link[3] or target.startswith("docs/") else _outside(link, target)
+        if "://" in link[3] or link[3].startswith("#"):
+            return link[0]
+        target = posixpath.normpath(posixpath.join(folder, link[3]))
+        if not target.startswith("docs/") and not re.match(r"studies/.*(README\.md|\.svg)(#|$)", target):
+            return _outside(link, target)
+        inside = posixpath.relpath(target.removeprefix("docs/"), posixpath.dirname(here) or ".")
+        return f"{link[1]}[{link[2]}]({inside})"
 
     return LINK.sub(rewritten, markdown)
-
-
-def _from_root(link: re.Match[str]) -> str:
-    """Returns a link of the README as a link of a page in docs/."""
-    target = link[3]
-    if "://" in target:
-        return link[0]
-    inside = target.startswith("docs/")
-    return f"{link[1]}[{link[2]}]({target.removeprefix('docs/')})" if inside else _outside(link, target)
 
 
 def _outside(link: re.Match[str], target: str) -> str:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from own_log_probs import MODELS, checked
 from shared_server import Server
 
-from bench.shared_server import MODELS, checked
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.engines.requests import WITHOUT_WEIGHTS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine

@@ -14,7 +14,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from chat_endpoint import body, page
 
-from bench.larger import deepen
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
@@ -51,15 +50,6 @@ def next_logprobs(ids, temperature: float = 1.0, folder: str = TINY):
 
     with torch.inference_mode():
         return torch.log_softmax(model(folder)(torch.tensor([list(ids)])).logits[0].float() / temperature, -1)
-
-
-@pytest.mark.bench
-def test_the_deeper_model_of_the_benchmarks_gives_the_same_log_probs(tmp_path):
-    import torch
-
-    deepen(Path(TINY), tmp_path, 4)
-    assert model(str(tmp_path)).config.num_hidden_layers == 4 * model().config.num_hidden_layers
-    torch.testing.assert_close(next_logprobs(prompt(), folder=str(tmp_path)), next_logprobs(prompt()))
 
 
 @pytest.fixture(scope="module")

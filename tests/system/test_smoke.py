@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.smoke import TINY, Smoke
+from selfplay_pipeline.config.load import load_config
 
 pytestmark = pytest.mark.bench
 PARTS = ("tiny offline", "tiny online", "0.5B offline")
@@ -44,6 +45,21 @@ def test_the_evidence_of_a_machine_has_each_stage_and_the_memory_beside_what_was
     assert all(seconds > 0 for seconds in (*small["estimate"].values(), *small["seconds"].values()))
     told = (tmp_path / "told" / "evidence.md").read_text()
     assert "| second iteration, s | estimated | measured |" in told and "**Smoke test on cpu: passed, " in told
+
+
+@pytest.mark.bench
+def test_the_warm_start_of_the_race_is_made_by_imitation(tmp_path):
+    model, output = tmp_path / "model", tmp_path / "warm"
+    sizes = ("--layers", "2", "--tokens", "4000", "--heads", "2")
+    taught = (str(output), "--model", str(model), "--episodes", "12")
+    for arguments in (("bench.qwen", str(model), *sizes), ("bench.race.warm", *taught)):
+        done = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    steps = [json.loads(line) for line in (output / "training" / "metrics.jsonl").read_text().splitlines()]
+    losses = [step["selfplay/loss"] for step in steps if "selfplay/loss" in step]
+    assert losses[-1] < losses[0]
+    chosen = load_config("bench/race/smollm2.yaml", {}).model
+    assert (output / Path(chosen).relative_to("data/smollm2_warm") / "model.safetensors").exists()
 
 
 def checked(iteration: Path) -> Smoke:

@@ -47,9 +47,10 @@ def test_a_link_to_nothing_is_found(tmp_path):
 def test_what_commands_write_below_data_is_ignored():
     """All paths there that documents, the Makefile and the configuration name are outputs, or ship with the package."""
     files = [ROOT / "Makefile", *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").rglob("*.py")]
+    files += [*(ROOT / "studies").rglob("*.py"), *(ROOT / "studies").rglob("*.md")]
     files += [*(ROOT / "selfplay_pipeline").rglob("*.py"), *(ROOT / "selfplay_pipeline").rglob("MODEL.md")]
     named = set(re.findall(r"(?<![\w/])data/[a-z]\w+", "\n".join(file.read_text() for file in files)))
-    assert {"data/apart", "data/learn", "data/matching_game_selfplay_iterations", "data/tiny_model"} <= named
+    assert {"data/learn_coded", "data/learn", "data/matching_game_selfplay_iterations", "data/tiny_model"} <= named
     tracked = set(git(ROOT, "ls-files", "data").split())
     ignored = set(git(ROOT, "check-ignore", "--stdin", stdin="\n".join(sorted(named))).split())
     shipped = {f"data/{path.name}" for path in (ROOT / "selfplay_pipeline" / "games").glob("*/data/*")}

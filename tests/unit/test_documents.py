@@ -17,8 +17,8 @@ from selfplay_pipeline.games.registry import shipped_games
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-MODELS = [*(ROOT / "selfplay_pipeline").rglob("MODEL.md"), *(ROOT / "bench").rglob("MODEL.md")]
-PAGES = [README, *sorted([*(ROOT / "docs").rglob("*.md"), *MODELS])]
+MODELS = [*(ROOT / "selfplay_pipeline").rglob("MODEL.md")]
+PAGES = [README, *sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / "studies").rglob("*.md"), *MODELS])]
 ANY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 LINK = re.compile(r'\]\(([^)\s]+)\)|\bsrc="([^"]+)"')
 CODE = re.compile(r"```.*?```|`[^`]+`|^    [^\n]+", re.DOTALL | re.MULTILINE)

@@ -21,7 +21,7 @@ KNOWN_LINES = {
     "human pairs (8×8)": KnownLine(0.921, 0.906, 0.936, 134),
     "GPT-3.5 (8×8)": KnownLine(0.475, 0.416, 0.533, 103),
 }
-"""Rewards on DialOp's boards of the people in data/dialop, and of GPT-3.5 in self-play (docs/results/gpt35.md).
+"""Rewards on DialOp's boards of the people in data/dialop, and of GPT-3.5 in self-play, scored anew.
 
 In the 75 games in which GPT-3.5 agreed on a matching, its mean reward is 0.652.
 """

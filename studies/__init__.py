@@ -1,0 +1,1 @@
+"""Studies of what self-play teaches: a folder each, with what they share in `common`."""

@@ -1,0 +1,1 @@
+"""Trainings, comparisons, verdicts and pictures that the studies share."""

@@ -1,0 +1,52 @@
+"""Compares greedy plans of tiny models by what seat 1 reads; see `studies.common.planner.Exam`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from transformers import AutoModelForCausalLM
+
+from bench import command
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core.checkpoints import check_checkpoint
+from selfplay_pipeline.core.files import write_text
+from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from studies.common.planner import Board, Exam
+
+
+def main(
+    models: Annotated[list[str], typer.Argument(help="Folders of models that play this board.")],
+    config: Annotated[str, typer.Option(help="Built-in name or YAML file of an honest board.")] = "tiny_honest4x4",
+    code: Annotated[
+        int | None, typer.Option(help="Messages are in this code of `studies.common.planner --code`.")
+    ] = None,
+    states: Annotated[int, typer.Option(min=1, help="New honest states.")] = 2_000,
+    seed: Annotated[int, typer.Option(help="Draws the states.")] = 1,
+    output: Annotated[Path | None, typer.Option(help="Gets the rewards as JSON.")] = None,
+) -> None:
+    """Print the mean rewards of each model and of silence on the same states."""
+    for name in models:
+        check_checkpoint(shipped(name))
+    torch.manual_seed(seed)
+    tokenizer = ChatTokenizer.load(
+        shipped(models[0])
+    ).tokenizer  # all models of `studies.common.planner` have the same one
+    board = Board.of(load_config(config, {}).game, tokenizer, torch.device("cpu"), code=code)
+    exam, rewards = Exam.of(board, states), dict[str, dict[str, float]]()
+    for name in models:
+        model = AutoModelForCausalLM.from_pretrained(shipped(name), dtype=torch.float32)
+        rewards[name] = exam.take(model, board)
+        say(f"{name}: {json.dumps(rewards[name])}")
+    if output is not None:
+        found = {"config": config, "code": code, "states": states, "seed": seed, "rewards": rewards}
+        write_text(output, json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    command.run(main)

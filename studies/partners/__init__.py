@@ -1,0 +1,1 @@
+"""Do partners in training make a policy understood by strangers?"""

@@ -1,0 +1,1 @@
+"""Does self-play teach to listen on DialOp's own boards?"""

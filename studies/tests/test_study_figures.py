@@ -1,0 +1,108 @@
+"""Figures in the pages of the studies are those of their stored results.
+
+To add a figure, add to FIGURES the study, its phrase with `{}` in place of each figure, and the stored values.
+"""
+
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+from stored_results import MODES, MUTED, NOISE, PLACEBO, ROOT, SELF, WARM, Exam, Study, interval, page, stored
+
+from studies.common.compared import Results
+from studies.common.verdict import verdict
+
+four, three = (Study(f"planner/results/{size}/results") for size in ("4x4", "3x3"))
+four_seeds, first_seeds = (stored(f"studies/planner/results/3x3/{name}.json") for name in ("four_seeds", "seeds_2_3"))
+code, people = Study("code/results/results"), [Study(f"people/results/seed_{seed}") for seed in (2, 3)]
+exam, exams = Exam("planner/results/4x4/exam"), [Exam(f"code/results/exam_{seed}") for seed in (3, 4, 5)]
+with_people = stored("studies/people/results/people.json")
+partners = stored("studies/partners/results/results.json")
+
+
+def exchange_costs(model: int) -> list[float]:
+    """The reward that a model loses with each seed if the words of the code are exchanged."""
+    return [one.of(model, "heard") - one.of(model, "exchanged") for one in exams]
+
+
+FIGURES: list[tuple[Any, ...]] = [
+    ("planner", "| silence | {} | {} |", four.silence, three.silence),
+    *(("planner", f"| {label} | {{:{sign}}} | {{:{sign}}} |", *(one.of(player, "sampled", part=part)
+                                                             for one in (four, three)))
+      for label, player, part, sign in (
+          ("warm start", WARM, "talking", ""), ("**self-play**", SELF, "talking", ""),
+          ("self-play minus silence", SELF, "over_silence", "+"),
+          ("self-play, swapped, minus silence", SELF, "swapped_over_silence", "+"),
+          ("worth of words, warm start", WARM, "worth", ""), ("worth of words, self-play", SELF, "worth", ""),
+          ("muted training minus silence", MUTED, "over_silence", "+"))),
+    ("planner", "| self-play minus placebo | not trained | {:+} |",
+     three.of(PLACEBO, "sampled", part="below_self_play")),
+    ("planner", "| proposals that follow a changed score | {} | {} |", four.follows(SELF), three.follows(SELF)),
+    ("planner", "on 3×3 tables is {} and the worth of words {}, sampled",
+     *(interval(four_seeds["four_seeds"]["sampled"][name]) for name in ("reward", "worth"))),
+    ("planner", "untrained and reaches {:.3f}. With marked messages it reaches {:.3f}, and self-play {:.3f}",
+     exam.of(0, "unmarked"), exam.of(0, "heard"), exam.of(1, "heard")),
+
+    *(("code", f"| {label} | {{:{sign}}} | {{:{sign}}} |", *code.both(player, part=part))
+      for label, player, part, sign in (
+          ("warm start, reward", WARM, "talking", ""), ("**self-play, reward**", SELF, "talking", ""),
+          ("**self-play minus silence**", SELF, "over_silence", "+"),
+          ("self-play, messages swapped, minus silence", SELF, "swapped_over_silence", "+"),
+          ("worth of words, warm start", WARM, "worth", ""), ("**worth of words, self-play**", SELF, "worth", ""),
+          ("muted as trained, minus silence", MUTED, "over_silence", "+"), ("placebo, its rise", PLACEBO, "rise", "+"),
+          ("noise, minus silence", NOISE, "over_silence", "+"),
+          ("self-play minus noise", NOISE, "below_self_play", "+"))),
+    ("code", "costs {:.3f}, {:.3f} and {:.3f} of the reward with the three seeds, after it {:.3f}, {:.3f} and {:.3f}.",
+     *exchange_costs(0), *exchange_costs(1)),
+    ("code", "about as well as the whole code: {:.3f}, {:.3f} and {:.3f}", *(one.of(1, "two_words") for one in exams)),
+
+    ("people", "for what one player sees, {}.", people[0].silence),
+    *(("people", f"| {label} | {{}} | {{}} | {{}} | {{}} |",
+       *(one for seed in people for one in seed.both(player, part=part))) for label, player, part in (
+          ("warm start, reward", WARM, "talking"), ("**self-play, reward**", SELF, "talking"),
+          ("self-play, messages swapped", SELF, "swapped"), ("worth of words, warm start", WARM, "worth"),
+          ("**worth of words, self-play**", SELF, "worth"), ("muted as trained, reward", MUTED, "muted"),
+          ("placebo, reward", PLACEBO, "talking"))),
+    ("people", "people reached {}, and self-play, sampled, {} and {}.", interval(with_people["people"]),
+     *(interval(row["reward"]) for row in with_people["rows"]
+       if row["player"].startswith("self-play") and row["mode"] == "sampled" and not row["muted"])),
+
+    ("partners", "| warm start | {} | {:+} | {:+} |",
+     *(interval(partners["warm_start"][name]) for name in ("own", "over_silence", "worth"))),
+    *(("partners", f"| {arm} | {{}} | {{:+}} | {{:+}} | {{}} | {{:+}} |",
+       *(interval(of[name]) for name in ("own", "over_silence", "worth", "with_seeds", "cross_seed")))
+      for arm, of in partners["arms"].items()),
+    ("partners", "hears self-play's messages reaches {:.3f}", fmean(row[4] for row in partners["means"][SELF][:3])),
+    ("partners", "self-play proposes for {:.3f}, {:.3f} and {:.3f} with", *partners["means"][SELF][3][:3]),
+    ("partners", "trained on {:.2f} and {:.2f} of self-play's rows", *(
+        partners["arms"][arm]["training"]["rows"] / partners["arms"][SELF]["training"]["rows"]
+        for arm in ("past", "population"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("study", "phrase", "values"), [(study, phrase, values) for study, phrase, *values in FIGURES])
+def test_a_figure_is_the_stored_one(study, phrase, values):
+    assert phrase.format(*values) in page(f"studies/{study}/README.md")
+
+
+@pytest.mark.parametrize("study", ["planner/results/4x4", "planner/results/3x3", "code/results", "people/results"])
+def test_a_stored_verdict_is_that_of_its_conditions(study):
+    results = Results.model_validate(stored(f"studies/{study}/results.json"))
+    assert results.verdict == verdict(results.conditions)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "studies").glob("*/README.md")), ids=lambda page: page.parent.name)
+def test_a_study_is_told_in_600_words(page):
+    assert len(page.read_text().split()) <= 600
+
+
+def test_figures_over_four_seeds_are_t_intervals_over_the_means_of_each():
+    for mode in MODES:
+        for name in ("reward", "talk_score", "worth"):
+            of = "talk_scores_of_seeds" if name == "talk_score" else "rewards_of_seeds"
+            every = [one for found in (first_seeds, four_seeds) for one in found[of].values()]
+            values = [one[mode] - (one[f"{mode}_swapped"] if name == "worth" else 0) for one in every]
+            half = 3.182 * stdev(values) / 2
+            kept = interval(four_seeds["four_seeds"][mode][name])
+            ends = (kept.value, kept.low, kept.high)
+            assert ends == pytest.approx((fmean(values), fmean(values) - half, fmean(values) + half), abs=1e-4)
