@@ -172,7 +172,6 @@ class Listener:
         self.tokenizer = AutoTokenizer.from_pretrained(checkpoint, padding_side="left")
         self.model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16).eval()
 
-    @torch.no_grad()
     def odds(self, prompts: Sequence[str], tables: Sequence[Table]) -> np.ndarray:
         """Returns the probability of plan 1, of the two plans that give the first paper to one of both reviewers.
 
@@ -183,9 +182,11 @@ class Listener:
         found = list[float]()
         for begin in range(0, len(prompts), ROWS):
             own = tables[begin : begin + ROWS]
-            begun = [f"{prompt}{PROPOSAL} {table.papers[0]}:" for prompt, table in zip(prompts[begin:], own)]  # noqa: B905
+            named = zip(prompts[begin : begin + ROWS], own, strict=True)
+            begun = [f"{prompt}{PROPOSAL} {table.papers[0]}:" for prompt, table in named]
             batch = self.tokenizer(begun, return_tensors="pt", padding=True, add_special_tokens=False)
-            logits = self.model(**batch, logits_to_keep=1).logits[:, -1].float()
+            with torch.inference_mode():
+                logits = self.model(**batch, logits_to_keep=1).logits[:, -1].float()
             for row, table in zip(logits, own, strict=True):
                 first = [self.tokenizer.encode(f" {name}", add_special_tokens=False)[0] for name in table.reviewers]
                 found.append(float(torch.softmax(row[first], 0)[1]))
