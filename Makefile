@@ -97,7 +97,7 @@ $(SITE)/.ready: requirements/docs.txt
 	$(SITE)/bin/python -m pip install --quiet -r requirements/docs.txt
 	touch $@
 
-docs: $(READY) $(SITE)/.ready ## write docs/options.md anew, and build the documents as a site in site/
+docs: $(READY) $(SITE)/.ready ## write docs/options.md, and build the documents as a site in site/
 	$(BIN)/python -m selfplay_pipeline.cli.reference docs/options.md
 	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
 

@@ -10,6 +10,6 @@ make --silent setup >/dev/null # hides its advice on the next command
 exec .venv/bin/selfplay generate \
   ${MODEL_NAME:+--model "$MODEL_NAME"} \
   --num-episodes "${NUM_GAMES:-100}" \
-  --max-length "${MAX_LENGTH:-100}" \
+  --set "game.max_length=${MAX_LENGTH:-100}" \
   --temperature "${TEMPERATURE:-0.7}" \
   --output "data/${EXP_NAME:-selfplay_gen}/selfplay_games.jsonl" "$@"

@@ -1,7 +1,7 @@
 """Sends signals at random moments of `selfplay iterate` until each run is finished, and checks what each run holds.
 
  python -m chaos.signals --runs 20 --seed 0 --out data/chaos_signals
- python -m chaos.signals --members 2 --runs 2 --within 150    # of `selfplay population`, with an undisturbed one first
+ python -m chaos.signals --members 2 --runs 2 --within 150    # of a population, with an undisturbed one first
 
 The first run launches its own servers; the others are attached to one that stays up. A population always launches its
 own.
@@ -98,7 +98,7 @@ class Plan:
 
     def arguments(self, seed: int, output: Path) -> list[str]:
         """Returns the arguments of `selfplay`."""
-        kind = ["population", "--members", str(self.members)] if self.members else ["iterate"]
+        kind = ["iterate", "--members", str(self.members)] if self.members else ["iterate"]
         number = ["--num-iterations", str(self.iterations)]
         return [*kind, "--config", str(self.config), *number, "--seed", str(seed), "--output", str(output)]
 
@@ -157,7 +157,7 @@ def disturbed_run(
         The signals, and the differences to an undisturbed run.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    attached = ("--server-url", url) if url else ()
+    attached = ("--set", f"engine.server_url=[{url}]") if url else ()
     command = (*plan.arguments(seed, folder / "run"), *attached)
     landed = list[Landed]()
     killed = False  # files of a killed attempt remain until the next attempt removes them

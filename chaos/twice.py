@@ -61,8 +61,8 @@ def arguments_of(command: str, engine: str, folder: Path, config: Path, seed: in
         "evaluate": ["evaluate", str(MODEL), "--config", str(config), "--num-states", "200", "--output", str(folder)],
         "iterate": ["iterate", "--config", str(config), "--num-iterations", "1", "--output", str(folder)],
     }[command]
-    seed_option = "--state-seed" if command == "evaluate" else "--seed"
-    return [*own, "--engine", engine, seed_option, str(seed)]
+    seed_key = "evaluate.state_seed" if command == "evaluate" else "seed"
+    return [*own, "--set", f"engine.kind={engine}", "--set", f"{seed_key}={seed}"]
 
 
 def stored_after(folder: Path, moment: float) -> list[str]:

@@ -6,30 +6,50 @@ Each file holds one group of commands. `options.py` makes their options from the
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from selfplay_pipeline import __version__
-from selfplay_pipeline.cli import benchmark, doctor, look, loops, measure, models, people, slime, stages
+from selfplay_pipeline.cli import benchmark, doctor, games, look, loops, measure, models, people, slime, stages
 from selfplay_pipeline.cli.failures import Commands, check_directory
 from selfplay_pipeline.core import stopping, terminal
 from selfplay_pipeline.core.command_line import program
 
+GROUPS = {
+    "The loop": ("iterate", "train-online"),
+    "Its stages": ("generate", "convert", "train", "imitate"),
+    "Measure": ("evaluate", "crossplay", "listen", "benchmark"),
+    "Look": ("report", "show", "export"),
+    "Games": ("play", "game", "slime"),
+    "Machine": ("doctor", "setup", "config", "model"),
+}
+"""All commands, by their heading in `selfplay --help`."""
+
+
+LONGEST = 150
+"""Most characters of a command's help in the list; longer ones are cut."""
+
+
+class Program(Commands):
+    """The command `selfplay`, whose help lists the commands in groups."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a list of each group."""
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                shown = ((name, self.commands[name].get_short_help_str(LONGEST)) for name in names)
+                formatter.write_dl([*shown])
+
+
 app = typer.Typer(
     name="selfplay",
-    cls=Commands,
+    cls=Program,
     help="Teach a language model to cooperate in dialogue by playing against itself.\n\n"
     "One model, the policy, holds every seat of a cooperative dialogue game. SGLang plays episodes, verl trains on\n"
     "them, and the new checkpoint plays again.\n\n"
-    "[iterate] runs the whole loop. Its stages are [generate] (play episodes to JSONL), [convert] (episodes to rows\n"
-    "of parquet), [train] (GRPO with verl) and [evaluate]. [population] runs it for several policies that play each\n"
-    "other. [train-online] plays while it trains, on states that [games] writes. [imitate] trains on recorded\n"
-    "episodes, whoever played them; [humans] writes those of people.\n"
-    "[crossplay] lets checkpoints and scripted players play each other. [benchmark] compares players on published\n"
-    "states. [silence] and [listen] measure how much of a reward comes from talk. [play] gives you a seat. [report],\n"
-    "[show] and [questions] show runs and episodes. [new-game] and [check-game] write and test a game of your own.\n\n"
-    "Every command that plays or trains takes --config; `selfplay config` prints all keys with their defaults.",
+    "Every command that plays or trains takes --config FILE and --set KEY=VALUE; `selfplay config` prints all keys\n"
+    "with their values.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -37,6 +57,7 @@ app = typer.Typer(
 )
 for group in (doctor, stages, people, loops, measure, benchmark, look):
     app.add_typer(group.app)
+app.add_typer(games.app, name="game")
 app.add_typer(models.app, name="model")
 app.add_typer(slime.app, name="slime")
 

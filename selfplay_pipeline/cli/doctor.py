@@ -1,4 +1,4 @@
-"""Commands that look at a machine or a game: doctor, new-game, check-game."""
+"""Commands for a machine: doctor and setup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from selfplay_pipeline.cli.options import given, load, taking
-from selfplay_pipeline.cli.shared import RUNS, DryRun, planned, suggest
+from selfplay_pipeline.cli.shared import RUNS, DryRun, planned
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST, announced
 from selfplay_pipeline.core.errors import UserError
@@ -126,56 +126,3 @@ def setup(
         terminal.say(one_line(shlex.join(command)))
         install([command])
     terminal.result(one_line(f"installed: {', '.join(what)}"))
-
-
-@app.command(name="new-game")
-def write_game(
-    name: Annotated[str, typer.Argument(help="Name of the game: lower-case letters, digits and _.")],
-    output: Annotated[Path, typer.Option(help="Folder for NAME.py and test_NAME.py.")] = Path(),
-    dry_run: DryRun = False,
-) -> None:
-    """Write a game of your own in one file, and its test: two players agree on the sum of their numbers.
-
-    The game can be played at once; change it step by step, and let `check-game` test it.
-    """
-    from selfplay_pipeline.doctor.new_game import new_game
-
-    if dry_run:
-        planned(f"to {', '.join(map(str, new_game(name, output, write=False)))}")
-    game, test = new_game(name, output)
-    terminal.result(one_line(f"{game}, {test}"))
-    suggest("check-game", game)
-
-
-@app.command(name="check-game")
-def examine_game(
-    game: Annotated[str, typer.Argument(metavar="GAME", help="A game: its name, FILE.py, or FILE.py:NAME.")],
-    config: Annotated[
-        str | None, typer.Option(help="Configuration of the game, a file or a built-in [default: the game's defaults].")
-    ] = None,
-    num_states: Annotated[int, typer.Option(min=2, max=10_000, help="Number of random states to play.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seed of states and players.")] = 0,
-) -> None:
-    """Play random episodes of a game and check what playing, training and reports rely on.
-
-    Each line is one check: ok, FAILED with the first state and turn where it fails, or not checked with the reason.
-    The exit code is 2 if a check fails. One configuration is checked, which the first line describes; the game's code
-    is run.
-    """
-    from selfplay_pipeline.config.load import load_config
-    from selfplay_pipeline.doctor.game_check import check_game
-    from selfplay_pipeline.games.registry import find, make_game, split
-
-    if config is None:
-        kind = find(game)
-        checked = kind(kind.settings.model_validate({"name": kind.name} | split(game)[1]))
-    else:
-        checked = make_game(load_config(config, {"game": game}, announced.append).game)
-    terminal.result(one_line(f"{checked.describe()} ({config or 'default configuration'})"))
-    failed = 0
-    for finding in check_game(checked, num_states, seed):
-        failed += finding.passed is False
-        mark = {True: "ok", False: "FAILED", None: "?"}[finding.passed]
-        terminal.result(one_line(f"{mark:<7} {finding.check:<28} {finding.said}"))
-    if failed:
-        raise UserError(f"check-game: {game}: {failed} {'check fails' if failed == 1 else 'checks fail'}")

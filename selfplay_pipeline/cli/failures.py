@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import typer
 import typer.core
 
+from selfplay_pipeline.cli.options import name_of
 from selfplay_pipeline.core import stopping, terminal
 from selfplay_pipeline.core.command_line import announced, options, program
 from selfplay_pipeline.core.errors import UserError
@@ -133,11 +134,26 @@ def _reports_shown() -> Iterator[None]:
 
 def _nearest_first(error: Any) -> str | None:
     """Returns the message for a mistyped option, with the most similar options first; typer sorts them by name."""
+    if key := _key_of(error):
+        return f"{error.message}; give --set {key}=VALUE"
     near = [*_alike(error), *(getattr(error, "possibilities", None) or ())]
     if not near:
         return None
     others = f" (or {', '.join(near[1:])})" if near[1:] else ""
     return f"{error.message}; did you mean {near[0]}{others}?"
+
+
+def _key_of(error: Any) -> str | None:
+    """Returns the configuration key that a mistyped option stands for, if the command uses it and takes --set."""
+    from selfplay_pipeline.config.fields import keys
+    from selfplay_pipeline.config.schema import Config
+    from selfplay_pipeline.config.used_keys import standing
+
+    name = str(getattr(error, "option_name", "")).replace("--no-", "--", 1)
+    if error.ctx is None or not any("--set" in param.opts for param in error.ctx.command.get_params(error.ctx)):
+        return None
+    found = (key for key in keys(Config) if key.section and key.option == name)
+    return next((key.name for key in found if standing(key, name_of(error.ctx)) == "used"), None)
 
 
 def _alike(error: Any) -> list[str]:

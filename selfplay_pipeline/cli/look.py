@@ -1,4 +1,4 @@
-"""Commands that show results and settings: report, show, export, questions and config."""
+"""Commands that show results and settings: report, show, export and config."""
 
 from __future__ import annotations
 
@@ -174,39 +174,6 @@ def export(
     terminal.result(one_line(f"{output}: {done.to_text()}"))
     if push is not None:
         terminal.result(one_line(upload(output, push, private=private)))
-
-
-@app.command(cls=OfGames)
-def questions(
-    path: Annotated[
-        Path,
-        typer.Argument(help="Run directory of `selfplay iterate`, or folder of slime's questions.jsonl."),
-    ] = RUNS,
-    output: Annotated[Path, typer.Option(help="Folder for plots, analysis.json and analysis.md.")] = Path("plots"),
-    form: Annotated[str, typer.Option("--format", help="Plots as png, svg or pdf, joined by commas.")] = "png,svg",
-    dry_run: DryRun = False,
-) -> None:
-    """Analyse the questions of a run: their trend over the steps and their relation to reward, with plots and tests.
-
-    Every figure has a 95 % interval over game states. A trend alone is no evidence that the policy learned to ask,
-    since chance produces trends too. The run may still be in progress.
-    """
-    from selfplay_pipeline.report.draw import formats_in
-
-    formats = formats_in(form)
-    from selfplay_pipeline.cli.show.questions import show_analysis
-    from selfplay_pipeline.core.files import check_is_folder
-    from selfplay_pipeline.core.reporting import waiting
-    from selfplay_pipeline.report.questions.analysis import analyse, read
-    from selfplay_pipeline.report.questions.output import write
-
-    check_is_folder(output)
-    found = read(path)
-    if dry_run:
-        planned(f"{path}: {len(found.records):,} episodes, analysis.json, analysis.md and plots to {output}")
-    with waiting(f"analysing {len(found.records):,} episodes"):
-        analysis = analyse(found)
-    show_analysis(analysis, write(analysis, formats, output))
 
 
 @app.command(name="config", cls=taking("model"))

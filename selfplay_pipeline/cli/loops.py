@@ -1,26 +1,23 @@
-"""Commands that alternate playing and training: iterate, population, and online training with its game states."""
+"""Commands that alternate playing and training: iterate and train-online."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from selfplay_pipeline.cli.options import load, taking
 from selfplay_pipeline.cli.shared import (
-    MACHINES,
-    PLAYING_KEYS,
     RUNS,
-    TRAINING_KEYS,
     DryRun,
     path_and_overrides,
     planned,
 )
-from selfplay_pipeline.core import terminal
-from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.stopping import run
-from selfplay_pipeline.core.terminal.harmless import one_line
+
+if TYPE_CHECKING:
+    from selfplay_pipeline.config.schema import Config
 
 app = typer.Typer()
 ONLINE = Path("data/matching_game_online")
@@ -28,43 +25,11 @@ POPULATION = Path("data/matching_game_population")
 MOST_MEMBERS = 100
 
 
-@app.command(cls=taking("seed"))
-def games(
-    context: typer.Context,
-    output: Annotated[Path, typer.Option(help="Folder for train.parquet and test.parquet.")] = ONLINE / "games",
-    num_train: Annotated[int, typer.Option(min=1, max=LARGEST, help="Game states to train on.")] = 1000,
-    num_test: Annotated[
-        int, typer.Option(min=1, max=LARGEST, help="Game states to validate on, apart from those of `evaluate`.")
-    ] = 100,
-    per_seat: Annotated[
-        bool,
-        typer.Option("--per-seat", help="Write a row for each seat, trained on alone."),
-    ] = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Write game states for online training, without playing them.
-
-    Each state is one row, and its episodes give training rows of all seats. With --per-seat, each seat of a state is
-    one row, and its episodes give training rows of that seat only; the turns of the other seats are not trained on.
-    """
-    settings = load(context)
-    from selfplay_pipeline.core.terminal.progress import say_announced
-    from selfplay_pipeline.train.online_stage import online_games, plan_games
-
-    if dry_run:
-        planned(plan_games(settings, output, num_train, num_test))
-    online_games(settings, output, num_train, num_test, per_seat=per_seat)
-    say_announced()
-    terminal.result(one_line(f"{output}: train.parquet, test.parquet"))
-
-
 @app.command(
     name="train-online",
     cls=taking(
-        "model", "seed", "online.steps", "online.states_per_step", "online.validate_every",
-        "generate.episodes_per_state",
-        "generate.temperature", "generate.max_new_tokens", "generate.thinking", "train.learning_rate", "train.kl_coef",
-        "train.lora_rank", "train.loggers", *MACHINES,
+        "model", "seed", "online.steps", "online.states_per_step", "generate.episodes_per_state",
+        "generate.temperature", "train.learning_rate", "train.lora_rank",
     ),
 )  # fmt: skip
 def train_online(
@@ -73,8 +38,8 @@ def train_online(
         list[str] | None,
         typer.Argument(
             metavar="states",
-            help="Folder of states that `selfplay games` wrote [default: new states, written to OUTPUT/games]. After "
-            "`--` verl's own keys, as Hydra overrides: -- KEY=VALUE …",
+            help="Folder of states that `selfplay game states` wrote [default: new states, written to OUTPUT/games]. "
+            "After `--` verl's own keys, as Hydra overrides: -- KEY=VALUE …",
             show_default=False,
         ),
     ] = None,
@@ -101,18 +66,40 @@ def train_online(
     show_online(run(train(settings, output, games)), make_game(settings.game))
 
 
-@app.command(cls=taking(*PLAYING_KEYS, *TRAINING_KEYS, "reward", "iterate"))
+@app.command(
+    cls=taking(
+        "model", "seed", "iterate.num_iterations", "iterate.partner", "generate.num_episodes",
+        "generate.episodes_per_state", "train.epochs", "train.learning_rate",
+    )
+)  # fmt: skip
 def iterate(
     context: typer.Context,
-    output: Annotated[Path, typer.Option(help="Run directory: iter_1/, iter_2/, …")] = RUNS,
+    output: Annotated[
+        Path | None,
+        typer.Option(help=f"Run directory: iter_1/, iter_2/, … [default: {RUNS}; with --members {POPULATION}]."),
+    ] = None,
+    members: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MOST_MEMBERS, help="Number of policies to train with each other, as runs member_1/, member_2/, …"
+        ),
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Repeat: the policy plays itself, its episodes become data, verl trains it, and the new policy plays.
 
-    With --partner, the policy holds --seat and the partner all other seats, in training and in evaluation.
-    After an interruption, the same command continues at the interrupted stage.
+    With --partner, the policy holds the seat `iterate.seat` and the partner all other seats, in training and in
+    evaluation. After an interruption, the same command continues at the interrupted stage.
+
+    With --members, several policies are trained round by round, with the same servers and trainer. In iteration k each
+    one plays with itself and with the checkpoints that the others made in iteration k - 1, with equal shares, or with
+    the shares of `iterate.partners`, where `members` stands for the others. Each has a folder and a seed of its own.
     """
     settings = load(context)
+    if members is not None:
+        _train_population(settings, output or POPULATION, members, dry=dry_run)
+        return
+    output = output or RUNS
     if dry_run:
         from selfplay_pipeline.iterate.loop import plan_iterate
 
@@ -126,23 +113,11 @@ def iterate(
     show_run(done)
 
 
-@app.command(cls=taking(*PLAYING_KEYS, *TRAINING_KEYS, "reward", "iterate"))
-def population(
-    context: typer.Context,
-    members: Annotated[int, typer.Option(min=1, max=MOST_MEMBERS, help="Number of policies.")] = 3,
-    output: Annotated[Path, typer.Option(help="Folder of the run directories member_1, member_2, …")] = POPULATION,
-    dry_run: DryRun = False,
-) -> None:
-    """Train several policies with each other, round by round, with the same servers and trainer.
-
-    Each member is a run like one of `iterate`, with a folder and a seed of its own. In iteration k it plays with itself
-    and with the checkpoints that the others made in iteration k - 1, with equal shares, or with the shares of
-    --partners, where `members` stands for the others. After an interruption, the same command continues.
-    """
-    settings = load(context, command="iterate")
+def _train_population(settings: Config, output: Path, members: int, *, dry: bool) -> None:
+    """Train several policies with each other, round by round."""
     from selfplay_pipeline.iterate.population import member_folders, plan_population, run_population
 
-    if dry_run:
+    if dry:
         planned(*plan_population(settings, output, members))
     from selfplay_pipeline.core.terminal.progress import in_place
     from selfplay_pipeline.iterate.table import live_tables, show_run

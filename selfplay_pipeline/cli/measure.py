@@ -1,4 +1,4 @@
-"""Commands that measure players: evaluate, crossplay, listen and silence."""
+"""Commands that measure players: evaluate, crossplay and listen."""
 
 from __future__ import annotations
 
@@ -9,30 +9,22 @@ import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import given, load, taking
-from selfplay_pipeline.cli.shared import OTHERS, DryRun, given_besides, output_file, planned
-from selfplay_pipeline.core import terminal
+from selfplay_pipeline.cli.shared import OTHERS, DryRun, given_besides, planned
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.stopping import run
-from selfplay_pipeline.core.terminal.harmless import one_line
 
 if TYPE_CHECKING:
     from selfplay_pipeline.config.schema import Config
     from selfplay_pipeline.evaluate.states import StateSet
 
 app = typer.Typer()
-MEASURING_KEYS = (
-    "device", "engine.kind", "generate.temperature", "generate.max_new_tokens", "generate.thinking",
-    "generate.max_concurrency", "evaluate.num_states", "evaluate.state_seed",
-)  # fmt: skip
-"""Configuration keys of evaluate, crossplay and listen."""
-STORED = Path("data/silence.json")
 StatesFile = Annotated[Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line.")]
 
 
-@app.command(cls=taking(*MEASURING_KEYS, "evaluate.swap_messages", "game.mute", "engine.server_url"))
+@app.command(cls=taking("engine.server_url", "evaluate.num_states", "evaluate.swap_messages"))
 def evaluate(
     context: typer.Context,
     checkpoint: Annotated[
@@ -124,7 +116,7 @@ def _evaluate_people(context: typer.Context, place: Path, *, dry: bool) -> None:
     show_people(run_people(settings, place), evaluation_path(games))
 
 
-@app.command(cls=taking(*MEASURING_KEYS))
+@app.command(cls=taking("engine.kind", "generate.temperature", "evaluate.num_states", "evaluate.state_seed"))
 def crossplay(
     context: typer.Context,
     players: Annotated[
@@ -164,9 +156,7 @@ def crossplay(
     fail_if_lost(result.lost)
 
 
-@app.command(
-    cls=taking(*(key for key in MEASURING_KEYS if key != "generate.temperature"), "game.mute", "engine.server_url")
-)
+@app.command(cls=taking("game.mute", "engine.kind", "engine.server_url", "evaluate.num_states", "evaluate.state_seed"))
 def listen(
     context: typer.Context,
     player: Annotated[str, typer.Argument(help="The player: a folder, a hub name, or a scripted player.")],
@@ -197,40 +187,6 @@ def listen(
     listening = run(run_listen(settings, job))
     show_listening(listening, folder)
     fail_if_lost(listening.lost)
-
-
-@app.command(cls=taking("seed"))
-def silence(
-    context: typer.Context,
-    num_states: Annotated[int, typer.Option(min=2, max=LARGEST, help="Number of game states to sample.")] = 500,
-    output: Annotated[Path, output_file("File of lines, to which this one is added.")] = STORED,
-    dry_run: DryRun = False,
-) -> None:
-    """Compute the lines of play without words: silence, pass and counter.
-
-    silence: a fixed proposer who hears nothing makes one proposal, which is accepted. pass: the first player proposes
-    only if its best proposal promises enough, else the second proposes. counter: the second player answers the first
-    one's proposal with a better one. They are computed once per configuration; tables and charts of rewards then show
-    them. Lines from more states replace earlier ones. Built-in configurations come with their lines. Large filtered
-    states take seconds each.
-    """
-    settings = load(context)
-    from selfplay_pipeline.core.folders import check_file
-    from selfplay_pipeline.evaluate.silence import check_lines, compute_lines, store_lines
-    from selfplay_pipeline.games.registry import make_game
-
-    game = make_game(settings.game)
-    check_file(output, "silence")
-    check_lines(output, game, num_states)  # before the lines are computed, which is slow
-    if dry_run:
-        known = ", ".join(f"{name} {line}" for name, line in game.wordless.items())
-        planned(
-            f"{game.describe()}: lines of play without words on {num_states} states (seed {settings.seed}) to "
-            f"{output}; known: {known or 'none'}"
-        )
-    lines = compute_lines(game, num_states, settings.seed)
-    store_lines(output, game, lines)
-    terminal.result(one_line(f"{', '.join(f'{name} {line}' for name, line in lines.items())}, written to {output}"))
 
 
 def _arm_of(player: str) -> tuple[str, str]:
@@ -295,8 +251,8 @@ def _states(context: typer.Context, settings: Config, file: Path | None) -> Stat
     from selfplay_pipeline.games.registry import make_game
 
     if file is not None:
-        drawn = {"num_states": "--num-states", "state_seed": "--state-seed"}
-        if others := [option for name, option in drawn.items() if given(context, name) is not None]:
+        drawn = ("evaluate.num_states", "evaluate.state_seed")
+        if others := [name for name in drawn if given(context, name) is not None]:
             raise UserError(f"--states: all states of {file} are played; leave out {' and '.join(others)}")
         return read_states(Path(shipped(str(file))), make_game(settings.game))
     return sample_held_out(settings, settings.evaluate.num_states)

@@ -1,20 +1,21 @@
-"""Options of commands, made from the fields of the configuration.
+"""Options of commands for keys of the configuration.
 
-A command lists the keys that are its options, and loads the configuration with the given values:
+A command names the keys that have an option of their own; every other key is set by `--set KEY=VALUE`:
 
-    @app.command(cls=taking("seed", "generate", "engine.kind"))
+    @app.command(cls=taking("seed", "generate.num_episodes"))
     def play(context: typer.Context) -> None:
         settings = load(context)
 
-Name, type, bounds and help of each option come from the field, so that a new field is written once. Values of options
-and of files are checked in one place, with the same messages.
+Name, type, bounds and help of such an option come from the field. Values of options, of --set and of files are checked
+in one place, with the same messages.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,22 +34,58 @@ CONFIG = (
     "YAML file, or built-in: {names}; by default tiny_honest without a GPU, one_gpu with one, default with several. "
     "A file changes single keys of the one used by default, or of the built-in that its key `base` names."
 )
+SET = (
+    "Set any key of the configuration, such as train.mini_batches=4. VALUE is read like a value in a YAML file. Repeat "
+    "the option for more keys; `selfplay config` prints all keys."
+)
 GAME = (
     "Game: a name, or FILE.py for a game of your own, whose code is run (FILE.py:NAME if the file has several). Stored "
     "files of such a game can be read only with it."
 )
 METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT"}
+GROUPS = {
+    "": "Configuration", "game": "Play", "engine": "Play", "generate": "Play", "partner": "Play",
+    "convert": "Rows and rewards", "reward": "Rows and rewards", "train": "Training", "imitate": "Training",
+    "online": "Training", "iterate": "The loop", "evaluate": "Held-out states",
+}  # fmt: skip
+"""Heading in the help of a command for the options of each section of the configuration."""
 OF_THE_ROWS = ("train", "model")
 """Command and key whose default is not the configuration's, but what the command's input names."""
 GIVEN = "selfplay_pipeline.options"
-"""Key in typer's context under which the given values are stored, by option name."""
+"""Key in typer's context under which the given values are stored."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Values on a command line that concern the configuration; None if they were not given.
+
+    Attributes:
+        options: Values of options, by the key that each sets.
+        settings: Values of --set, by key.
+    """
+
+    config: str | None = None
+    game: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def value(self, name: str) -> Any:
+        """Returns the value of --config, of --game, or of a key; None if it was not given."""
+        if name in ("config", "game"):
+            return getattr(self, name)
+        return self.options.get(name, self.settings.get(name))
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """Values of all given keys."""
+        return {**self.options, **self.settings}
 
 
 def taking(*names: str, game: bool = True) -> type[Configured]:
-    """Returns a class of commands with the option --config and options for configuration keys.
+    """Returns a class of commands with the options --config, --set and those of some configuration keys.
 
     Args:
-        names: Names of keys, such as `generate.num_episodes`; the name of a section stands for all its keys.
+        names: Names of the keys, such as `generate.num_episodes`.
         game: Whether the command has the option --game.
     """
     return type("Configured", (Configured,), {"names": names, "has_game": game})
@@ -72,28 +109,43 @@ def load(
 
     asked, given = context.command, context.meta[GIVEN]
     assert isinstance(asked, Configured)
-    of_options = {key.name: given[name] for name, key in asked.keys.items()}
     options = {key.name: key.option for key in asked.keys.values()}
     own = (param for param in asked.params if isinstance(param, typer.core.TyperOption) and not param.hidden)
-    taken.update({str(param.name): param.opts[0] for param in own} | options)
-    values = {"game": given["game"], **of_options, **further}
-    return load_config(given["config"], values, announced.append, options, gpus, command or str(context.info_name))
+    taken.update({str(param.name): param.opts[0] for param in own} | options | dict.fromkeys(given.settings, "--set"))
+    values = {"game": given.game, **given.options, **further}
+    return load_config(
+        given.config, values, announced.append, options, gpus, command or name_of(context), given.settings
+    )
 
 
 def given(context: typer.Context, name: str) -> Any:
-    """Returns the value of a configuration option on the command line; None if it was not given."""
-    return context.meta[GIVEN][name]
+    """Returns the value of --config, of --game or of a configuration key on the command line; None if not given."""
+    return context.meta[GIVEN].value(name)
 
 
 def shared_with(context: typer.Context, command: str) -> dict[str, Any]:
-    """Returns the given options that another command accepts as well, with their values."""
-    other = context.find_root().command.commands[command]  # type: ignore[attr-defined]
-    names = {"config", "game", *other.keys} if isinstance(other, Configured) else set()
-    return {name: value for name, value in context.meta[GIVEN].items() if name in names and value is not None}
+    """Returns the given values that another command uses too, as options of that command for `suggest`."""
+    from selfplay_pipeline.config.fields import keys
+    from selfplay_pipeline.config.schema import Config
+    from selfplay_pipeline.config.used_keys import standing
+
+    other, given = context.find_root().command.commands[command], context.meta[GIVEN]  # type: ignore[attr-defined]
+    found = {name: given.value(name) for name in ("config", "game") if given.value(name) is not None}
+    if not isinstance(other, Configured):
+        return {"game": found["game"]} if "game" in found else {}
+    own = {key.name: name for name, key in other.keys.items()}
+    used = {key.name for key in keys(Config) if standing(key, command) == "used" and key.name != "model"}
+    settings = []
+    for key, value in given.keys.items():
+        if key in own and value is not None:
+            found[own[key]] = value
+        elif key in used or (key in given.settings and key.startswith("game.")):
+            settings.append(as_setting(key, value))
+    return found | ({"set": settings} if settings else {})
 
 
 def chosen_game(context: typer.Context, model: str | None = None) -> dict[str, Any]:
-    """Returns the options --config and --game for a suggested command, so that it plays the game of this command.
+    """Returns the options for a suggested command with which it plays the game of this command.
 
     The configuration is the given --config, else that of a shipped model, which is --model unless another is named; the
     result is empty without any of these.
@@ -103,7 +155,24 @@ def chosen_game(context: typer.Context, model: str | None = None) -> dict[str, A
     model = model or given(context, "model")
     config = given(context, "config") or (configuration_of(model) if model else None)
     game = given(context, "game")
-    return ({"config": config} if config else {}) | ({"game": game} if game else {})
+    settings = [as_setting(key, value) for key, value in context.meta[GIVEN].keys.items() if key.startswith("game.")]
+    found = {"config": config, "game": game, "set": settings}
+    return {name: value for name, value in found.items() if value}
+
+
+def as_setting(key: str, value: Any) -> str:
+    """Returns KEY=VALUE, from which --set reads this value."""
+    import yaml
+
+    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True)
+    text = text.rstrip().removesuffix("...").rstrip()  # YAML ends a document that is a single word by dots
+    return f"{key}={text}"
+
+
+def name_of(context: Any) -> str:
+    """Returns the name of the command that runs, with that of its group."""
+    within = "" if context.parent is None or context.parent.parent is None else f"{name_of(context.parent)} "
+    return f"{within}{context.info_name}"
 
 
 class OfGames(typer.core.TyperCommand):
@@ -115,7 +184,7 @@ class OfGames(typer.core.TyperCommand):
     @cached_property
     def made(self) -> list[Any]:
         """Options that the class adds to those of the command's function."""
-        return _as_typer_makes_them({"game": Annotated[str | None, typer.Option("--game", metavar="GAME", help=GAME)]})
+        return [_option("game")]
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Returns the command's own parameters and the added options."""
@@ -123,11 +192,9 @@ class OfGames(typer.core.TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Find the game and run the command; its function finds the added options in the context."""
-        given = {option.name: ctx.params.pop(option.name) for option in self.made}
-        ctx.meta[GIVEN] = {"game": None} | {
-            name: value if value not in ([], ()) else None for name, value in given.items()
-        }
-        if (game := ctx.meta[GIVEN]["game"]) is not None:
+        values = {option.name: ctx.params.pop(option.name) for option in self.made}
+        given = {name: value for name, value in values.items() if value not in (None, [], ())}
+        if (game := given.get("game")) is not None:
             from selfplay_pipeline.core.errors import UserError
             from selfplay_pipeline.games.registry import find
 
@@ -135,7 +202,12 @@ class OfGames(typer.core.TyperCommand):
                 find(game)
             except UserError as error:
                 raise UserError(f"--game: {error}") from None
+        ctx.meta[GIVEN] = self.read(given)
         return super().invoke(ctx)
+
+    def read(self, given: dict[str, Any]) -> Given:
+        """Returns the given values of the added options."""
+        return Given(game=given.get("game"))
 
 
 class Configured(OfGames):
@@ -150,29 +222,36 @@ class Configured(OfGames):
         from selfplay_pipeline.config.fields import keys
         from selfplay_pipeline.config.schema import Config
 
-        return {
-            key.option.removeprefix("--").replace("-", "_"): key
-            for key in keys(Config)
-            if any(key.name == name or key.name.startswith(f"{name}.") for name in self.names)
-        }
+        known = {key.name: key for key in keys(Config)}
+        return {known[name].option.removeprefix("--").replace("-", "_"): known[name] for name in self.names}
 
     @cached_property
     def made(self) -> list[Any]:
         """Options made from the configuration."""
-        config = Annotated[
-            str | None, typer.Option("--config", metavar="FILE", help=CONFIG.format(names=", ".join(built_in())))
-        ]
-        options = {"config": config} | {name: _option(key) for name, key in self.keys.items()}
-        return [*_as_typer_makes_them(options), *(super().made if self.has_game else [])]
+        games = super().made if self.has_game else []
+        return [_option("config"), _option("settings"), *games, *map(_option_of, self.keys.values())]
+
+    def read(self, given: dict[str, Any]) -> Given:
+        """Returns the given values of the added options.
+
+        Raises:
+            UserError: A value of --set cannot be read, or a key is given twice.
+        """
+        from selfplay_pipeline.config.load import read_settings
+
+        options = {key.name: given[name] for name, key in self.keys.items() if name in given}
+        labels = {key.name: key.option for key in self.keys.values() if key.name in options}
+        settings = read_settings(given.get("settings", ()), labels)
+        return Given(given.get("config"), given.get("game"), options, settings)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the command's own options, then the options of each configuration section."""
-        for title, options in self._in_sections(ctx).items():
+        """Write the command's own options, then the options of the configuration in groups."""
+        for title, options in self._in_groups(ctx).items():
             with formatter.section(title):
                 formatter.write_dl(options)
 
-    def _in_sections(self, ctx: Any) -> dict[str, list[Any]]:
-        """Returns the options with their help texts, grouped by the title of their section."""
+    def _in_groups(self, ctx: Any) -> dict[str, list[Any]]:
+        """Returns the options with their help texts, by the heading above them."""
         from selfplay_pipeline.config.fields import value_of
         from selfplay_pipeline.config.load import load_config
 
@@ -183,14 +262,12 @@ class Configured(OfGames):
                 found.setdefault(f"{own.param_type_name}s".capitalize(), []).append(shown)
         for option in self.made:
             usage, words = option.get_help_record(ctx)
-            title = "Configuration"
-            if option.name in self.keys:
-                key = self.keys[option.name]
-                title += f", section {key.section}" * bool(key.section)
+            key = self.keys.get(option.name)
+            if key is not None:
                 default = "" if (ctx.info_name, key.name) == OF_THE_ROWS else _default(value_of(usual, key.name))
                 further = "; ".join(filter(None, [key.limits, default]))
                 words += f"  [{further}]" * bool(further)
-            found.setdefault(title, []).append((usage, words))
+            found.setdefault(GROUPS[key.section if key else ""], []).append((usage, words))
         return found
 
 
@@ -201,31 +278,35 @@ def _default(value: Any) -> str:
     return f"default: {'on' if value is True else ', '.join(value) if isinstance(value, list) else value}"
 
 
-def _option(key: Key) -> Any:
-    """Returns the parameter type of a key's option. It accepts any text, which the configuration checks."""
-    if key.kind is bool:
-        return Annotated[bool | None, typer.Option(f"{key.option}/--no-{key.option.removeprefix('--')}", help=key.help)]
-    metavar = "|".join(key.choices) or METAVARS[key.kind]
-    return Annotated[
-        list[str] | None if key.is_list else str | None, typer.Option(key.option, metavar=metavar, help=key.help)
-    ]
+def _patterns(
+    config: Annotated[str | None, typer.Option("--config", metavar="FILE")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET)] = None,
+    game: Annotated[str | None, typer.Option("--game", metavar="GAME", help=GAME)] = None,
+    text: Annotated[str | None, typer.Option("--text")] = None,
+    texts: Annotated[list[str] | None, typer.Option("--texts")] = None,
+    switch: Annotated[bool | None, typer.Option("--switch/--no-switch")] = None,
+) -> None:
+    """The added options: --config, --set, --game, and a pattern of the options of each kind of keys."""
 
 
-def _as_typer_makes_them(options: Mapping[str, Any]) -> list[Any]:
-    """Returns the options that typer makes of parameters, given the annotation of each by its name."""
-
-    def command() -> None: ...
-
-    setattr(  # noqa: B010
-        command,
-        "__signature__",
-        inspect.Signature(
-            [
-                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-                for name, kind in options.items()
-            ]
-        ),
-    )
+@cache
+def _option(name: str) -> Any:
+    """Returns one of the options in `_patterns`."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command()(command)
-    return typer.main.get_command(app).params
+    app.command()(_patterns)
+    found = copy(next(option for option in typer.main.get_command(app).params if option.name == name))
+    if name == "config":
+        found.help = CONFIG.format(names=", ".join(built_in()))  # type: ignore[attr-defined]
+    return found
+
+
+def _option_of(key: Key) -> Any:
+    """Returns the option of a key. It accepts any text, which the configuration checks."""
+    made = copy(_option("switch" if key.kind is bool else "texts" if key.is_list else "text"))
+    word = key.option.removeprefix("--")
+    made.name, made.opts, made.help = word.replace("-", "_"), [key.option], key.help
+    if key.kind is bool:
+        made.secondary_opts = [f"--no-{word}"]
+    else:
+        made.metavar = "|".join(key.choices) or METAVARS[key.kind]
+    return made

@@ -21,14 +21,9 @@ if TYPE_CHECKING:
     from selfplay_pipeline.web.run import Place
 
 app = typer.Typer()
-KEYS = (
-    "model", "seed", "game.max_length", "game.mute", "engine.kind", "device", "engine.server_url",
-    "generate.temperature", "generate.max_new_tokens", "generate.thinking",
-)  # fmt: skip
-"""Configuration keys of the command."""
 
 
-@app.command(cls=taking(*KEYS))
+@app.command(cls=taking("model"))
 def play(
     context: typer.Context,
     player: Annotated[
@@ -102,7 +97,7 @@ def play(
         if not web or player or first_state or num_episodes or given(context, "seed") is not None:
             raise UserError(
                 "--study: needs --web, and takes players, states, number of episodes and seed from its file; leave out "
-                "--player, --first-state, --num-episodes and --seed"
+                "--player, --first-state, --num-episodes and the key seed"
             )
         play_study(settings, study, output, place, dry=dry_run)
         return

@@ -25,14 +25,14 @@ from selfplay_pipeline.games.registry import shipped_games
 
 HEAD = """# Options and keys
 
-Look here for each key of a configuration (a YAML file for `--config`). The named commands take the key's option too,
-which wins over the file. "Used by" names the commands that use a key, if they differ from those of its section, and in
+Look here for each key of a configuration: a YAML file for `--config`, or `--set KEY=VALUE`. The named commands have an
+option for the key. "Used by" names the commands that use a key, if they differ from those of its section, and in
 brackets the replacements in other commands; another command that does the work of the section [refuses the
 key](configuration.md#keys-that-a-command-does-not-use). Defaults are those of the built-in
 configuration `default`, which is used with several GPUs. If `tiny_honest`, which is used without a GPU, has another
 default, it is named. `selfplay config` prints all keys with the values that would be used here.
 
-`make docs` writes this page from the fields of the configuration; it is not edited by hand.
+`make docs` writes this page from the fields of the configuration.
 """
 COLUMNS = ("Key", "Option", "Used by", "Values", "Default", "Meaning")
 
@@ -46,7 +46,15 @@ def page() -> str:
 def commands() -> dict[str, Configured]:
     """Returns the commands with configuration options, by name."""
     root: Any = typer.main.get_command(app)
-    return {name: command for name, command in root.commands.items() if isinstance(command, Configured)}
+    return {name: command for name, command in _all_commands(root) if isinstance(command, Configured)}
+
+
+def _all_commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _all_commands(command, f"{above}{name} ")
+        else:
+            yield above + name, command
 
 
 def _tables() -> Iterator[str]:

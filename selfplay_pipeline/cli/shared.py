@@ -17,24 +17,8 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 DATA = Path("data/matching_game_selfplay")
 RUNS = Path("data/matching_game_selfplay_iterations")
 
-PLAYING_KEYS = ("model", "seed", "game.max_length", "engine.kind", "device", "engine.server_url", "generate")
-"""Configuration keys of the commands that play training episodes."""
 OTHERS = "a scripted player of the game (such as random or sharing; a wrong name lists them), "
 OTHERS += "chat (a model behind an API), or another checkpoint"
-
-MACHINES = ("device", "train.gpus_per_node", "train.nodes", "train.ray_address")
-"""Configuration keys of all commands that train."""
-TRAINING_KEYS = (
-    "train.method", "train.best_of_group", "train.epochs", "train.train_batch_size", "train.micro_batch_size",
-    "train.learning_rate", "train.kl_coef",
-    "train.lora_rank", "train.keep_zero_signal", "train.save_every", "train.loggers", *MACHINES,
-)  # fmt: skip
-"""Configuration keys of the commands that train on stored episodes."""
-IMITATING_KEYS = (
-    "model", "seed", "imitate", "train.best_of_group", "train.epochs", "train.micro_batch_size", "train.lora_rank",
-    "train.save_every", "train.loggers", *MACHINES,
-)  # fmt: skip
-"""Configuration keys of `imitate`."""
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")]
 """Option of every command that writes; a dry run makes the same checks and ends with `planned`."""
@@ -76,15 +60,22 @@ def suggest(command: str, path: Path, options: Mapping[str, Any] = {}) -> None:
     """
     from selfplay_pipeline.games.registry import own_games
 
-    words = [command, f"./{path}" if str(path).startswith("-") else str(path)]
-    for name, value in {"game": next(iter(own_games()), None), **options}.items():
+    words = [*command.split(), f"./{path}" if str(path).startswith("-") else str(path)]
+    words += as_words({"game": next(iter(own_games()), None), **options})
+    terminal.say(f"next: {program()} {shlex.join(words)}")
+
+
+def as_words(options: Mapping[str, Any]) -> list[str]:
+    """Returns the words of a command line for options, as `suggest` takes them."""
+    words = []
+    for name, value in options.items():
         option = name.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
         elif value is not None:
             for one in value if isinstance(value, list) else [value]:
                 words += [f"--{option}", str(one)]
-    terminal.say(f"next: {program()} {shlex.join(words)}")
+    return words
 
 
 def given_besides(context: typer.Context, names: set[str], argument: str = "the player") -> list[str]:

@@ -1,4 +1,4 @@
-"""Commands of `selfplay slime`: the experiment with the shy partner on slime."""
+"""Commands of `selfplay slime`: the experiment with the shy partner, on slime and on our own loop."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline.cli.shared import DryRun, output_file, planned
+from selfplay_pipeline.cli.options import OfGames
+from selfplay_pipeline.cli.shared import RUNS, DryRun, output_file, planned
 from selfplay_pipeline.core.command_line import LARGEST, announced
 from selfplay_pipeline.core.shipped import built_in
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer(
-    help="The shy partner's experiment on slime: its prompt data, and a check of what is missing.",
+    help="The experiment with the shy partner on slime: its data, a check of slime, and the analysis of questions.",
     no_args_is_help=True,
 )
 
@@ -97,3 +98,36 @@ def check(
     Terminal().print(table)
     if not all(item.ok for item in found):
         raise typer.Exit(2)
+
+
+@app.command(cls=OfGames)
+def questions(
+    path: Annotated[
+        Path,
+        typer.Argument(help="Run directory of `selfplay iterate`, or folder of slime's questions.jsonl."),
+    ] = RUNS,
+    output: Annotated[Path, typer.Option(help="Folder for plots, analysis.json and analysis.md.")] = Path("plots"),
+    form: Annotated[str, typer.Option("--format", help="Plots as png, svg or pdf, joined by commas.")] = "png,svg",
+    dry_run: DryRun = False,
+) -> None:
+    """Analyse the questions of a run: their trend over the steps and their relation to reward, with plots and tests.
+
+    Every figure has a 95 % interval over game states. A trend alone is no evidence that the policy learned to ask,
+    since chance produces trends too. The run may still be in progress.
+    """
+    from selfplay_pipeline.report.draw import formats_in
+
+    formats = formats_in(form)
+    from selfplay_pipeline.cli.show.questions import show_analysis
+    from selfplay_pipeline.core.files import check_is_folder
+    from selfplay_pipeline.core.reporting import waiting
+    from selfplay_pipeline.report.questions.analysis import analyse, read
+    from selfplay_pipeline.report.questions.output import write
+
+    check_is_folder(output)
+    found = read(path)
+    if dry_run:
+        planned(f"{path}: {len(found.records):,} episodes, analysis.json, analysis.md and plots to {output}")
+    with waiting(f"analysing {len(found.records):,} episodes"):
+        analysis = analyse(found)
+    show_analysis(analysis, write(analysis, formats, output))

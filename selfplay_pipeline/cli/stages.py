@@ -1,4 +1,4 @@
-"""Commands of single stages: generate, humans, convert, train and imitate."""
+"""Commands of single stages: generate, convert, train and imitate."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
-from selfplay_pipeline.cli.options import OfGames, chosen_game, given, load, shared_with, taking
+from selfplay_pipeline.cli.options import chosen_game, given, load, shared_with, taking
 from selfplay_pipeline.cli.shared import (
     DATA,
-    IMITATING_KEYS,
     OTHERS,
-    PLAYING_KEYS,
-    TRAINING_KEYS,
     DryRun,
+    as_words,
     given_besides,
     output_file,
     path_and_overrides,
@@ -39,7 +37,12 @@ GETS = "Gets checkpoint/, trainer_state/, metrics.jsonl"
 """Beginning of the help for the output folder of a training."""
 
 
-@app.command(cls=taking(*PLAYING_KEYS))
+@app.command(
+    cls=taking(
+        "model", "seed", "engine.kind", "engine.server_url", "generate.num_episodes", "generate.episodes_per_state",
+        "generate.temperature",
+    )
+)  # fmt: skip
 def generate(
     context: typer.Context,
     player: Annotated[
@@ -92,40 +95,14 @@ def _suggest_warm_start(output: Path, context: typer.Context, settings: Config) 
     players = make_game(settings.game).players
     player = next(iter(players), "teacher") if "teacher" not in players else "teacher"
     words = ["--player", player, "--num-episodes", "2000", "--episodes-per-state", "1", "--output", str(taught)]
-    named = [word for name, value in game.items() for word in (f"--{name}", value)]
-    command = shlex.join(["generate", *words, *named])
+    command = shlex.join(["generate", *words, *as_words(game)])
     terminal.say(f"{why}, on episodes such as `{program()} {command}` plays")
-    suggest("imitate", taught, shared_with(context, "imitate") | game)
+    suggest("imitate", taught, game | shared_with(context, "imitate"))
 
 
-@app.command(cls=OfGames)
-def humans(
-    context: typer.Context,
-    output: Annotated[Path, output_file("JSONL file; one episode a line.")] = DATA / "human_games.jsonl",
-    config: Annotated[
-        str, typer.Option(help="YAML file, or name of a built-in configuration, whose game people played.")
-    ] = "default",
-    dry_run: DryRun = False,
-) -> None:
-    """Write the human episodes that come with a game, for `imitate`: the legal actions of all seats.
-
-    Skipped actions and episodes are counted by reason.
-    """
-    from selfplay_pipeline.config.load import load_config
-    from selfplay_pipeline.core.folders import check_file
-    from selfplay_pipeline.games.registry import make_game
-    from selfplay_pipeline.generate.people import write_people
-
-    check_file(output, "humans")
-    game = make_game(load_config(config, {"game": given(context, "game")}, announced.append).game)
-    people = write_people(game, None if dry_run else output).to_text()
-    if dry_run:
-        planned(f"to {output}:", *people.splitlines())
-    terminal.result(one_line(f"{output}: ") + people)
-    suggest("show", output)
-
-
-@app.command(cls=taking("model", "seed", "convert", "reward"))
+@app.command(
+    cls=taking("model", "seed", "convert.val_fraction", "convert.placebo", "reward.path", "reward.message_cost")
+)
 def convert(
     context: typer.Context,
     games: Annotated[
@@ -177,7 +154,12 @@ def _check(context: typer.Context, settings: Config, check: Path, dry_run: bool)
     terminal.result(check_parquet(check, model, thinking=settings.generate.thinking).to_text().rstrip("\n"))
 
 
-@app.command(cls=taking("model", "seed", *TRAINING_KEYS))
+@app.command(
+    cls=taking(
+        "model", "seed", "train.epochs", "train.train_batch_size", "train.micro_batch_size", "train.learning_rate",
+        "train.lora_rank",
+    )
+)  # fmt: skip
 def train(
     context: typer.Context,
     arguments: Annotated[
@@ -199,7 +181,7 @@ def train(
 ) -> None:
     """Train the policy on converted episodes with verl; ends with a Hugging Face checkpoint.
 
-    Training uses GRPO, or, with --method filtered-bc, imitation of the best episodes of each group.
+    Training uses GRPO, or, with --set train.method=filtered-bc, imitation of the best episodes of each group.
 
     By default, the model is the one that sampled the rows, as recorded in the file. --model gives its new path if it
     has moved; another model is rejected unless --any-model is given.
@@ -240,7 +222,12 @@ def train(
     suggest("evaluate", output / "checkpoint", game | shared_with(context, "evaluate"))
 
 
-@app.command(cls=taking(*IMITATING_KEYS))
+@app.command(
+    cls=taking(
+        "model", "seed", "imitate.seats", "imitate.min_reward", "imitate.held_out", "imitate.learning_rate",
+        "train.epochs", "train.lora_rank",
+    )
+)  # fmt: skip
 def imitate(
     context: typer.Context,
     games: Annotated[

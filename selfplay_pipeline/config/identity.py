@@ -21,7 +21,7 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.command_line import options
 from selfplay_pipeline.core.content_hash import file_hash
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.sections import Identity, Option, Section, UsedBy
+from selfplay_pipeline.core.sections import Identity, Section, UsedBy
 from selfplay_pipeline.core.shipped import as_listed
 from selfplay_pipeline.games.base import GameSettings
 from selfplay_pipeline.games.registry import check_as_imported
@@ -236,8 +236,7 @@ def _defaults(found: Mapping[str, Any]) -> dict[str, Any]:
 def _in_words(key: str, then: Any, now: Any) -> str:
     if key.startswith(CONTENTS) and None in (then, now):
         name = key.removeprefix(CONTENTS)
-        marks = [mark for one in keys(Config) if one.name == name for mark in one.field.metadata]
-        named = name + "".join(f" (option {mark.name})" for mark in marks if isinstance(mark, Option))
+        named = name + (f" (option {options[name]})" if name in options else "")
         return f"no file as {named}, now one is given" if then is None else f"a file as {named}, now none is given"
     option = options.get(key) or options.get(key.rstrip(digits))  # `--player` gives player0, player1, …
     is_hash = HASHED.search(key) or key.startswith(CONTENTS)

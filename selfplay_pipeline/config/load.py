@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -20,8 +20,8 @@ from pydantic_core import ErrorDetails
 from selfplay_pipeline.config.fields import keys, listed
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.training import key_of
-from selfplay_pipeline.config.used_keys import check_used
-from selfplay_pipeline.config.yaml_file import YamlFile, read_yaml
+from selfplay_pipeline.config.used_keys import check_set, check_used
+from selfplay_pipeline.config.yaml_file import YamlFile, read_value, read_yaml
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import gpu_visible, visible_gpus
 from selfplay_pipeline.core.sections import OF_MACHINE, Section
@@ -46,9 +46,44 @@ KINDS = {
 """Expected value, by pydantic's name of the mistake."""
 
 
-def _added(earlier: list[Any], further: list[str]) -> list[Any]:
+def read_settings(texts: Iterable[str], options: Mapping[str, str] = {}) -> dict[str, Any]:
+    """Returns the values of --set by key.
+
+    Args:
+        texts: Values of the option, each KEY=VALUE.
+        options: Given options of keys, by key.
+
+    Raises:
+        UserError: A text has another form, its key is unknown or given twice, or its value is not YAML.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set {text}: expected KEY=VALUE, such as train.epochs=2")
+        _check_key(key)
+        if key in found or key in options:
+            other = options.get(key, "another --set")
+            raise UserError(f"--set {key}: {other} sets this key too; give one of them")
+        found[key] = read_value(value, f"--set {key}")
+    return found
+
+
+def _check_key(name: str) -> None:
+    """Raises UserError if a key is unknown; the keys of the section `game` are left to the game."""
+    known = [key.name for key in keys(Config)]
+    if name in known or name.startswith("game."):
+        return
+    if any(key.startswith(f"{name}.") for key in known):
+        further = ", or --game" if name == "game" else ""
+        raise UserError(f"--set {name}: a section; give its keys one by one, as {name}.KEY{further}")
+    meant = _meant(name.split("."), Config, {})
+    raise UserError(f"--set {name}: there is no such key; {meant}`selfplay config` prints all keys")
+
+
+def _added(earlier: list[Any], further: list[Any]) -> list[Any]:
     """Returns settings of verl with further ones, which replace those of the same keys."""
-    again = {*map(key_of, further)}
+    again = {key_of(one) for one in further if isinstance(one, str)}
     return [one for one in earlier if not isinstance(one, str) or key_of(one) not in again] + further
 
 
@@ -66,6 +101,7 @@ def load_config(
     options: Mapping[str, str] = {},
     gpus: int | None = None,
     command: str = "",
+    settings: Mapping[str, Any] = {},
 ) -> Config:
     """Read a configuration, apply options on top of it, and return the result.
 
@@ -80,12 +116,18 @@ def load_config(
         options: Options of the command line by the keys that they set, for messages.
         gpus: Number of GPUs of the machine that the configuration is for; by default, of those that are visible.
         command: Command that uses the configuration; it refuses a key that has no effect on it (`UsedBy`).
+        settings: Values of --set by dotted key, which `read_settings` returns; None is `null`, as in a file.
 
     Raises:
         UserError: The file is missing or not valid YAML, or it has an unknown key, a bad value or a key that the
             command does not use; the message names file, line and key.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
+    if both := settings.keys() & given.keys():
+        raise UserError(f"--set {min(both)}: another argument of the command sets this key; give one of them")
+    given |= settings
+    labels = {key: f"{option}, the option for {key}" for key, option in options.items()}
+    labels |= {key: f"--set {key}" for key in settings}
     own: Any = None
     if gpus is None:
         gpus = max(1, visible_gpus()) if gpu_visible() else 0
@@ -107,7 +149,7 @@ def load_config(
         _put_over(file, _built_in(base))
         said = f"{source} on top of {base} ({why})"
     for dotted, value in given.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and dotted not in settings:
             raise UserError(f"option for {dotted}: {value!r} is a section; give its keys one by one, as {dotted}.KEY")
     chosen = given.pop("game", None)
     if chosen is not None:
@@ -117,7 +159,9 @@ def load_config(
         target = file.data.setdefault(section, {}) if section else file.data
         if isinstance(target, dict):  # else it is refused below
             earlier = target.get(key)
-            target[key] = _added(earlier, value) if dotted == ADDED and isinstance(earlier, list) else value
+            if dotted == ADDED and isinstance(earlier, list) and isinstance(value, list):
+                value = _added(earlier, value)
+            target[key] = value
     if command != "train-online":
         _count_rows_if_asked(file, own if isinstance(own, dict) else {}, given)
     _find_game(file)
@@ -126,14 +170,15 @@ def load_config(
         config = Config.model_validate(file.data)
     except ValidationError as error:
         path, what = explain(error, Config, file.data)
-        raise UserError(f"{_where(path, what, file, given, options)}: {what}") from None
+        raise UserError(f"{_where(path, what, file, given, labels)}: {what}") from None
+    check_set(command, config, settings)
     check_used(command, config, file, given)
     config.reward.path = config.reward.path and os.path.realpath(config.reward.path)
     config.model = shipped(config.model or (GPU_MODEL if gpus else TINY_MODEL))
     config.iterate.partner = shipped(config.iterate.partner)
     config.iterate.foreign = config.iterate.foreign and shipped(config.iterate.foreign)
     if twice := _named_twice([partner.player for partner in config.iterate.partners]):
-        where = _where(["iterate", "partners"], "", file, given, options)
+        where = _where(["iterate", "partners"], "", file, given, labels)
         raise UserError(f"{where}: {' and '.join(twice)} are the same checkpoint; give it one share")
     for partner in config.iterate.partners:
         partner.player = shipped(partner.player)
@@ -144,17 +189,18 @@ def load_config(
     return config
 
 
-def _where(path: list[str], what: str, file: YamlFile, given: Mapping[str, Any], options: Mapping[str, str]) -> str:
+def _where(path: list[str], what: str, file: YamlFile, given: Mapping[str, Any], labels: Mapping[str, str]) -> str:
     """Returns the place of a mistake: the options that set its keys, else file, line and key.
 
     Args:
         path: Sections and key; only the section, if the mistake is that several of its keys exclude each other.
         what: Explanation of the mistake, with a colon after each of these keys.
+        labels: Options as a message names them, by key.
     """
     key = ".".join(path)
     among = [one for one in given if one.startswith(f"{key}.") and re.search(rf"\b{one.rpartition('.')[2]}: ", what)]
     found = [key] if key in given else among
-    said = [f"{options[one]}, the option for {one}" if one in options else f"option for {one}" for one in found]
+    said = [labels.get(one, f"option for {one}") for one in found]
     return " and ".join(said) or file.where(path)
 
 

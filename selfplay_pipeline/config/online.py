@@ -21,7 +21,7 @@ class OnlineConfig(PolicyTraining):
     game: GameConfig
     """The game that the states must belong to."""
     games: Annotated[Path, FREE]
-    """Folder with train.parquet and test.parquet of `selfplay games`."""
+    """Folder with train.parquet and test.parquet of `selfplay game states`."""
     context_length: Annotated[int, Field(ge=2)]
     """Longest trajectory in tokens."""
     tensor_parallel: Annotated[int, Field(ge=1)] = 1

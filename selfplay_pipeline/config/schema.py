@@ -248,7 +248,7 @@ class EvaluateConfig(Section):
     hidden from the hearer is resampled. The worth of words is the reward minus the reward with swapped messages.
     """
     state_seed: Annotated[
-        int, Field(ge=0), UsedBy(*MEASURING, "iterate", "train-online", "games"), Identity("iterate")
+        int, Field(ge=0), UsedBy(*MEASURING, "iterate", "train-online", "game states"), Identity("iterate")
     ] = 0
     """Seed of the held-out states; separate from `seed`, so that runs of all seeds are measured on the same states."""
 
@@ -368,7 +368,7 @@ class IterateConfig(Section):
     @classmethod
     def _past_is_one_of_several(cls, player: str | None) -> str | None:
         if player == PAST:
-            raise ValueError(f"`{PAST}` stands only in `partners`, as in --partners {SELF}=0.5 --partners {PAST}=0.5")
+            raise ValueError(f"`{PAST}` stands only in `partners`, as in iterate.partners=[{SELF}=0.5, {PAST}=0.5]")
         return player
 
     @model_validator(mode="after")
@@ -446,7 +446,9 @@ class Config(Section):
     seed: Annotated[
         int,
         Field(ge=0),
-        UsedBy("generate", "play", "convert", "train", "imitate", "iterate", "games", "train-online", "silence"),
+        UsedBy(
+            "generate", "play", "convert", "train", "imitate", "iterate", "game states", "train-online", "game silence"
+        ),
     ] = 0
     """Seed of states, scripted players, the split of the data and the trainer; a policy's sampled turns are not seeded.
 

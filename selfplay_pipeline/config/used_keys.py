@@ -42,6 +42,24 @@ def standing(key: Key, command: str) -> Standing:
     return "replaced" if command in key.used.instead else "refused"
 
 
+def check_set(command: str, config: Section, given: Container[str]) -> None:
+    """Checks that the command uses each key that --set names; `doctor` and `config` show all keys.
+
+    Args:
+        given: Keys that --set names.
+
+    Raises:
+        UserError: The command does not use a key.
+    """
+    if command in ("", "doctor", "config"):
+        return
+    for key in keys(type(config)):
+        if key.name in given and standing(key, command) != "used":
+            assert key.used is not None
+            users = listed([name for name in WORK if name in key.used.commands], "and")
+            raise UserError(f"--set {key.name}: {command} does not use it, only {users} can; leave it out")
+
+
 def check_used(command: str, config: Section, file: YamlFile, given: Container[str]) -> None:
     """Checks that each key that a file sets in the sections of the command (`WORK`) has an effect on the command.
 

@@ -90,6 +90,34 @@ def read_yaml(path: Path, name: str = "") -> YamlFile:
     return YamlFile(name, node, data)
 
 
+def read_value(text: str, name: str) -> Any:
+    """Returns one value, read as in a file.
+
+    Args:
+        name: Name of the value in messages.
+
+    Raises:
+        UserError: The text is empty, too long, or not plain YAML.
+    """
+    if not text.strip():
+        raise UserError(f"{name}: an empty value is given; leave it out, or give one, such as null")
+    if len(text) > MOST_BYTES:
+        raise UserError(f"{name}: longer than {MOST_BYTES:,} characters; give --config a file with it")
+    try:
+        _check_events(text, name)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            raise UserError(f"{name}: holds only a comment; quote a value that begins with #")
+        _check_keys(node, name)
+        return loader.construct_document(node)
+    except (yaml.YAMLError, ValueError) as error:
+        problem = getattr(error, "problem", None) or error
+        raise UserError(
+            f"{name}: not YAML: {' '.join(str(problem).split())}; quote the value if it is a text"
+        ) from None
+
+
 def _check_events(text: str, name: str) -> None:
     """Checks the events of the parser before any object is built, so that a small file cannot take all memory.
 

@@ -16,8 +16,8 @@ HOLDS = {
     "train": "a training of `selfplay train`",
     "imitate": "a training of `selfplay imitate`",
     "iterate": "a run of `selfplay iterate`",
-    "population": "a population of `selfplay population`",
-    "games": "game states of `selfplay games`",
+    "iterate --members": "a population of `selfplay iterate --members`",
+    "game states": "game states of `selfplay game states`",
     "train-online": "a training of `selfplay train-online`",
     "evaluate": "an evaluation of `selfplay evaluate`",
     "crossplay": "episodes of `selfplay crossplay`",
@@ -26,7 +26,17 @@ HOLDS = {
     "model": "a model",
 }
 """Descriptions of a folder's content, by the command that wrote it."""
-OWNERS = {"train", "imitate", "iterate", "population", "train-online", "evaluate", "crossplay", "listen", "benchmark"}
+OWNERS = {
+    "train",
+    "imitate",
+    "iterate",
+    "iterate --members",
+    "train-online",
+    "evaluate",
+    "crossplay",
+    "listen",
+    "benchmark",
+}
 """Commands that own everything in their folder; other commands write a few files next to the user's own."""
 IMITATED = "imitate.json"
 """File with the choices that made the rows of `imitate`."""
@@ -45,9 +55,9 @@ FILES_BEGIN = {
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="content-security-policy" content="default-src 'none'; img-src data:; style-src 'sha256-""",
-    "humans": b'{"schema_version":2,"episode_id":"person-',
+    "game humans": b'{"schema_version":2,"episode_id":"person-',
     "slime data": b'{"prompt": [{"role": ',
-    "silence": b'{\n  "entries": [',
+    "game silence": b'{\n  "entries": [',
 }
 """First bytes of the output file of each command that replaces a single file, in lower case."""
 
@@ -62,7 +72,7 @@ def check_folder(folder: Path, command: str) -> None:
     check_is_folder(folder)
     if command in OWNERS:
         check_links(folder)
-    if command in TRAININGS | {"iterate", "population"}:
+    if command in TRAININGS | {"iterate", "iterate --members"}:
         check_is_no_pattern(folder)  # a server loads the checkpoints in it
     makers = made_by(folder)
     own = STAGES if command in STAGES else {command} - {"model"}  # no model is written over
@@ -98,10 +108,10 @@ def made_by(folder: Path) -> set[str]:
     """
     makers = {"convert"} if (folder / "convert_report.txt").exists() else set()
     if (folder / "test.parquet").exists() and (folder / "train.parquet").exists():
-        makers.add("games")
+        makers.add("game states")
     signs = (
         ("iterate", "manifest.json", "packages"),
-        ("population", "member_1/manifest.json", "packages"),
+        ("iterate --members", "member_1/manifest.json", "packages"),
         ("model", "config.json", "model_type"),
         ("benchmark", "benchmark.json", "suite"),
     )

@@ -1,1 +1,1 @@
-"""Checks before anything is trained: `doctor` looks at model, configuration and machine, `check-game` at a game."""
+"""Checks before anything is trained: `doctor` looks at model, configuration and machine, `game check` at a game."""

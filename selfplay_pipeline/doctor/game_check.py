@@ -415,7 +415,7 @@ class GameCheck:
 
     def _renamed(self) -> str:
         """Plays the turns of all episodes again with other names for each seat; the rewards must be the same."""
-        game = ability(self.game, Renaming, "check-game")
+        game = ability(self.game, Renaming, "game check")
         rng = np.random.default_rng([self.seed, 0])
         for played in self._episodes:
             names = [game.draw_names(played.state, rng) for _ in self.game.roles]

@@ -28,7 +28,7 @@ def new_game(name: str, folder: Path, *, write: bool = True) -> list[Path]:
         UserError: The name cannot be a game's, or a file exists already.
     """
     if why := _refusal(name):
-        raise UserError(f"new-game: {name!r} cannot be the name of a new game, because {why}; choose another")
+        raise UserError(f"game new: {name!r} cannot be the name of a new game, because {why}; choose another")
     made = {folder / f"{name}.py": TEMPLATE, folder / f"test_{name}.py": "new_game_test.txt"}
     for path in made:
         if path.exists():

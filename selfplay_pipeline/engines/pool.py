@@ -48,9 +48,9 @@ def plan(config: EngineConfig, at_once: int) -> list[EngineConfig]:
     urls = in_lock_order(config.server_url)
     if len(urls) < at_once:
         raise UserError(
-            f"--server-url: each of the {at_once} checkpoints in one episode needs a server of its own, and "
-            f"{len(urls)} {'is' if len(urls) == 1 else 'are'} given; give the addresses of more servers, or leave out "
-            "--server-url"
+            f"engine.server_url: each of the {at_once} checkpoints in one episode needs a server of its own, and "
+            f"{len(urls)} {'is' if len(urls) == 1 else 'are'} given; give the addresses of more servers, or leave the "
+            "key out"
         )
     # Engines lock their servers one after the other, so the order of all locks has to be the common one.
     bounds = [number * len(urls) // at_once for number in range(at_once + 1)]
@@ -248,7 +248,7 @@ async def sharing_servers(config: EngineConfig) -> list[str]:
         try:
             await engine.find_ranks()
         except EngineError as error:
-            raise UserError(f"--server-url: {error}; is an SGLang server running there?") from None
+            raise UserError(f"engine.server_url: {error}; is an SGLang server running there?") from None
         return [client.url for client in engine.clients if client.saves_memory]
 
 
@@ -296,7 +296,7 @@ async def open_engine(
             try:
                 await engine.serve(model, alone=alone)
             except UserError as error:
-                raise UserError(f"--server-url: {error}") from None
+                raise UserError(f"engine.server_url: {error}") from None
             yield engine
         return
 

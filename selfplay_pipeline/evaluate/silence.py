@@ -1,4 +1,4 @@
-"""`selfplay silence`: computes and stores the expected rewards of a game's strategies without words."""
+"""`selfplay game silence`: computes and stores the expected rewards of a game's strategies without words."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def compute_lines(game: Game, states: int, seed: int) -> Lines:
     Raises:
         UserError: The game has no such lines with this configuration.
     """
-    wordless_rewards = ability(game, WordlessPlay, "silence").wordless_rewards
+    wordless_rewards = ability(game, WordlessPlay, "game silence").wordless_rewards
     found: list[Mapping[LineName, Rewards]] = []
     with progress("play without words") as report:
         for start in range(0, states, AT_ONCE):

@@ -322,12 +322,12 @@ class Game(ABC):
         actions: Names of the legal actions.
         error_kinds: Kinds of illegal actions; `CUT` is always added.
         disclosing: Actions after which the rules tell a seat something that no opening shows, or that only another
-            seat's does, such as its points for a proposal. `check-game` compares no observation of such a turn.
+            seat's does, such as its points for a proposal. `game check` compares no observation of such a turn.
         players: Scripted players by name.
         figures: The game's own figures, in display order.
         lines: Names of the references (`Game.references`) that reward charts show.
         chance_later: Whether states decide what is drawn at random after the openings. Then two states with the same
-            opening of a seat may show it different things later, and `check-game` cannot tell this from a leak.
+            opening of a seat may show it different things later, and `game check` cannot tell this from a leak.
     """
 
     name: ClassVar[str]

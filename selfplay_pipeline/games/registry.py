@@ -363,7 +363,7 @@ def fault_of_user(error: BaseException) -> str | None:
     code, line = places[-1]
     where = f"{code.co_filename}:{line}: {code.co_qualname}"
     return (
-        f"{where}: {type(error).__name__}: {first_line(error)}; `selfplay check-game {code.co_filename}` tests the game"
+        f"{where}: {type(error).__name__}: {first_line(error)}; `selfplay game check {code.co_filename}` tests the game"
     )
 
 

@@ -10,8 +10,8 @@ accepts the proposal, or rejects it and proposes another one from which it expec
 In the fixed protocol no play without the content of messages exceeds `silence` (see `tagged_session.py`), and the other
 two plays are illegal. In free play none of the lines is a bound: each shows what one strategy without words reaches.
 
-The lines of built-in configurations come with the games, in `games/NAME/silence.json`; `selfplay silence` writes those
-of other configurations to `data/silence.json`.
+The lines of built-in configurations come with the games, in `games/NAME/silence.json`; `selfplay game silence` writes
+those of other configurations to `data/silence.json`.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class LinesFile(BaseModel):
         Raises:
             UserError: The file has other content.
         """
-        return read_model(path, cls, "selfplay silence") if path.exists() else cls()
+        return read_model(path, cls, "selfplay game silence") if path.exists() else cls()
 
 
 ABOUT = {

@@ -218,9 +218,7 @@ class ChatClient:
             )
         most = self.config.max_dollars
         if most is not None and self.total.dollars >= most:
-            raise RequestCapError(
-                f"partner: ${self.total.dollars:.2f} of partner.max_dollars {most:g} (--budget) are spent"
-            )
+            raise RequestCapError(f"partner: ${self.total.dollars:.2f} of partner.max_dollars {most:g} are spent")
         used(PartnerUsage(requests=1, retries=int(again)))
         limit = self._limit
         sent = {limit if key == "max_tokens" else key: value for key, value in request.items()}
@@ -283,7 +281,7 @@ class ChatClient:
             raise _Retriable(f"the answer is not a chat completion: {explain(error)}") from None
         if usage is None and self.config.max_dollars is not None:
             raise RequestCapError(
-                f"partner at {self.endpoint} reports no tokens, so partner.max_dollars (--budget) cannot be kept",
+                f"partner at {self.endpoint} reports no tokens, so partner.max_dollars cannot be kept",
                 "give partner.max_requests alone",
             )
         text = answer.choices[0].message.text if answer.choices else ""

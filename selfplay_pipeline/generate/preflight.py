@@ -91,8 +91,8 @@ def check_gpus(needed: int, what: str) -> None:
     visible = visible_gpus()
     if needed > visible:
         raise UserError(
-            f"{what}: needs {needed} GPU{'s' if needed > 1 else ''}, visible: {visible}; ask for fewer, or for "
-            "--device cpu; `nvidia-smi --list-gpus` and CUDA_VISIBLE_DEVICES say which are visible"
+            f"{what}: needs {needed} GPU{'s' if needed > 1 else ''}, visible: {visible}; ask for fewer, or give "
+            "--set device=cpu; `nvidia-smi --list-gpus` and CUDA_VISIBLE_DEVICES say which are visible"
         )
 
 

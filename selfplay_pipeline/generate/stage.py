@@ -169,10 +169,7 @@ def check_trainable(config: Config) -> None:
             "that `convert` leaves out a group of one episode; play each state at least twice"
         )
     if config.generate.temperature == 0:
-        raise UserError(
-            "generate.temperature (--temperature): greedy episodes cannot be trained on; sample with a temperature "
-            "above 0"
-        )
+        raise UserError("generate.temperature: greedy episodes cannot be trained on; sample with a temperature above 0")
 
 
 async def generate_episodes(

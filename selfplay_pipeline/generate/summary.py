@@ -296,15 +296,17 @@ def why_unsuccessful(records: Iterable[EpisodeRecord], max_new_tokens: int) -> s
             return None
     illegal = None
     if kinds == {CUT}:
-        illegal = f"every turn was cut at {max_new_tokens} tokens; raise --max-new-tokens, or the model {WARM_START}"
+        illegal = (
+            f"every turn was cut at {max_new_tokens} tokens; raise generate.max_new_tokens, or the model {WARM_START}"
+        )
     elif kinds and None not in kinds:
         illegal = f"no turn of the model was legal: it does not write what the game reads, and {WARM_START}"
     if statuses == {Status.TURN_LIMIT}:
         limit = f"every episode ended at the game's limit of {longest} turns"
         if illegal is not None:  # either cause alone would have been enough
-            return f"{limit} (--max-length gives a larger one), and {illegal}"
+            return f"{limit} (`game.max_length` sets it), and {illegal}"
         return (
-            f"{limit}, before its goal; give a larger one (such as --max-length), or a model that has learned to end "
-            "the game"
+            f"{limit}, before its goal; give a larger one (such as `game.max_length`), or a model that has learned to "
+            "end the game"
         )
     return illegal

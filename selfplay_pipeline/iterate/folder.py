@@ -245,7 +245,9 @@ def member_checkpoint(path: Path, number: int) -> str:
     run = RunDirectory(path)
     trained = run.load().trained(number)
     if trained is None:
-        raise UserError(f"{path}: iteration {number} is not trained; `selfplay population` trains all members in turn")
+        raise UserError(
+            f"{path}: iteration {number} is not trained; `selfplay iterate --members` trains all members in turn"
+        )
     found = run.checkpoint(number)
     check_unchanged(found, trained)
     return found

@@ -616,8 +616,8 @@ def check_alone(config: Config) -> None:
     for key, name in named:
         if name == MEMBERS or MEMBER.fullmatch(name):
             raise UserError(
-                f"{key}: {name} stands for members of a population, which `selfplay population` trains; for a folder "
-                "of this name write ./ before it"
+                f"{key}: {name} stands for members of a population, which `selfplay iterate --members` trains; for a "
+                "folder of this name write ./ before it"
             )
 
 
@@ -653,7 +653,7 @@ def check_ahead(config: Config, *, shares: bool) -> None:
     if config.iterate.ahead and shares:
         raise UserError(
             f"iterate.ahead {config.iterate.ahead}: the server and the trainer are on the same GPUs, and only one of "
-            "them has memory there at a time; give --server-url with a server on other GPUs, or leave out iterate.ahead"
+            "them has memory there at a time; give engine.server_url a server on other GPUs, or leave out iterate.ahead"
         )
 
 

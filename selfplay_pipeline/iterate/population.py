@@ -1,4 +1,4 @@
-"""`selfplay population`: several policies, trained round by round with each other.
+"""`selfplay iterate --members`: several policies, trained round by round with each other.
 
 Each member has an ordinary run folder, `FOLDER/member_N`, which holds all of its state. In iteration k a member plays
 with itself and with the checkpoints that the other members made in iteration k - 1, so the order of the members does
@@ -47,7 +47,7 @@ def member_configs(config: Config, members: int) -> list[Config]:
     if refused := [name for name in named if MEMBER.fullmatch(name)]:
         raise UserError(
             f"iterate.partners: {refused[0]}: a population names its members itself; give all the others a share with "
-            f"--partners {MEMBERS}=0.5, and write ./ before a folder of this name"
+            f"--set 'iterate.partners=[{MEMBERS}=0.5, …]', and write ./ before a folder of this name"
         )
     share = next((one.share for one in given if one.player == MEMBERS), None)
     if members == 1 and share is not None:
@@ -57,14 +57,14 @@ def member_configs(config: Config, members: int) -> list[Config]:
     if config.iterate.partner != SELF:
         raise UserError(
             f"iterate.partner: {config.iterate.partner}: the members are partners too; name all in iterate.partners, "
-            f"such as --partners {MEMBERS}=0.5 --partners {config.iterate.partner}=0.5"
+            f"such as --set 'iterate.partners=[{MEMBERS}=0.5, {config.iterate.partner}=0.5]'"
         )
     if given and share is None:
-        raise UserError(f"iterate.partners: no share for the other members; give one, such as --partners {MEMBERS}=0.5")
+        raise UserError(f"iterate.partners: no share for the other members; give one, such as {MEMBERS}=0.5")
     if refused := [name for name in config.train.loggers if name not in ONE_PROCESS]:
         raise UserError(
             f"train.loggers: {refused[0]}: one process trains all members, and writes one run of it at a time; give "
-            "--logger tensorboard, or leave it out"
+            "tensorboard, or leave it out"
         )
     if config.seed + BETWEEN_SEEDS * (members - 1) > LARGEST:
         raise UserError(f"seed: {config.seed}: the last member's seed would be too large; give a smaller one")
@@ -103,7 +103,7 @@ async def run_population(
     Raises:
         UserError: A folder is in use or holds a run with another configuration, or a stage rejects its input.
     """
-    check_folder(folder, "population")
+    check_folder(folder, "iterate --members")
     configs = member_configs(config, members)
     return await run_together([*zip(configs, member_folders(folder, members), strict=True)], folder, loop_type)
 
@@ -114,7 +114,7 @@ def plan_population(config: Config, folder: Path, members: int) -> list[str]:
     Raises:
         UserError: The population would be rejected.
     """
-    check_folder(folder, "population")
+    check_folder(folder, "iterate --members")
     configs, folders = member_configs(config, members), member_folders(folder, members)
     check_begun_together([*zip(configs, folders, strict=True)])
     return [

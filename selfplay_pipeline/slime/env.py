@@ -203,8 +203,8 @@ class _SeatedGuarded:
         try:
             return await self.seated.act()
         except RequestCapError as error:
-            # slime's file has the keys in another section, and its command has no --budget.
-            limit = error.limit.replace("partner.max_", "selfplay.chat.max_").replace(" (--budget)", "")
+            # slime's file has the keys in another section.
+            limit = error.limit.replace("partner.max_", "selfplay.chat.max_")
             raise UserError(
                 f"{limit}; training stops here, and the same command with another limit, which each process keeps by "
                 "itself, continues from the last save"

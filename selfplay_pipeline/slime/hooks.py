@@ -169,7 +169,7 @@ def record_of(sample: Any, step: int) -> AskingRecord:
 
 
 def figures_of(samples: Sequence[Any], records: Sequence[AskingRecord]) -> dict[str, float]:
-    """Returns the figures of `selfplay questions`, the share of lost samples, and the partner's total cost."""
+    """Returns the figures of `selfplay slime questions`, the share of lost samples, and the partner's total cost."""
     figures = {"lost": sum(bool(sample.remove_sample) for sample in samples) / max(len(samples), 1)}
     usages = [usage for sample in samples if (usage := (sample.metadata.get(EPISODE) or {}).get("usage"))]
     if usages:

@@ -100,7 +100,7 @@ def _check(config: Config, sources: Sequence[Source], output: Path) -> None:
     check_checkpoint(str(config.model))
     check_options(training_of(config, output))
     for source in sources:
-        check_regular(source.path, "`selfplay generate` and `selfplay humans` write episodes")
+        check_regular(source.path, "`selfplay generate` and `selfplay game humans` write episodes")
 
 
 def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str, Any] | None:

@@ -86,9 +86,9 @@ def tracking(
             tracked = _verls_tracking()(PROJECT, name, list(names), {"trainer": {}, **settings})
         except Exception as error:  # each client has its own
             what = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
-            raise UserError(f"--logger {' '.join(names)}: {what}{_advice(names)}") from error
+            raise UserError(f"train.loggers: {' '.join(names)}: {what}{_advice(names)}") from error
     if lost := [one for one in names if one not in tracked.logger]:
-        raise UserError(f"--logger {lost[0]}: the run could not be opened there{_advice(lost)}")
+        raise UserError(f"train.loggers: {lost[0]}: the run could not be opened there{_advice(lost)}")
     # Trackio finds its run in a variable of the context that opened it, and a stage may be a task of its own.
     context = copy_context()
     exit_code = 1
@@ -146,7 +146,7 @@ def _check_wandb() -> None:
         reason = first_line(error).rstrip(".")
     finally:
         _end_wandb_service()
-    raise UserError(f"--logger wandb: {reason}; {WANDB_LOGIN}")
+    raise UserError(f"train.loggers: wandb: {reason}; {WANDB_LOGIN}")
 
 
 def _end_wandb_service() -> None:
@@ -181,7 +181,9 @@ def _check_mlflow() -> None:
         try:
             mlflow.MlflowClient(store).search_experiments(max_results=1)
         except Exception as error:  # of its many stores
-            raise UserError(f"--logger mlflow: MLFLOW_TRACKING_URI {store}: {first_line(error).rstrip('.')}") from None
+            raise UserError(
+                f"train.loggers: mlflow: MLFLOW_TRACKING_URI {store}: {first_line(error).rstrip('.')}"
+            ) from None
 
 
 def _check_swanlab() -> None:
@@ -191,7 +193,7 @@ def _check_swanlab() -> None:
     import swanlab
 
     if not swanlab.Settings().api_key:
-        raise UserError(f"--logger swanlab: no API key is there; {SWANLAB_LOGIN}")
+        raise UserError(f"train.loggers: swanlab: no API key is there; {SWANLAB_LOGIN}")
 
 
 def _check_clearml() -> None:
@@ -202,7 +204,7 @@ def _check_clearml() -> None:
     if ENV_OFFLINE_MODE.get() or ENV_AUTH_TOKEN.get() or ENV_ACCESS_KEY.get():
         return
     if not config_obj.get("api.credentials.access_key", None):
-        raise UserError(f"--logger clearml: no credentials are there; {CLEARML_LOGIN}")
+        raise UserError(f"train.loggers: clearml: no credentials are there; {CLEARML_LOGIN}")
 
 
 CHECKS = {"wandb": _check_wandb, "mlflow": _check_mlflow, "swanlab": _check_swanlab, "clearml": _check_clearml}

@@ -108,7 +108,8 @@ async def run_train(config: TrainConfig, trainer: Trainer | None = None) -> Trai
 def say_where_it_continues(state: Path, planned: int) -> None:
     """Report the step at which a stopped training continues, which is after its last save."""
     logger.info(
-        f"the training continues at step {saved_step(state) + 1} of {planned}; `--save-every N` saves every N steps"
+        f"the training continues at step {saved_step(state) + 1} of {planned}; `--set train.save_every=N` saves "
+        "every N steps"
     )
 
 

@@ -71,7 +71,7 @@ from selfplay_pipeline.train.verl_overrides import (
     state_dir,
 )
 
-WRITER = "`selfplay games` writes it"
+WRITER = "`selfplay game states` writes it"
 """Advice in messages about files of states that cannot be read."""
 
 
@@ -192,9 +192,9 @@ def _held_out(line: dict[str, Any]) -> dict[str, float]:
 SET_BY_TRAINER = {
     "actor_rollout_ref.rollout.n": "generate.episodes_per_state",
     "data.train_batch_size": "online.states_per_step",
-    "data.train_files": "`selfplay games`",
+    "data.train_files": "`selfplay game states`",
     "data.val_batch_size": "online.held_out_states",
-    "data.val_files": "`selfplay games`",
+    "data.val_files": "`selfplay game states`",
     "trainer.total_epochs": "online.steps",
     "trainer.total_training_steps": "online.steps",
     "trainer.val_before_train": "online.validate_every",
@@ -224,8 +224,8 @@ def _look_at(config: OnlineConfig) -> StatesFile:
     """Check the files of states, and return the numbers of training states and of rows per episode.
 
     Raises:
-        UserError: A file is missing or not from `selfplay games`, has fewer states than one step takes, or contains
-            validation states from the seed space of `evaluate`.
+        UserError: A file is missing or not from `selfplay game states`, has fewer states than one step takes, or
+            contains validation states from the seed space of `evaluate`.
     """
     (test, validation), (train, first) = (
         read_rows(config.game, config.games / f"{name}.parquet") for name in ("test", "train")
@@ -233,12 +233,12 @@ def _look_at(config: OnlineConfig) -> StatesFile:
     if test and validation["split"] != MONITOR_SPLIT:
         raise UserError(
             f"{config.games / 'test.parquet'}: its states are not validation states; write the states anew "
-            "with `selfplay games`, and train to a new folder"
+            "with `selfplay game states`, and train to a new folder"
         )
     if train < config.online.states_per_step or not test:
         raise UserError(
             f"{config.games}: {train} rows to train on and {test} held out; a step takes "
-            f"{config.online.states_per_step} (online.states_per_step); write more with `selfplay games`"
+            f"{config.online.states_per_step} (online.states_per_step); write more with `selfplay game states`"
         )
     players = len(make_game(config.game).roles)
     games = StatesFile(rows=train, rows_per_episode=players if first["perspectives"] == "both" else 1)
@@ -261,14 +261,14 @@ def read_rows(config: GameSettings, path: Path) -> tuple[int, dict[str, Any]]:
     """Check each row, and return the number of rows and the first row's `extra_info` (empty without rows).
 
     Raises:
-        UserError: The file is missing, is not from `selfplay games` or is of another game, or a row is unusable.
+        UserError: The file is missing, is not from `selfplay game states` or is of another game, or a row is unusable.
     """
-    check_regular(path, "`selfplay games` writes it; without a folder of states new ones are made")
+    check_regular(path, "`selfplay game states` writes it; without a folder of states new ones are made")
     check_is_no_pattern(path)
     with readable(path, WRITER):
         file = pq.ParquetFile(path)
     if not file.schema_arrow.equals(SCHEMA):
-        raise UserError(f"{path}: its columns are not those that `selfplay games` writes")
+        raise UserError(f"{path}: its columns are not those that `selfplay game states` writes")
     game, first, number = make_game(config), dict[str, Any](), 0
     for row in _read(path, file):
         where, info = f"{path}: row {number}", row["extra_info"] or {}
@@ -277,7 +277,7 @@ def read_rows(config: GameSettings, path: Path) -> tuple[int, dict[str, Any]]:
         first, number = first or info, number + 1
         fault = _fault(game, row, info, first)
         if fault:
-            raise UserError(f"{where}: {fault}; write the states anew with `selfplay games`")
+            raise UserError(f"{where}: {fault}; write the states anew with `selfplay game states`")
     return number, first
 
 
@@ -293,13 +293,13 @@ def _check_rules(config: GameSettings, where: str, written: Any) -> None:
     except (ValueError, TypeError):
         rules = None
     if not isinstance(rules, dict):
-        raise UserError(f"{where}: field 'rules' is damaged; write the states anew with `selfplay games`")
+        raise UserError(f"{where}: field 'rules' is damaged; write the states anew with `selfplay game states`")
     found, wanted = (flatten({"game": game}) for game in (rules, config.model_dump(mode="json")))
     differ = differences(found, wanted)
     if differ:
         raise UserError(
             f"{where}: a state of another game than the configuration's: {in_words(differ)}; "
-            "give the same --config as to `selfplay games`"
+            "give the same --config as to `selfplay game states`"
         )
 
 

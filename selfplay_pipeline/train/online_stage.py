@@ -1,4 +1,4 @@
-"""Stages `selfplay games` and `selfplay train-online` for a configuration."""
+"""Stages `selfplay game states` and `selfplay train-online` for a configuration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plan_games(config: Config, out: Path, num_train: int, num_test: int) -> str:
     Raises:
         UserError: The folder belongs to another command.
     """
-    check_folder(out, "games")
+    check_folder(out, "game states")
     return (
         f"{num_train} states to train on (seed {config.seed}) and {num_test} to validate on (seed "
         f"{config.evaluate.state_seed}), {make_game(config.game).describe()}, to {out}"
@@ -39,7 +39,7 @@ def plan_games(config: Config, out: Path, num_train: int, num_test: int) -> str:
 
 def online_games(config: Config, out: Path, num_train: int, num_test: int, *, per_seat: bool = False) -> None:
     """Write train.parquet and test.parquet (monitor states) with the states of an online training."""
-    check_folder(out, "games")
+    check_folder(out, "game states")
     write_games(
         out,
         config.game,

@@ -19,7 +19,16 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 def test_a_person_plays_with_the_policy_whose_tokens_are_recorded(sglang_server, tmp_path):
     output = tmp_path / "games.jsonl"
-    options = ("--server-url", sglang_server.url, "--temperature", "0", "--num-episodes", "1", "--output", str(output))
+    options = (
+        "--set",
+        f"engine.server_url=[{sglang_server.url}]",
+        "--set",
+        "generate.temperature=0",
+        "--num-episodes",
+        "1",
+        "--output",
+        str(output),
+    )
     with PersonAtTerminal("play", "--config", "tiny", *options) as person:
         person.play_episode("hello <|im_end|>")
         assert person.ended() == 0
@@ -33,7 +42,7 @@ def test_a_person_plays_with_the_policy_whose_tokens_are_recorded(sglang_server,
 
 
 def test_a_policy_goes_on_after_a_kill_with_the_very_tokens_that_it_had_sampled(sglang_server, tmp_path):
-    with Served(tmp_path, POLICY, "tiny", "--server-url", sglang_server.url) as served:
+    with Served(tmp_path, POLICY, "tiny", "--set", f"engine.server_url=[{sglang_server.url}]") as served:
         asyncio.run(play_over_a_kill(served))
     record = [*read_episodes(served.output)][-1]
     turns = [line for line in read_log(log_path(served.output)) if isinstance(line, TurnLine)]

@@ -148,9 +148,14 @@ def test_a_loop_goes_on_with_the_other_server_where_one_is_dead_at_a_reload(
 
 def test_all_episodes_of_two_servers_are_there_when_one_is_killed(tmp_path, sglang_server, copies):
     """So hot, turns are often illegal, so that episodes are long and of all lengths, and many always in their midst."""
-    run, hot = Run(tmp_path, "{hang_timeout: 5}", errors=5), ("--temperature", "2", "--max-new-tokens", "20")
+    run, hot = (
+        Run(tmp_path, "{hang_timeout: 5}", errors=5),
+        ("--temperature", "2", "--set", "generate.max_new_tokens=20"),
+    )
     with RecordingProxy(sglang_server.url) as proxy:
-        driver = run.begin("--server-url", proxy.url, "--server-url", copies.url, "--max-concurrency", "48", *hot)
+        driver = run.begin(
+            "--server-url", proxy.url, "--server-url", copies.url, "--set", "generate.max_concurrency=48", *hot
+        )
         run.wait_until(lambda: run.played() >= 20, driver)
         (server,) = psutil.Process(copies.child.pid).children()
         server.kill()

@@ -44,8 +44,8 @@ GOOD = {
 
 CONFIG = "config --config run.yaml"
 CONVERT = "convert games.jsonl --output out"
-TRAIN = "train train.parquet --config tiny --device cpu --output out"
-RESUME = "train train.parquet --config tiny --device cpu --keep-zero-signal --output training"
+TRAIN = "train train.parquet --config tiny --set device=cpu --output out"
+RESUME = "train train.parquet --config tiny --set device=cpu --set train.keep_zero_signal=true --output training"
 CHECK = "convert --check train.parquet"
 PLAY = "generate --player random --player random --num-episodes 8 --output played/games.jsonl"
 EVALUATE = "evaluate random --num-states 2 --episodes 1 --output out"
@@ -54,7 +54,7 @@ ITERATE = "iterate --config tiny --dry-run --output run"
 NEW_RUN = "iterate --config tiny --dry-run --output new"
 ONLINE = "train-online states --config tiny --output out"
 MODEL = "generate --config tiny --model ./model --dry-run --output out.jsonl"
-LOAD = "evaluate ./model --engine transformers --num-states 2 --episodes 1 --output out"
+LOAD = "evaluate ./model --set engine.kind=transformers --num-states 2 --episodes 1 --output out"
 NEW_STATES = "games --num-train 2 --num-test 2 --output"
 PROMPTS = f"{NEW_STATES} out --config prompts.yaml"
 CHAT = "generate --config chat.yaml --player random --player chat --num-episodes 2 --output out.jsonl"
@@ -62,9 +62,9 @@ QUESTIONS = "questions log --output out"
 IMITATE = "imitate games.jsonl --config tiny --output"
 PAGES = "play --web --config tiny_honest --player person --player sharing --output out.jsonl"
 SCRIPTED = "generate --player random --num-episodes 8 --output"
-TO_FILES = ("humans --output", "report games.jsonl --output", "silence --num-states 9 --output",
+TO_FILES = ("game humans --output", "report games.jsonl --output", "game silence --num-states 9 --output",
             "slime data --num-states 5 --output")  # fmt: skip
-TO_TRAININGS = ("train train.parquet --config tiny --device cpu --output", IMITATE,
+TO_TRAININGS = ("train train.parquet --config tiny --set device=cpu --output", IMITATE,
                 "train-online --config tiny --output", "train-online --config tiny --dry-run --output")  # fmt: skip
 TO_FOLDERS = (*TO_TRAININGS, "convert games.jsonl --output", NEW_STATES, "questions log --output",
               "crossplay random sharing --num-states 2 --output", "evaluate random --num-states 2 --output",
@@ -265,12 +265,12 @@ OPTIONS = [
     Bad("players: one", "crossplay random --num-states 2 --output out", "two or more different players"),
     Bad("a seat, with itself", f"{EVALUATE} --seat 0", "--seat: .*--partner"),
     Bad("a seat that is not there", f"{EVALUATE} --partner random --seat 2", "--seat 2: .*seats 0 to 1"),
-    Bad("a seat of iterate, in self-play", f"{NEW_RUN} --seat 1", "iterate.seat: .*--partner"),
-    Bad("a seat of iterate", f"{NEW_RUN} --partner random --seat 2", "iterate.seat 2: .*seats 0 to 1"),
+    Bad("a seat of iterate, in self-play", f"{NEW_RUN} --set iterate.seat=1", "iterate.seat: .*--partner"),
+    Bad("a seat of iterate", f"{NEW_RUN} --partner random --set iterate.seat=2", "iterate.seat 2: .*seats 0 to 1"),
     Bad("unknown key of verl's", tuple(f"{command} -- trainer.nokey=1" for command in (TRAIN, f"{TRAIN} --dry-run",
         f"{ONLINE} --dry-run")),
         r"^train\.overrides .*Could not override 'trainer\.nokey'\..*\+KEY=VALUE"),
-    Bad("GPU that is not there", "generate --dry-run --device cuda", "needs 1 GPU, visible: 0; .*--device cpu"),
+    Bad("GPU that is not there", "generate --dry-run --set device=cuda", "needs 1 GPU, visible: 0; .*--set device=cpu"),
 ]  # fmt: skip
 
 # Episodes.
@@ -378,7 +378,7 @@ GAMES_FILES = [
     Bad("convert: link to itself", CONVERT, r"^games\.jsonl: Too many levels of symbolic links", {"games.jsonl": loop}),
     Bad("imitate: link to itself", f"{IMITATE} out", r"^games\.jsonl: Too many levels", {"games.jsonl": loop}),
     Bad("game: value for nothing", "config --game matching:x", r"--game: 'matching:x': matching takes no value"),
-    Bad("check-game: no such file", "check-game bargaining --config none.yaml", r"no built-in.*none\.yaml"),
+    Bad("game check: no such file", "game check bargaining --config none.yaml", r"no built-in.*none\.yaml"),
     Bad("game: link to itself", "config --game own.py", r"own\.py: there is no such file", {"own.py": loop}),
     Bad("export: no episodes", "export games.jsonl --output out", r"^games\.jsonl: no episodes; ", {"games.jsonl": ""}),
     Bad("imitate: another configuration", (f"{IMITATE} out", f"{IMITATE} out --dry-run"),
@@ -499,7 +499,7 @@ SMALL_FILES = [
         "^foreign/checkpoint exists but was not made by a training here", {"foreign/checkpoint": foreign}),
     Bad("foreign checkpoint in a run", (ITERATE, ITERATE.replace("--dry-run ", "")),
         "^run/iter_2/checkpoint exists but was not made by a training here", {"run/iter_2/checkpoint": foreign}),
-    Bad("lines of silence", "silence --num-states 99999999 --output silence.json",
+    Bad("lines of silence", "game silence --num-states 99999999 --output silence.json",
         r"^silence\.json: field 'entries\.0'", {"silence.json": '{\n  "entries": [1]}'}),
 ]  # fmt: skip
 

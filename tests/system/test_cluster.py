@@ -203,7 +203,7 @@ class Online:
 def online(cluster: TwoNodes, tmp_path_factory: pytest.TempPathFactory) -> Online:
     folder, before, during = tmp_path_factory.mktemp("online"), cluster.state(), dict[str, Any]()
     (folder / "config.yaml").write_text(ONLINE)
-    where = ("--nodes", "2", "--ray-address", cluster.address, "--output", str(folder / "run"))
+    where = ("--set", "train.nodes=2", "--set", f"train.ray_address={cluster.address}", "--output", str(folder / "run"))
     driver = Driver(folder, "train-online", "--model", str(TINY), "--config", str(folder / "config.yaml"), *where)
     metrics = folder / "run" / "metrics.jsonl"
 

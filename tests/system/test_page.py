@@ -415,7 +415,7 @@ def plain(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("plain")
     game, games, page = folder / "my_game.py", folder / "games.jsonl", folder / "report.html"
     for command in (
-        ("new-game", "my_game", "--output", folder),
+        ("game", "new", "my_game", "--output", folder),
         ("generate", "--game", game, "--player", "adding", "--num-episodes", 4, "--output", games),
         ("report", games, "--game", game, "--output", page),
     ):

@@ -47,7 +47,7 @@ def test_a_scripted_partner_sits_on_both_sides_and_mute_costs_reward(sglang_serv
         assert {tuple(game.players) for game in games} == {("policy", "sharing"), ("sharing", "policy")}
         assert all(len(game.trajectories) == 1 for game in games)
     assert loud.modes["greedy"].figures["reward"].value > 0.85
-    muted = evaluate(sglang_server, tmp_path / "muted", *options, "--mute")
+    muted = evaluate(sglang_server, tmp_path / "muted", *options, "--set", "game.mute=true")
     assert muted.modes["greedy"].figures["reward"].value < loud.modes["greedy"].figures["reward"].low
 
 
@@ -67,7 +67,7 @@ def test_a_checkpoint_hears_swapped_messages_token_by_token(sglang_server, tmp_p
     """In the fixed protocol the proposer's tokens have what it heard; greedy episodes are the same after a kill."""
     config = tmp_path / "fixed.yaml"
     config.write_text("base: tiny_honest\ngame:\n  protocol: fixed\n")
-    few = ("--num-states", "8", "--episodes", "1", "--max-concurrency", "1")
+    few = ("--num-states", "8", "--episodes", "1", "--set", "generate.max_concurrency=1")
     options = ("--config", str(config), *few, "--swap-messages")
     whole = evaluate(sglang_server, tmp_path / "whole", *options, checkpoint="data/tiny_honest_model")
     for mode in ("sampled", "greedy"):

@@ -160,7 +160,7 @@ def test_log_probs_of_other_weights_stop_it_before_the_first_update(games: Path,
 
 
 def test_the_command_is_refused_in_one_line_unless_any_model_may_be_trained(games: Path, tmp_path: Path) -> None:
-    options = ("--config", "tiny", "--epochs", "1", "--output", str(tmp_path / "out"), "--device", "cpu")
+    options = ("--config", "tiny", "--epochs", "1", "--output", str(tmp_path / "out"), "--set", "device=cpu")
     rows = rows_of_another(games, tmp_path)
     done = selfplay("train", str(rows), *options)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr

@@ -201,7 +201,7 @@ def test_a_server_and_a_trainer_on_the_same_gpus_are_refused(given, monkeypatch)
         with pytest.raises(UserError, match=r"iterate\.ahead 1: .* on the same GPUs"):
             loop.check_ahead(config, shares=True)
         return
-    with pytest.raises(UserError, match=r"iterate\.ahead 1: .* give --server-url"):
+    with pytest.raises(UserError, match=r"iterate\.ahead 1: .* give engine.server_url"):
         check_run(config)
 
 

@@ -1,4 +1,4 @@
-"""Questions of a training: records of dialogues, their statistics, and what `selfplay questions` makes of them."""
+"""Questions of a training: records, their statistics, and what `selfplay slime questions` makes of them."""
 
 import itertools
 import json
@@ -280,7 +280,7 @@ def log_dir(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def done(log_dir, tmp_path_factory):
     out = tmp_path_factory.mktemp("out") / "plots"
-    return selfplay("questions", str(log_dir), "--output", str(out), "--format", "svg"), out
+    return selfplay("slime", "questions", str(log_dir), "--output", str(out), "--format", "svg"), out
 
 
 @pytest.mark.long
@@ -315,7 +315,7 @@ def test_the_board_of_a_run_is_read_from_its_arguments(tmp_path, size, known):
 def test_an_analysis_replaces_its_own_plots_and_no_others(done, log_dir, tmp_path):
     out = shutil.copytree(done[1], tmp_path / "plots")
     (out / "reward.png").write_text("of another command")
-    assert selfplay("questions", str(log_dir), "--output", str(out), "--format", "pdf").returncode == 0
+    assert selfplay("slime", "questions", str(log_dir), "--output", str(out), "--format", "pdf").returncode == 0
     assert not list(out.glob("*.svg")) and (out / "questions.pdf").exists()
     assert (out / "reward.png").read_text() == "of another command"
 

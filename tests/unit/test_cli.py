@@ -43,7 +43,8 @@ def test_a_model_that_reaches_no_agreement_is_sent_to_its_warm_start(tmp_path, t
         model = str(_untrained(make_game(config.game).lessons["self-play"], 0, tmp_path / "model"))
     done = selfplay(
         "generate", "--config", "tiny", "--model", model, "--engine", "transformers", "--num-episodes", "2",
-        "--episodes-per-state", "2", "--max-new-tokens", "48", "--temperature", "0.1", "--output", str(games),
+        "--episodes-per-state", "2", "--temperature", "0.1", "--set", "generate.max_new_tokens=48",
+        "--output", str(games),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = done.stderr.splitlines()
@@ -60,7 +61,7 @@ def test_a_model_that_reaches_no_agreement_is_sent_to_its_warm_start(tmp_path, t
 def test_a_model_that_the_limit_of_turns_kept_from_all_agreements_is_not_sent_to_a_warm_start(tmp_path):
     done = selfplay(
         "generate", "--config", "tiny", "--engine", "transformers", "--num-episodes", "2",
-        "--episodes-per-state", "2", "--max-length", "1", "--output", str(tmp_path / "games.jsonl"),
+        "--episodes-per-state", "2", "--set", "game.max_length=1", "--output", str(tmp_path / "games.jsonl"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "every episode ended at the game's limit of 1 turns" in done.stderr.splitlines()[-1]
@@ -83,9 +84,13 @@ MISTAKES = [
     ("train-online /nowhere", "/nowhere/test.parquet: "),
     ("train-online /nowhere --games /no", "give /nowhere or --games /no, not both"),
     ("train-online --model /nowhere", "/nowhere: no Hugging Face model there"),
-    ("iterate --method filtered-bc --best-of-group 0 --episodes-per-state 1", "play each state at least twice"),
+    (
+        "iterate --set train.method=filtered-bc --set train.best_of_group=0 --episodes-per-state 1",
+        "play each state at least twice",
+    ),
     *((f"{loop} --episodes-per-state 1", "play each state at least twice") for loop in ("train-online", "iterate")),
-    *((f"{loop} --temperature 0", "greedy episodes cannot be trained on") for loop in ("train-online", "iterate")),
+    ("train-online --temperature 0", "greedy episodes cannot be trained on"),
+    ("iterate --set generate.temperature=0", "greedy episodes cannot be trained on"),
     ("iterate --no-such-option", "selfplay: no such option: --no-such-option; `"),
     ("iterate --num-iteration 2", "no such option: --num-iteration; did you mean --num-iterations (or --"),
     ("generate extra", "got unexpected extra argument(s) (extra); `"),

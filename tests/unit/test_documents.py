@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from selfplay_pipeline.cli import app
+from selfplay_pipeline.cli import app, reference
 from selfplay_pipeline.config.fields import keys
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
@@ -18,7 +18,9 @@ from selfplay_pipeline.games.registry import shipped_games
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 MODELS = [*(ROOT / "selfplay_pipeline").rglob("MODEL.md")]
-PAGES = [README, *sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / "studies").rglob("*.md"), *MODELS])]
+OPTIONS = ROOT / "docs" / "options.md"
+"""Page that `make docs` writes."""
+PAGES = [README, *sorted({*(ROOT / "docs").rglob("*.md"), *(ROOT / "studies").rglob("*.md"), *MODELS, OPTIONS})]
 ANY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 LINK = re.compile(r'\]\(([^)\s]+)\)|\bsrc="([^"]+)"')
 CODE = re.compile(r"```.*?```|`[^`]+`|^    [^\n]+", re.DOTALL | re.MULTILINE)
@@ -27,9 +29,13 @@ FILES = {"json", "jsonl", "log", "md", "parquet", "py", "yaml"}
 """Endings by which `train.parquet` is no key."""
 
 
+def text_of(page: Path) -> str:
+    return reference.page() if page == OPTIONS else page.read_text()
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors that GitHub gives the headings of a page without code that looks like one."""
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    text = re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL)
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -56,11 +62,11 @@ def test_the_readme_is_a_newcomers_five_minutes():
 
 @ANY_PAGE
 def test_a_link_leads_to_a_file_and_a_heading(page):
-    for link in filter(None, (match[1] or match[2] for match in LINK.finditer(page.read_text()))):
+    for link in filter(None, (match[1] or match[2] for match in LINK.finditer(text_of(page)))):
         if "://" not in link:
             path, _, anchor = link.partition("#")
             target = (page.parent / path).resolve() if path else page
-            assert target.exists(), link
+            assert target.exists() or target == OPTIONS, link
             assert not anchor or anchor in anchors(target), link
 
 
@@ -88,7 +94,7 @@ def test_the_architecture_names_what_the_linked_file_defines():
 
 def test_every_page_is_found_from_the_readme():
     linked = {(match[1] or "").partition("#")[0] for match in LINK.finditer(README.read_text())}
-    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= linked
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md") if page != OPTIONS} <= linked
 
 
 def test_the_readme_has_a_line_for_each_folder():
@@ -101,7 +107,7 @@ def test_the_readme_has_a_line_for_each_folder():
 
 @ANY_PAGE
 def test_a_command_and_its_options_are_there(page):
-    found = CODE.findall(page.read_text())
+    found = CODE.findall(text_of(page))
     text = "\n".join(
         code if code[0] == " " or code[:3] == "```" else " ".join(code.strip("`").split()) for code in found
     )
@@ -122,7 +128,7 @@ def test_the_page_of_commands_lists_each_command():
 def test_a_key_is_one_of_the_configuration(page):
     of_games = (key.name for game in shipped_games() for key in keys(game.settings, "game."))
     known = {key.name for key in keys(Config)}.union(of_games)
-    for section, key in KEY.findall(page.read_text()):
+    for section, key in KEY.findall(text_of(page)):
         assert f"{section}.{key}" in known or key in FILES, f"{section}.{key}"
 
 

@@ -20,14 +20,14 @@ from selfplay_pipeline.iterate.folder import RunDirectory, describe
 from selfplay_pipeline.train.online_states import write_games
 from selfplay_pipeline.warm_start import smollm2
 
-READING = {"show", "doctor", "check-game", "config", "slime check"}
+READING = {"show", "doctor", "game check", "config", "slime check"}
 """Commands that write nothing. Any other command must be among `WRITING`."""
 INSTALLING = {"setup"}
 """Commands that write only into the environment; `test_packaging.py` has their dry run."""
 WRITING: dict[str, tuple[tuple[str, ...], str]] = {
     "generate": (("--player", "random", "--num-episodes", "8"), "random and random play 8 episodes"),
     "play": ((), "person and policy play episodes until you stop, from state 0 on, to {output}"),
-    "humans": ((), "134 episodes of people, "),
+    "game humans": ((), "134 episodes of people, "),
     "convert": (("games.jsonl",), "games.jsonl: 16 episodes, 4 groups to {output}/train.parquet (credit: episode)"),
     "convert --check": (("--check", "rows/train.parquet"), "rows/train.parquet is verified with the tokenizer of "),
     "train": (
@@ -35,13 +35,16 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
         "is trained on 23 rows in 3 groups of rows/train.parquet, to {output}; steps done",
     ),
     "imitate": (("board.jsonl=2",), "data/tiny_model imitates board.jsonl: rows "),
-    "games": (("--num-train", "9", "--num-test", "3"), "9 states to train on (seed 0) and 3 to validate on (seed 0), "),
+    "game states": (
+        ("--num-train", "9", "--num-test", "3"),
+        "9 states to train on (seed 0) and 3 to validate on (seed 0), ",
+    ),
     "train-online": (
         ("states", "--steps", "3"),
         "tiny_model plays itself and is trained in 3 steps of 8 states × 8 ep",
     ),
     "iterate": (("--num-iterations", "2"), "iterations 1 to 2: generate, convert, train, evaluate left"),
-    "population": (
+    "iterate --members": (
         ("--members", "2"),
         "member_2 (seed 1000): iterations 1 to 3: generate, convert, train, e",
     ),
@@ -52,12 +55,12 @@ WRITING: dict[str, tuple[tuple[str, ...], str]] = {
         "version 1 of the suite, tasks with states: bargaining-fixed (200), ",
     ),
     "listen": (("sharing", "--num-states", "2"), "sharing with itself on 2 held-out states (seed 0), then each decisi"),
-    "silence": (("--num-states", "9"), "lines of play without words on 9 states (seed 0) to {output}"),
+    "game silence": (("--num-states", "9"), "lines of play without words on 9 states (seed 0) to {output}"),
     "report": (("games.jsonl",), "games.jsonl (episodes; files of episodes: 1) to page {output}"),
     "export": (("board.jsonl",), "rows 4, episodes 2, states 1 (board 3×3), to {output}"),
-    "questions": (("run",), "run: 32 episodes, analysis.json, analysis.md and plots to {output}"),
+    "slime questions": (("run",), "run: 32 episodes, analysis.json, analysis.md and plots to {output}"),
     "slime data": (("--num-states", "5"), "states 0…4 of seed 0"),
-    "new-game": (("mine",), "to {output}/mine.py, {output}/test_mine.py"),
+    "game new": (("mine",), "to {output}/mine.py, {output}/test_mine.py"),
     "model tiny": ((), "a new model learns self-play (seed 0, "),
     "model smollm2": ((), "SmolLM2-135M-Instruct.Q4_1.gguf to {output}"),
 }
@@ -67,10 +70,9 @@ CONFIGURED = {
     "convert",
     "train",
     "imitate",
-    "games",
+    "game states",
     "train-online",
     "iterate",
-    "population",
     "listen",
     "evaluate",
     "export",
@@ -168,7 +170,7 @@ def test_a_command_that_writes_says_what_it_would_do_and_leaves_all_as_it_was(na
     assert content(folder) == before
 
 
-FOREIGN = {name for name in WRITING if name not in ("questions", "convert --check", "new-game")}
+FOREIGN = {name for name in WRITING if name not in ("slime questions", "convert --check", "game new")}
 """Commands that refuse a folder or a file of somebody else's."""
 
 
@@ -176,7 +178,7 @@ FOREIGN = {name for name in WRITING if name not in ("questions", "convert --chec
 @pytest.mark.parametrize("name", sorted(FOREIGN))
 def test_a_dry_run_is_refused_where_the_run_would_be(name, folder):
     output = folder / "out"
-    if name.split()[0] in ("humans", "silence", "report", "slime"):
+    if name in ("game humans", "game silence", "report", "slime data"):
         output.write_text("something else")
     else:
         maker = {"gpu": 1, "packages": {}} if name != "iterate" else {"model_type": "qwen2"}
@@ -229,7 +231,14 @@ def test_a_dry_run_of_convert_refuses_what_convert_refuses(folder):
             "was trained with game.name = 'bargaining', now it is 'matching'; give the --config of",
         ),
         ("tiny", ("--config", "tiny_honest"), None),
-        ("tiny_honest", ("--mute",), None),
+        (
+            "tiny_honest",
+            (
+                "--set",
+                "game.mute=true",
+            ),
+            None,
+        ),
         (None, (), None),
     ],
 )

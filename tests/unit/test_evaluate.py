@@ -396,10 +396,12 @@ def test_a_summary_without_statuses_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["evaluate random", "crossplay random sharing", "listen random"])
-@pytest.mark.parametrize("option", ["--num-states", "--state-seed"])
+@pytest.mark.parametrize("option", ["evaluate.num_states", "evaluate.state_seed"])
 def test_states_of_a_file_are_all_played(command, option, tmp_path):
     (file := tmp_path / "states.jsonl").write_text("")
-    done = selfplay(*command.split(), "--config", "tiny_honest", "--states", str(file), option, "3", "--dry-run")
+    done = selfplay(
+        *command.split(), "--config", "tiny_honest", "--states", str(file), "--set", f"{option}=3", "--dry-run"
+    )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == f"selfplay: --states: all states of {file} are played; leave out {option}"
 

@@ -41,10 +41,12 @@ WRITERS = {
     "convert": lambda folder: selfplay("convert", converted(folder), "--output", folder),
     "train": lambda folder: selfplay("train", "--data", "/nowhere.parquet", "--output", folder),
     "imitate": lambda folder: selfplay("imitate", "/nowhere.jsonl", "--output", folder),
-    "games": lambda folder: selfplay("games", "--num-train", 1, "--num-test", 1, "--output", folder),
+    "game states": lambda folder: selfplay("game", "states", "--num-train", 1, "--num-test", 1, "--output", folder),
     "train-online": lambda folder: selfplay("train-online", "--games", "/nowhere", "--output", folder),
     "iterate": lambda folder: selfplay("iterate", "--model", "data/nowhere", "--output", folder),
-    "population": lambda folder: selfplay("population", "--model", "data/nowhere", "--output", folder),
+    "iterate --members": lambda folder: selfplay(
+        "iterate", "--members", 3, "--model", "data/nowhere", "--output", folder
+    ),
     "evaluate": lambda folder: selfplay("evaluate", "random", *FEW, "--episodes", 1, "--output", folder),
     "crossplay": lambda folder: selfplay("crossplay", "random", "sharing", *FEW, "--output", folder),
     "benchmark": lambda folder: selfplay(
@@ -55,12 +57,12 @@ WRITERS = {
 """Every command that writes, with what is quick. Trainings and loops would be refused for another reason."""
 
 MADE = {
-    **{name: WRITERS[name] for name in ("generate", "convert", "games", "evaluate", "crossplay", "benchmark")},
+    **{name: WRITERS[name] for name in ("generate", "convert", "game states", "evaluate", "crossplay", "benchmark")},
     "train": lambda folder: write_json(folder / "trainer_state" / "training.json", {"model": "m"}),
     "imitate": lambda folder: write_json(folder / "imitate.json", {"imitate.held_out": 0.05}),
     "train-online": lambda folder: write_json(folder / "trainer_state" / "training.json", {"online.steps": 5}),
     "iterate": lambda folder: RunDirectory(folder).open(load_config("tiny", {})),
-    "population": lambda folder: RunDirectory(folder / "member_1").open(load_config("tiny", {})),
+    "iterate --members": lambda folder: RunDirectory(folder / "member_1").open(load_config("tiny", {})),
     "a model": lambda folder: write_json(folder / "config.json", {"model_type": "qwen2"}),
 }
 STAGES = {"generate", "convert", "train"}
@@ -95,7 +97,7 @@ def test_files_that_only_have_such_a_name_make_a_folder_nobodys(tmp_path):
     assert WRITERS["generate"](tmp_path).exit_code == 0
 
 
-@pytest.mark.parametrize("command", ["generate", "convert", "games", "evaluate", "crossplay"])
+@pytest.mark.parametrize("command", ["generate", "convert", "game states", "evaluate", "crossplay"])
 def test_the_same_command_goes_on_in_its_own_folder(command, tmp_path):
     assert [WRITERS[command](tmp_path / "folder").exit_code for _ in range(2)] == [0, 0]
 

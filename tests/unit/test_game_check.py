@@ -1,4 +1,4 @@
-"""`new-game` writes a game that plays; `check-game` passes good games and names each fault of others in one line."""
+"""`game new` writes a game that plays; `game check` passes good games and names each fault of others in one line."""
 
 import re
 import runpy
@@ -145,7 +145,7 @@ def test_what_a_person_selects_is_a_legal_proposal_of_a_seat_that_may_propose(na
 
 
 def test_the_command_checks_another_configuration_and_says_which():
-    done = selfplay("check-game", "matching", "--config", "tiny_honest", "--num-states", "2")
+    done = selfplay("game", "check", "matching", "--config", "tiny_honest", "--num-states", "2")
     assert done.returncode == 0, done.stdout
     assert re.match(r"board 3×3 \(tiny_honest\)$", done.stdout.splitlines()[0]), done.stdout
 
@@ -224,15 +224,15 @@ def test_hidden_things_may_be_told_after_an_action_that_discloses_them(tmp_path)
 
 def test_the_command_prints_a_line_a_check_and_fails_with_exit_code_2(tmp_path):
     (tmp_path / "own.py").write_text(SUMS.replace("right = float(", "right = 2 * float("))
-    done = selfplay("check-game", str(tmp_path / "own.py"), "--num-states", "4")
+    done = selfplay("game", "check", str(tmp_path / "own.py"), "--num-states", "4")
     assert done.returncode == 2 and done.stdout.count("\n") == 16
     assert sum(line.startswith("FAILED") for line in done.stdout.splitlines()) >= 1
-    assert done.stderr.startswith("selfplay: check-game: ") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("selfplay: game check: ") and done.stderr.count("\n") == 1
 
 
 def test_a_new_game_passes_its_own_test_outside_of_the_checkout(tmp_path, monkeypatch):
-    done = selfplay("new-game", "my_game", "--output", str(tmp_path / "mine"))
-    assert done.returncode == 0 and f"next: selfplay check-game {tmp_path / 'mine' / 'my_game.py'}" in done.stderr
+    done = selfplay("game", "new", "my_game", "--output", str(tmp_path / "mine"))
+    assert done.returncode == 0 and f"next: selfplay game check {tmp_path / 'mine' / 'my_game.py'}" in done.stderr
     monkeypatch.chdir(tmp_path)
     runpy.run_path("mine/test_my_game.py")["test_the_game_passes_every_check"]()
 
@@ -261,12 +261,12 @@ def test_a_new_game_is_the_smallest_example_under_another_name(tmp_path):
     ],
 )
 def test_what_is_no_name_of_a_new_game_is_refused_in_one_line(name, tmp_path):
-    done = selfplay("new-game", name, "--output", str(tmp_path))
+    done = selfplay("game", "new", name, "--output", str(tmp_path))
     assert done.returncode == 2 and "cannot be the name of a new game" in done.stderr and not [*tmp_path.iterdir()]
 
 
 def test_no_file_is_overwritten(tmp_path):
     (tmp_path / "test_mine.py").write_text("mine")
-    done = selfplay("new-game", "mine", "--output", str(tmp_path))
+    done = selfplay("game", "new", "mine", "--output", str(tmp_path))
     assert done.returncode == 2 and "test_mine.py: exists already" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["test_mine.py"]

@@ -141,9 +141,12 @@ PLAYED = {
 @pytest.mark.parametrize(
     ("command", "option", "words"),
     [
-        *((command, "--max-new-tokens 9", r"generate\.max_new_tokens = \d+, now it is 9") for command in PLAYED),
         *(
-            (command, "--state-seed 3", r"evaluate\.state_seed = 0, now it is 3")
+            (command, "--set generate.max_new_tokens=9", r"generate\.max_new_tokens = \d+, now it is 9")
+            for command in PLAYED
+        ),
+        *(
+            (command, "--set evaluate.state_seed=3", r"evaluate\.state_seed = 0, now it is 3")
             for command in ("evaluate", "crossplay")
         ),
         ("crossplay", "--num-states 3", r"evaluate\.num_states = 2, now it is 3"),

@@ -33,7 +33,7 @@ def play(tmp_path, *arguments):
 
 
 def test_the_option_chooses_the_game_and_its_defaults_replace_the_section(tmp_path):
-    done = play(tmp_path, "--game", str(GAME), "--max-length", "7")
+    done = play(tmp_path, "--game", str(GAME), "--set", "game.max_length=7")
     assert done.returncode == 0, done.stderr
     stored = json.loads((tmp_path / "games.args.json").read_text())
     kept = {key: value for key, value in stored.items() if key.startswith("game.")}
@@ -91,7 +91,16 @@ def test_the_suggested_command_names_the_game_again(tmp_path):
 @pytest.mark.long
 def test_the_suggested_warm_start_names_the_game_and_a_player_that_it_has(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    policy = ("--engine", "transformers", "--num-episodes", "8", "--max-new-tokens", "1", "--game", str(GAME))
+    policy = (
+        "--engine",
+        "transformers",
+        "--num-episodes",
+        "8",
+        "--set",
+        "generate.max_new_tokens=1",
+        "--game",
+        str(GAME),
+    )
     done = selfplay("generate", *policy, "--output", str(tmp_path / "games.jsonl"))
     assert done.returncode == 0, done.stderr
     (line,) = re.findall(r"such as `selfplay (generate .*?)` plays", " ".join(done.stderr.split()))
@@ -106,7 +115,7 @@ BROKEN = {
     "three rewards": ("return right, right", "return right, right, right", "own.py: `rewards` returns .* 2 seats"),
     "one reward": ("return right, right", "return right", r"own.py: `rewards` returns \d.\d; return one number from"),
     "large reward": ("return right, right", "return 2.0, right", r"`rewards` returns \(2.0, \d.\d\); return"),
-    "code": ("rng.integers(1,", "rng.integer(1,", r"own.py:\d+: Sums.sample_state: AttributeError: .*check-game"),
+    "code": ("rng.integers(1,", "rng.integer(1,", r"own.py:\d+: Sums.sample_state: AttributeError: .*game check"),
 }
 
 

@@ -83,7 +83,7 @@ class TestRefusals:
     def train_online(self, folder, *options, **sections):
         config = {"game": COMPACT.model_dump(mode="json"), "generate": {"episodes_per_state": 5}} | sections
         (folder / "own.yaml").write_text(json.dumps(config))
-        arguments = ["--config", str(folder / "own.yaml"), "--model", "data/tiny_model", "--device", "cpu"]
+        arguments = ["--config", str(folder / "own.yaml"), "--model", "data/tiny_model", "--set", "device=cpu"]
         done = CliRunner().invoke(app, ["train-online", *arguments, "--output", str(folder / "out"), *options])
         assert done.exit_code == 2, done.output
         assert not (folder / "out").exists()

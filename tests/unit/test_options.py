@@ -1,6 +1,7 @@
 """One field of the configuration is one option, one help, one row of docs/options.md and one commented key of YAML."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,18 +9,43 @@ import pytest
 import typer.main
 import typer.testing
 import yaml
-from command import selfplay
+from command import next_words, selfplay
 from pydantic import Field
 
+from selfplay_pipeline.cli import GROUPS, app, stages
+from selfplay_pipeline.cli.options import as_setting
 from selfplay_pipeline.cli.reference import commands, page
 from selfplay_pipeline.config import load, schema
 from selfplay_pipeline.config.fields import keys
+from selfplay_pipeline.config.load import read_settings
 from selfplay_pipeline.config.schema import Config, GenerateConfig
+from selfplay_pipeline.config.used_keys import standing
 from selfplay_pipeline.core.sections import Option
+from selfplay_pipeline.games.registry import shipped_games
 
 ROOT = Path(__file__).parents[2]
 KEYS = {key.name: key for key in keys(Config)}
 COMMANDS = commands()
+
+
+def leaves(group, above: str = "") -> Iterator[str]:
+    """Names of all commands, those of groups too."""
+    for name, command in group.commands.items():
+        yield from leaves(command, f"{above}{name} ") if hasattr(command, "commands") else [above + name]
+
+
+PROGRAM = typer.main.get_command(app)
+ALL = [*leaves(PROGRAM)]
+
+
+def test_the_help_lists_every_command_once_in_a_group_and_at_most_20():
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(PROGRAM.commands) and len(listed) <= 20
+    _, shown = selfplay("--help").stdout.split("\nOptions:\n")
+    lines = re.findall(r"^(\S.+):$|^  ([a-z][a-z-]*)  ", shown, re.MULTILINE)
+    assert [title or name for title, name in lines] == [
+        word for title, names in GROUPS.items() for word in (title, *names)
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +53,21 @@ def no_gpu(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-def test_the_page_is_what_the_fields_say():
-    assert (ROOT / "docs" / "options.md").read_text() == page(), "`make docs` writes it anew"
+def test_the_page_has_a_row_with_the_meaning_of_every_key():
+    """The keys of the sections `game` too, of which each game has one."""
+    rows = {}
+    for part in re.split("^## ", page(), flags=re.MULTILINE)[1:]:
+        section = re.match("Section `([a-z]+)`(?: with `name: (.*)`)?\n", part)
+        name = section[2] or section[1] if section else ""
+        rows |= {(name, row[0].strip("`")): row for row in re.findall(r"^\| (`.+?`) \| (.*) \|$", part, re.MULTILINE)}
+    wanted = [(key.section, key) for key in KEYS.values() if key.section != "game"]
+    wanted += [(game.name, key) for game in shipped_games() for key in keys(game.settings, "game.")]
+    assert len(wanted) == len(rows)
+    for section, key in wanted:
+        row = rows[section, key.name.rpartition(".")[2]][1]
+        assert row.endswith(" ".join(key.text.replace("|", "\\|").split())), key.name
+    assert "`--num-episodes`: doctor, generate, iterate" in rows["generate", "num_episodes"][1]
+    assert "(tiny_honest: 1024) | Number of episodes" in rows["generate", "num_episodes"][1]
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
@@ -40,11 +79,81 @@ def test_every_key_is_explained_in_a_sentence(key):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_names_keys_that_there_are_and_shows_each_under_an_option_of_its_own(name):
     command = COMMANDS[name]
-    taken = [{key for key in KEYS if key == given or key.startswith(f"{given}.")} for given in command.names]
-    assert all(taken) and len(set().union(*taken)) == len(command.keys), "no two keys have the same option"
-    shown = " ".join(selfplay(name, "--help").stdout.split())
+    assert len(command.names) == len(command.keys), "no two keys have the same option"
+    printed = selfplay(*name.split(), "--help").stdout
+    shown = " ".join(printed.split())
     for key in command.keys.values():
         assert f"{key.option} " in shown and key.help.split()[0] in shown
+        assert standing(key, name) == "used" or name in ("doctor", "config")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_help_of_a_command_shows_at_most_15_options(name):
+    assert 1 <= len(re.findall("^  --", selfplay(*name.split(), "--help").stdout, re.MULTILINE)) <= 15
+
+
+def test_a_value_of_set_is_read_as_in_a_file():
+    settings = ("train.mini_batches=4", "train.loggers=[console, wandb]", "engine.context_length=null", "seed=7")
+    given = [word for setting in settings for word in ("--set", setting)]
+    printed = yaml.safe_load(selfplay("config", "--config", "tiny", *given, "--set", "game.mute=yes").stdout)
+    assert printed["train"]["mini_batches"] == 4 and printed["train"]["loggers"] == ["console", "wandb"]
+    assert (printed["seed"], printed["engine"]["context_length"], printed["game"]["mute"]) == (7, None, True)
+
+
+def test_set_null_takes_back_the_value_of_a_file(tmp_path):
+    (tmp_path / "my.yaml").write_text("base: tiny\nengine: {context_length: 512}\n")
+    printed = selfplay("config", "--config", str(tmp_path / "my.yaml"), "--set", "engine.context_length=null").stdout
+    assert yaml.safe_load(printed)["engine"]["context_length"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--set", "train.epochs"], "--set train.epochs: expected KEY=VALUE, such as train.epochs=2"),
+        (["--set", "train.epoch=2"], "--set train.epoch: there is no such key; did you mean `epochs`? "),
+        (["--set", "epochs=2"], "--set epochs: there is no such key; did you mean `train.epochs`? "),
+        (["--set", "trian.epochs=2"], "--set trian.epochs: there is no such key; did you mean `train.epochs`? "),
+        (["--set", "game.colour=2"], "--set game.colour: there is no such key; `selfplay config` prints all keys"),
+        (["--set", "train={epochs: 2}"], "--set train: a section; give its keys one by one, as train.KEY"),
+        (["--set", "game=planning"], "--set game: a section; give its keys one by one, as game.KEY, or --game"),
+        (["--set", "train.epochs=many"], "--set train.epochs: expected a whole number, found the text 'many'"),
+        (["--set", "train.epochs=2.0"], "--set train.epochs: expected a whole number, found 2.0"),
+        (["--set", "train.epochs=0"], "--set train.epochs: expected at least 1, found 0"),
+        (["--set", "train.epochs={a: 1}"], "--set train.epochs: expected a whole number, found keys and values"),
+        (["--set", "train.loggers=wandb"], "--set train.loggers: expected a list, found the text 'wandb'; write it in"),
+        (["--set", "train.epochs="], "--set train.epochs: an empty value is given; leave it out, or give one"),
+        (["--set", "train.epochs=#2"], "--set train.epochs: holds only a comment; quote a value that begins with #"),
+        (["--set", "train.loggers=[console"], "--set train.loggers: not YAML: "),
+        (["--set", "train.overrides=a"], "--set train.overrides: expected a list, found the text 'a'"),
+        (["--set", "train.overrides=[1]"], "--set train.overrides: expected a text, found 1"),
+        (["--set", "seed=1", "--set", "seed=2"], "--set seed: another --set sets this key too; give one of them"),
+        (["--set", "seed=1", "--seed", "2"], "--set seed: --seed sets this key too; give one of them"),
+        (["--set", "evaluate.num_states=9"], "--set evaluate.num_states: iterate does not use it, only evaluate, "),
+        (["--kl-coef", "0.1"], "no such option: --kl-coef; give --set train.kl_coef=VALUE; `"),
+        (["--no-keep-processes"], "no such option: --no-keep-processes; give --set iterate.keep_processes=VALUE; `"),
+        (["--num-states", "9"], "no such option: --num-states; "),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_refused_in_one_line(words, says, tmp_path):
+    done = selfplay("iterate", "--config", "tiny", "--output", str(tmp_path / "run"), *words)
+    assert done.returncode == 2 and done.stderr.startswith(f"selfplay: {says}") and done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_suggested_command_repeats_the_settings_that_it_uses(tmp_path):
+    done = selfplay(
+        "generate", "--config", "tiny", "--seed", "7", "--engine", "transformers", "--num-episodes", "2",
+        "--episodes-per-state", "2", "--temperature", "0.1", "--set", "generate.max_new_tokens=48",
+        "--set", "game.max_length=9", "--output", str(tmp_path / "games.jsonl"),
+    )  # fmt: skip
+    words = next_words(done)
+    assert words[2:] == ["--config", "tiny", "--seed", "7", "--set", "game.max_length=9"]
+    assert selfplay(*words).returncode == 0
+
+
+def test_a_setting_is_written_as_it_is_read():
+    for value in (3, 1e-5, True, None, "text", "7", "a: b", ["x", "self=0.5"], "ü #1", "two\nlines"):
+        assert read_settings([as_setting("partner.prompt", value)]) == {"partner.prompt": value}
 
 
 class Hurried(GenerateConfig):
@@ -68,6 +177,9 @@ def test_a_new_field_is_an_option_a_help_and_a_comment(monkeypatch, tmp_path):
     for module in (load, schema):
         monkeypatch.setattr(module, "Config", Wider)
     monkeypatch.setattr(typer.testing, "_get_command", typer.main.get_command)  # the commands are made anew
+    assert "  hurry: much\n" in selfplay("config", "--set", "generate.hurry=much").stdout, "at once"
+    (generate,) = (command for command in stages.app.registered_commands if command.callback is stages.generate)
+    monkeypatch.setattr(generate.cls, "names", (*generate.cls.names, "generate.hurry", "generate.patience"))
     shown = " ".join(selfplay("generate", "--help").stdout.split())
     assert "--haste little|much How much haste there is. [default: little] --patience NUMBER" in shown
     assert "Seconds without haste. [at least 1 and below 5; default: 2.0]" in shown and "waste" not in shown

@@ -181,7 +181,16 @@ def test_a_game_without_names_to_exchange_refuses_it(tmp_path):
     assert isinstance(GAME, Renaming)
     with pytest.raises(UserError, match=r"iterate\.other_play: the game bargaining has no names to exchange; leave it"):
         check_run(load_config("tiny_bargaining", {"iterate.other_play": True}))
-    done = selfplay("iterate", "--config", "tiny", "--other-play", "--output", str(tmp_path / "run"), "--dry-run")
+    done = selfplay(
+        "iterate",
+        "--config",
+        "tiny",
+        "--set",
+        "iterate.other_play=true",
+        "--output",
+        str(tmp_path / "run"),
+        "--dry-run",
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -260,11 +260,11 @@ def test_two_games_of_one_name_are_refused(tmp_path):
     ("command", "words"),
     [
         (
-            ["silence", "--num-states", "2"],
-            "silence: the game sums has no silence line; choose another game with --config",
+            ["game", "silence", "--num-states", "2"],
+            "game silence: the game sums has no silence line; choose another game with --config",
         ),
         (["listen", "adding", "--num-states", "2"], "listen: the game sums has no listening test"),
-        (["humans"], "there are no episodes of people in sums; choose --game matching, which has some"),
+        (["game", "humans"], "there are no episodes of people in sums; choose --game matching, which has some"),
         (["model", "tiny"], "model tiny: the game sums has no lesson"),
     ],
 )

@@ -145,20 +145,23 @@ def test_partners_that_cannot_be_are_refused_with_the_key(partners, words, tmp_p
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--partners", "self=0.5", "--partners", "nobody=0.5"), "no scripted player or checkpoint 'nobody'"),
-        (("--partners", "self=1", "--partner", "sharing"), "cannot be combined with partner: sharing"),
+        (("--set", "iterate.partners=[self=0.5, nobody=0.5]"), "no scripted player or checkpoint 'nobody'"),
+        (("--set", "iterate.partners=[self=1]", "--partner", "sharing"), "cannot be combined with partner: sharing"),
         (
-            ("--partners", "self=1", "--seat", "1"),
-            "--seat, the option for iterate.seat and --partners, the option for iterate.partners: partners: cannot be",
+            ("--set", "iterate.partners=[self=1]", "--set", "iterate.seat=1"),
+            "--set iterate.partners and --set iterate.seat: partners: cannot be",
         ),
         (("--partner", "past"), "--partner, the option for iterate.partner: `past` stands only in `partners`"),
         (
-            ("--partners", f"{MODEL}=0.5", "--partners", f"{MODEL}/=0.5"),
-            f"--partners, the option for iterate.partners: {MODEL} and {MODEL}/ are the same checkpoint",
+            ("--set", f"iterate.partners=[{MODEL}=0.5, {MODEL}/=0.5]"),
+            f"--set iterate.partners: {MODEL} and {MODEL}/ are the same checkpoint",
         ),
-        (("--partners", "person=1"), "a person plays with `selfplay play` only"),
-        (("--partners", "policy=1"), "'policy' is not allowed here"),
-        (("--partners", "past=1", "--server-url", "http://127.0.0.1:9"), "a server of its own, and 1 is given"),
+        (("--set", "iterate.partners=[person=1]"), "a person plays with `selfplay play` only"),
+        (("--set", "iterate.partners=[policy=1]"), "'policy' is not allowed here"),
+        (
+            ("--set", "iterate.partners=[past=1]", "--set", "engine.server_url=[http://127.0.0.1:9]"),
+            "a server of its own, and 1 is given",
+        ),
     ],
 )
 def test_a_run_with_such_partners_is_refused_before_anything_is_written(options, words, tmp_path):

@@ -18,7 +18,7 @@ EPISODES = list(humans.human_episodes())
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("people") / "humans.jsonl"
-    done = selfplay("humans", "--output", str(path))
+    done = selfplay("game", "humans", "--output", str(path))
     assert "134 episodes of people, 268 rows to imitate, 1863 actions" in done.stdout
     assert "left out 156: a message beside a proposal of the same seat" in done.stdout
     return path
@@ -58,9 +58,9 @@ def test_people_speak_their_own_words_from_their_own_view(records: list[EpisodeR
 def test_the_file_takes_the_place_of_no_other_one(tmp_path: Path) -> None:
     ours = write_episodes(tmp_path / "games.jsonl", make_episodes(1, 1))
     before = ours.read_bytes()
-    assert selfplay("humans", "--output", str(ours)).returncode == 2 and ours.read_bytes() == before
+    assert selfplay("game", "humans", "--output", str(ours)).returncode == 2 and ours.read_bytes() == before
     for _ in "written", "written anew":
-        assert selfplay("humans", "--output", str(tmp_path / "humans.jsonl")).returncode == 0
+        assert selfplay("game", "humans", "--output", str(tmp_path / "humans.jsonl")).returncode == 0
 
 
 @pytest.mark.long

@@ -151,7 +151,7 @@ def test_who_leaves_or_is_stopped_loses_no_turn_and_the_next_call_goes_on(tmp_pa
             else:
                 person.type(way)
             assert person.ended(restored=way != signal.SIGKILL) == code
-    with play(output, "--max-length", "20", config=free) as person:
+    with play(output, "--set", "game.max_length=20", config=free) as person:
         person.wait_for("state 3 of ")  # again
         person.play_episode("hello")
         person.wait_for("Enter plays another episode, q ends:")

@@ -85,7 +85,7 @@ def test_two_names_of_one_server_have_one_lock():
 )
 def test_attached_servers_that_are_fewer_than_the_checkpoints_are_refused(urls, at_once, number):
     config = Config(engine=EngineConfig(server_url=urls))
-    words = f"--server-url: each of the {at_once} checkpoints .* needs a server of its own.*{number}.*leave out"
+    words = f"engine.server_url: each of the {at_once} checkpoints .* a server of its own.*{number}.*leave the key out"
     with pytest.raises(UserError, match=words):
         EnginePool(config, Path("logs"), at_once=at_once)
     players = ["policy", B, C][:at_once]

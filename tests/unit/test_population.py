@@ -196,21 +196,24 @@ def test_shares_of_the_others_are_divided_equally():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--partners", "members=1", "--members", "1"), "the only member of a population has no others"),
+        (("--set", "iterate.partners=[members=1]", "--members", "1"), "the only member of a population has no others"),
         (("--partner", "member_2"), "member_2: a population names its members itself"),
         (("--partner", "member_2", "--members", "1"), "member_2: a population names its members itself"),
-        (("--partners", "members=0.5", "--partners", "member_9=0.5"), "member_9: a population names its members"),
-        (("--partner", "sharing"), "name all in iterate.partners, such as --partners members=0.5"),
-        (("--partners", "self=1"), "no share for the other members; give one, such as --partners members=0.5"),
-        (("--logger", "wandb"), "train.loggers: wandb: one process trains all members"),
+        (("--set", "iterate.partners=[members=0.5, member_9=0.5]"), "member_9: a population names its members"),
+        (
+            ("--partner", "sharing"),
+            "name all in iterate.partners, such as --set 'iterate.partners=[members=0.5, sharing=0.5]'",
+        ),
+        (("--set", "iterate.partners=[self=1]"), "no share for the other members; give one, such as members=0.5"),
+        (("--set", "train.loggers=[wandb]"), "train.loggers: wandb: one process trains all members"),
         (("--seed", "2147483000"), "the last member's seed would be too large"),
         (("--members", "0"), "'--members'"),
-        (("--partners", "members=0.5", "--partners", "nobody=0.5"), "no scripted player or checkpoint 'nobody'"),
-        (("--server-url", "http://127.0.0.1:9"), "a server of its own, and 1 is given"),
+        (("--set", "iterate.partners=[members=0.5, nobody=0.5]"), "no scripted player or checkpoint 'nobody'"),
+        (("--set", "engine.server_url=[http://127.0.0.1:9]"), "a server of its own, and 1 is given"),
     ],
 )
 def test_a_population_that_cannot_be_is_refused_before_anything_is_written(options, words, tmp_path):
-    done = selfplay("population", "--config", "tiny", "--output", str(tmp_path / "all"), *options)
+    done = selfplay("iterate", "--members", "3", "--config", "tiny", "--output", str(tmp_path / "all"), *options)
     assert done.returncode == 2 and words in done.stderr, done.stderr
     assert not (tmp_path / "all").exists()
 
@@ -218,8 +221,10 @@ def test_a_population_that_cannot_be_is_refused_before_anything_is_written(optio
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("members", ("--partners", "members=1")), ("member_2", ("--partners", "member_2=1")),
-        ("members", ("--partner", "members")), ("member_2", ("--partner", "member_2", "--seat", "1", "--dry-run")),
+        ("members", ("--set", "iterate.partners=[members=1]")),
+        ("member_2", ("--set", "iterate.partners=[member_2=1]")),
+        ("members", ("--partner", "members")),
+        ("member_2", ("--partner", "member_2", "--set", "iterate.seat=1", "--dry-run")),
     ],
 )  # fmt: skip
 def test_iterate_alone_refuses_members(name, options, tmp_path):
@@ -243,7 +248,7 @@ def test_another_number_of_members_and_the_folder_of_a_run_are_refused(tmp_path)
     asyncio.run(run_population(config(**{"iterate.num_iterations": 1}), tmp_path / "all", 2, Stages))
     with pytest.raises(UserError, match=r"member_1 was begun with iterate\.partners = "):
         asyncio.run(run_population(config(), tmp_path / "all", 3, Stages))
-    with pytest.raises(UserError, match="holds a population of `selfplay population`; `selfplay iterate` needs its"):
+    with pytest.raises(UserError, match="holds a population of `selfplay iterate --members`; `selfplay iterate`"):
         asyncio.run(run_iterate(config(), tmp_path / "all", Stages))
-    with pytest.raises(UserError, match="holds a run of `selfplay iterate`; `selfplay population` needs its own"):
+    with pytest.raises(UserError, match="holds a run of `selfplay iterate`; `selfplay iterate --members` needs"):
         asyncio.run(run_population(config(), tmp_path / "all" / "member_1", 2, Stages))

@@ -56,7 +56,7 @@ def assert_refused(done: Done, words: str) -> None:
     assert words in line
 
 
-CUDA = ("--device", "cuda")
+CUDA = ("--set", "device=cuda")
 TOO_FEW = "engine.tensor_parallel 2 × engine.data_parallel 4: needs 8 GPUs, visible: 2"
 FOR_TRAINER = "train.gpus_per_node 3: needs 3 GPUs, visible: 2"
 NO_ROOM = "data/tiny_model: its context of {} tokens cannot hold an opening prompt of "
@@ -68,13 +68,16 @@ NO_ROOM = "data/tiny_model: its context of {} tokens cannot hold an opening prom
         (PLAY, CUDA, {"engine": {"tensor_parallel": 2, "data_parallel": 4}}, TOO_FEW),
         (["train", "train-online"], CUDA, {"train": {"gpus_per_node": 3}}, FOR_TRAINER),
         # for its trainer, before it plays
-        (["iterate"], (*CUDA, "--server-url", "http://127.0.0.1:1"), {"train": {"gpus_per_node": 3}}, FOR_TRAINER),
+        (
+            ["iterate"], (*CUDA, "--set", "engine.server_url=[http://127.0.0.1:1]"), {"train": {"gpus_per_node": 3}},
+            FOR_TRAINER,
+        ),
         (
             ["train-online"], CUDA, {"train": {"gpus_per_node": 2}, "engine": {"tensor_parallel": 4}},
             "engine.tensor_parallel 4: does not divide train.gpus_per_node 2",
         ),
         (
-            [*PLAY, "train-online"], ("--device", "cpu"), {"engine": {"tensor_parallel": 2}},
+            [*PLAY, "train-online"], ("--set", "device=cpu"), {"engine": {"tensor_parallel": 2}},
             "engine.tensor_parallel 2: a model is shared among GPUs only",
         ),
         (
@@ -112,7 +115,7 @@ def test_a_context_that_is_too_short_is_blamed_on_what_limits_it(tmp_path, engin
 @pytest.mark.parametrize(("chosen", "visible"), [("1", 1), ("0,1,2", 2), ("", 0), ("-1", 0)])
 def test_hidden_gpus_do_not_count(tmp_path, two_gpus, monkeypatch, chosen, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-    done = run(tmp_path, "generate", "--device", "cuda", engine={"data_parallel": 3})
+    done = run(tmp_path, "generate", "--set", "device=cuda", engine={"data_parallel": 3})
     assert_refused(done, f"needs 3 GPUs, visible: {visible}")
 
 
@@ -124,7 +127,9 @@ def test_checkpoints_that_do_not_fit_a_gpu_at_the_same_time_are_refused(tmp_path
     assert_refused(done, "and 2 checkpoints at the same time leave 0.0 GB for each (engine.memory_fraction / 2)")
 
 
-@pytest.mark.parametrize("options", [(*CUDA, "--server-url", "http://127.0.0.1:1"), ("--device", "cpu")])
+@pytest.mark.parametrize(
+    "options", [(*CUDA, "--set", "engine.server_url=[http://127.0.0.1:1]"), ("--set", "device=cpu")]
+)
 def test_attached_servers_and_copies_on_cpus_are_not_asked_for_gpus(tmp_path, two_gpus, options):
     assert run(tmp_path, "generate", *options, engine={"data_parallel": 3}).returncode == 0
 
@@ -133,7 +138,7 @@ def test_attached_servers_and_copies_on_cpus_are_not_asked_for_gpus(tmp_path, tw
 def test_too_few_open_files_are_refused_before_anything_begins(tmp_path, monkeypatch, command):
     """With an attached server and with an engine in this process too, whose first child is the trainer's."""
     monkeypatch.setattr(processes.resource, "getrlimit", lambda _: (256, 256))
-    attached = ("--server-url", "http://127.0.0.1:1") if command == "iterate" else ()
+    attached = ("--set", "engine.server_url=[http://127.0.0.1:1]") if command == "iterate" else ()
     done = run(tmp_path, command, *attached)
     assert_refused(done, "256 files may be open at once, too few for a server or a trainer; run `ulimit -n 1024`")
 
@@ -162,15 +167,15 @@ def alone(tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", TRAINING)
 @pytest.mark.long
 def test_every_command_that_trains_looks_for_the_login_first(alone, command):
-    done = selfplay(*TRAINING[command], "--output", "out", "--logger", "wandb")
-    assert_refused(done, "selfplay: --logger wandb: no API key is there; run `wandb login`, or set WANDB_API_KEY")
+    done = selfplay(*TRAINING[command], "--output", "out", "--set", "train.loggers=[wandb]")
+    assert_refused(done, "selfplay: train.loggers: wandb: no API key is there; run `wandb login`, or set WANDB_API_KEY")
     assert not [path for path in (alone / "out").glob("*") if not path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("logger", loggers.MORE)
 def test_a_logger_without_its_package_is_refused_first_and_the_line_says_what_installs_it(alone, monkeypatch, logger):
     monkeypatch.setitem(sys.modules, logger, None)
-    done = selfplay(*TRAINING["iterate"], "--output", "out", "--logger", logger)
+    done = selfplay(*TRAINING["iterate"], "--output", "out", "--set", f"train.loggers=[{logger}]")
     why = f"selfplay: train.loggers: {logger} needs a package that is not installed; run `"
     assert done.returncode == 2 and done.stderr.startswith(why) and f"setup {logger}`" in done.stderr, done.stderr
 
@@ -187,8 +192,8 @@ def test_a_key_or_offline_writing_is_enough(alone, monkeypatch, source):
         variables = {"offline": ("WANDB_MODE", "offline"), "key": ("WANDB_API_KEY", KEY)}
         monkeypatch.setenv(*variables.get(source, ("WANDB_API_KEY", "x")))
     no_rows = "train.parquet: not a readable parquet file"
-    later = "--logger wandb: WANDB_API_KEY invalid" if source == "damaged key" else no_rows
-    done = selfplay(*TRAINING["train"], "--logger", "wandb")
+    later = "train.loggers: wandb: WANDB_API_KEY invalid" if source == "damaged key" else no_rows
+    done = selfplay(*TRAINING["train"], "--set", "train.loggers=[wandb]")
     assert done.returncode == 2 and later in done.stderr, done.stderr
     assert "WANDB_SERVICE" not in os.environ, "verl's process would take it for its own"
 

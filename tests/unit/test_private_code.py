@@ -247,9 +247,18 @@ def test_a_foreign_player_is_played_in_the_seat_of_the_own_reward(tmp_path):
 
 
 def test_a_foreign_player_that_never_plays_is_refused_with_both_options():
-    done = selfplay("iterate", "--config", "tiny", "--foreign", "sharing", "--evaluate-every", "0", "--dry-run")
+    done = selfplay(
+        "iterate",
+        "--config",
+        "tiny",
+        "--set",
+        "iterate.foreign=sharing",
+        "--set",
+        "iterate.evaluate_every=0",
+        "--dry-run",
+    )
     assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
-    assert "--foreign, the option for iterate.foreign and --evaluate-every, the option for" in done.stderr
+    assert "--set iterate.foreign and --set iterate.evaluate_every: " in done.stderr
     assert "foreign: sharing plays in evaluations, and evaluate_every: 0 makes none" in done.stderr
     with pytest.raises(UserError, match=r"iterate\.foreign: String should have at least 1 character"):
         load_config("tiny", {"iterate.foreign": ""})

@@ -357,10 +357,10 @@ def test_a_line_is_of_the_states_and_the_reward_whatever_else_is_configured() ->
 
 def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path) -> None:
     Path("mine.yaml").write_text("base: tiny_honest\ngame:\n  size: 2\n  max_score: 8\n  protocol: free\n")
-    selfplay("silence", "--config", "mine.yaml", "--num-states", "20", "--dry-run")
+    selfplay("game", "silence", "--config", "mine.yaml", "--num-states", "20", "--dry-run")
     assert not STORED.exists()
     for seed in ("1", "2"):
-        done = selfplay("silence", "--config", "mine.yaml", "--num-states", "20", "--seed", seed)
+        done = selfplay("game", "silence", "--config", "mine.yaml", "--num-states", "20", "--seed", seed)
         assert done.returncode == 0, done.stderr
     (stored,) = LinesFile.read(STORED).entries
     assert make_game(load_config("mine.yaml", {}).game).wordless == stored.lines
@@ -386,21 +386,21 @@ class Mine(MatchingGame):
 
 def test_lines_of_an_own_game_are_those_of_its_code(here: Path) -> None:
     Path("mine.py").write_text(MINE)
-    done = selfplay("silence", "--game", "mine.py", "--num-states", "20")
+    done = selfplay("game", "silence", "--game", "mine.py", "--num-states", "20")
     assert done.returncode == 0, done.stderr
     (stored,) = LinesFile.read(STORED).entries
     config = MatchingConfig().model_copy(update=stored.game)
     assert list(stored.code) == ["path"] and stored.code == code_of(config)
     Path("mine.py").write_text(MINE + "# other rules\n")
     assert stored.code != code_of(config)
-    again = selfplay("silence", "--game", "mine.py", "--num-states", "4")
+    again = selfplay("game", "silence", "--game", "mine.py", "--num-states", "4")
     assert again.returncode == 0, "those of 20 states are of other code"
     assert [entry.code == code_of(config) for entry in LinesFile.read(STORED).entries] == [False, True]
 
 
 def test_lines_from_more_states_are_kept(here: Path) -> None:
     Path("mine.yaml").write_text("base: tiny_honest\ngame:\n  size: 2\n")
-    few = ("silence", "--config", "mine.yaml", "--num-states")
+    few = ("game", "silence", "--config", "mine.yaml", "--num-states")
     assert selfplay(*few, "20").returncode == 0
     stored = STORED.read_text()
     done = selfplay(*few, "4")

@@ -254,7 +254,7 @@ main()
 def test_a_stop_in_a_finalizer_while_transformers_is_imported_stores_nothing(tmp_path, command):
     output, model = tmp_path / "out", ["data/tiny_model"] * (command == "evaluate")
     place = output / "games.jsonl" if command == "generate" else output
-    options = [*model, "--config", "tiny", "--engine", "transformers", "--output", str(place)]
+    options = [*model, "--config", "tiny", "--set", "engine.kind=transformers", "--output", str(place)]
     ended = subprocess.run([sys.executable, "-c", STRIKES_AT, command, *options], capture_output=True, text=True)
     said = [line for line in ended.stderr.splitlines() if line.startswith("selfplay: stop")]
     assert (ended.returncode, said) == (130, ["selfplay: stopping", f"selfplay: {stopping.STOPPED}"])
@@ -283,7 +283,16 @@ main()
 
 @pytest.mark.long
 def test_a_failure_that_a_library_made_of_a_stop_is_a_stop_and_waits_for_no_thread(tmp_path):
-    options = ("evaluate", "data/tiny_model", "--config", "tiny", "--engine", "transformers", "--output", str(tmp_path))
+    options = (
+        "evaluate",
+        "data/tiny_model",
+        "--config",
+        "tiny",
+        "--set",
+        "engine.kind=transformers",
+        "--output",
+        str(tmp_path),
+    )
     command = [sys.executable, "-c", FAILS_AFTER_A_STOP, *options]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     said = [line for line in ended.stderr.splitlines() if line.startswith("selfplay: stop")]

@@ -154,7 +154,7 @@ def test_the_command_checks_the_file_and_takes_no_option_that_the_file_decides(t
     done = selfplay(*study, "--web", "--dry-run", "--output", str(tmp_path / "games.jsonl"))
     assert done.returncode == 0 and "plays 2 episodes, 1 of them with altered messages, with sharing" in done.stdout
     assert "the worth of words is not measured" in done.stdout
-    for more in (), ("--web", "--player", "sharing"), ("--web", "--seed", "1"), ("--web", "--num-episodes", "1"):
+    for more in (), ("--web", "--player", "sharing"), ("--web", "--set", "seed=1"), ("--web", "--num-episodes", "1"):
         done = selfplay(*study, *more)
         assert done.returncode == 2 and "--study: needs --web, and takes players" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
@@ -580,8 +580,19 @@ def test_evaluate_says_what_is_missing(tmp_path):
         (["--people", str(games)], "has no episode with a turn of a person"),
         (["--people", str(games), "sharing"], "leave out the player"),
         (
-            ["--people", str(games), "--num-states", "9", "--mute", "--episodes", "2", "--game", "matching"],
-            "leave out --episodes, --mute, --num-states\n",
+            [
+                "--people",
+                str(games),
+                "--num-states",
+                "9",
+                "--set",
+                "game.mute=true",
+                "--episodes",
+                "2",
+                "--game",
+                "matching",
+            ],
+            "leave out --episodes, --set, --num-states\n",
         ),
         ([], "name the evaluated player"),
     ):

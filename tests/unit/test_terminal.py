@@ -128,7 +128,8 @@ PATH = f"./{HOSTILE}/x"
 @pytest.mark.parametrize(
     "command",
     [
-        ("generate", "--model", PATH), ("generate", "--player", HOSTILE), ("games", "--config", PATH), ("show", PATH),
+        ("generate", "--model", PATH), ("generate", "--player", HOSTILE), ("game", "states", "--config", PATH),
+        ("show", PATH),
         ("report", "--format", HOSTILE), ("model", "tiny", "--lesson", HOSTILE), (HOSTILE,), ("slime", HOSTILE),
         ("generate", f"--{HOSTILE}"), ("generate", "--seed", HOSTILE), ("show", "--seed", "9" * 100_000),
     ],

@@ -184,11 +184,11 @@ def test_a_run_is_refused_if_the_file_has_changed_and_goes_on_if_it_has_moved(tm
     )
     with pytest.raises(UserError, match=says):
         RunDirectory(tmp_path / "run").check(load_config("tiny_honest", {"reward.path": path}))
-    says = r"run was begun with a file as reward.path \(option --reward\), now none is given; give the earlier"
+    says = r"run was begun with a file as reward.path, now none is given; give the earlier"
     with pytest.raises(UserError, match=says):
         RunDirectory(tmp_path / "run").check(load_config("tiny_honest", {}))
     RunDirectory(tmp_path / "other").open(load_config("tiny_honest", {}))
-    says = r"other was begun with no file as reward.path \(option --reward\), now one is given; give the earlier"
+    says = r"other was begun with no file as reward.path, now one is given; give the earlier"
     with pytest.raises(UserError, match=says):
         RunDirectory(tmp_path / "other").check(load_config("tiny_honest", {"reward.path": path}))
 

@@ -40,14 +40,15 @@ def temporaries(folder):
     return [path.name for path in folder.rglob(".*") if "tmp" in path.name]
 
 
-@pytest.mark.parametrize("command", ["convert", "games"])
+@pytest.mark.parametrize("command", ["convert", "game states"])
 def test_a_folder_that_a_command_is_writing_is_refused_in_one_line(command, tmp_path):
     arguments = {
         "convert": (str(write_episodes(tmp_path / "games.jsonl", make_episodes(2, 2))),),
-        "games": ("--num-train", "1", "--num-test", "1", "--config", "tiny"),
+        "game states": ("--num-train", "1", "--num-test", "1", "--config", "tiny"),
     }
-    with locked(tmp_path / "out" / f".{command}.lock", "folder"):
-        done = CliRunner().invoke(app, [command, *arguments[command], "--output", str(tmp_path / "out")])
+    lock = {"convert": ".convert.lock", "game states": ".games.lock"}[command]
+    with locked(tmp_path / "out" / lock, "folder"):
+        done = CliRunner().invoke(app, [*command.split(), *arguments[command], "--output", str(tmp_path / "out")])
     assert done.exit_code == 2 and "is in use by another process" in done.stderr
     assert not list((tmp_path / "out").glob("*.parquet"))
 
@@ -275,10 +276,11 @@ def disk(request, tmp_path):
 
 
 COMMANDS = {
-    "generate": "generate --player random --player sharing --num-episodes 8 --max-concurrency 1 --output games.jsonl",
+    "generate": "generate --player random --player sharing --num-episodes 8 --output games.jsonl "
+    "--set generate.max_concurrency=1",
     "convert": "convert games.jsonl --output out",
     "evaluate": "evaluate random --num-states 12 --episodes 1 --output out",
-    "games": "games --num-train 20 --num-test 2 --output out",
+    "game states": "game states --num-train 20 --num-test 2 --output out",
 }
 
 

@@ -21,7 +21,7 @@ from selfplay_pipeline.metrics.bootstrap import FEW_STATES, Interval
 from selfplay_pipeline.metrics.figures import rows_of
 
 HOW_TO_KNOW = (
-    "not known for this configuration; `selfplay silence` with the same --config and --game computes what can be "
+    "not known for this configuration; `selfplay game silence` with the same --config and --game computes what can be "
     "computed"
 )
 

@@ -1,4 +1,4 @@
-"""Closing table of `selfplay questions`."""
+"""Closing table of `selfplay slime questions`."""
 
 from __future__ import annotations
 

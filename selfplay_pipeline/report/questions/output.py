@@ -1,4 +1,4 @@
-"""Output files of `selfplay questions`: plots, analysis.json and analysis.md."""
+"""Output files of `selfplay slime questions`: plots, analysis.json and analysis.md."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write(analysis: Analysis, formats: Sequence[Format], out: Path) -> list[Path
     files = {f"{chart.key}.{form}": draw(chart, form) for chart in charts_of(analysis) for form in formats}
     record, earlier = out / "analysis.json", list[str]()
     if record.exists():
-        earlier = read_model(record, Analysis, "selfplay questions").plots
+        earlier = read_model(record, Analysis, "selfplay slime questions").plots
     with_plots = analysis.model_copy(update={"plots": sorted(files)})
     files[record.name] = (with_plots.model_dump_json(indent=2) + "\n").encode()
     files["analysis.md"] = in_markdown(analysis).encode()
