@@ -64,11 +64,11 @@ ROOT = Path(__file__).parents[1]
 CONFIGS = {
     "muted": """
 game: {size: 3, max_score: 9, scale_max: 1, max_length: 20, max_errors: 1, prompts: compact, mute: true}
-generate: {temperature: 0.8, max_new_tokens: 64}
+generate: {temperature: 0.8, max_new_tokens: 64, max_concurrency: 1}
 """,
     "hot": """
 game: {size: 4, max_score: 99, scale_max: 10, max_length: 30, max_errors: 4, prompts: default}
-generate: {temperature: 2.0, max_new_tokens: 48}
+generate: {temperature: 2.0, max_new_tokens: 48, max_concurrency: 1}
 """,
     "training": """
 train: {epochs: 1, train_batch_size: 16, micro_batch_size: 8, learning_rate: 7.0e-5, kl_coef: 0.05,
@@ -218,7 +218,8 @@ def run(revision: str, work: Path, train: bool) -> bool:
     for code in codes:
         code.work.mkdir()
         check_module(code)
-    for name, text in CONFIGS.items():
+    built_in = {case.config: f"base: {case.config}\ngenerate: {{max_concurrency: 1}}\n" for case in CASES}
+    for name, text in (built_in | CONFIGS).items():
         (work / f"{name}.yaml").write_text(text)
     comparison = Comparison(*codes, model=longer_model(tree / "data" / "tiny_model", work / "model"))
     for seed, case in enumerate(CASES):
@@ -269,10 +270,9 @@ def check_module(code: Code) -> None:
 
 def same_games(comparison: Comparison, case: Case, seed: int) -> tuple[str | None, str]:
     """Compare the episodes of both codes; they are played one at a time, which fixes the order of draws and lines."""
-    own = comparison.work / f"{case.config}.yaml"
-    options = ["--config", own if case.config in CONFIGS else case.config, "--seed", seed]
+    options = ["--config", comparison.work / f"{case.config}.yaml", "--seed", seed]
     options += ["--player", case.players[0], "--player", case.players[1]]
-    options += ["--num-episodes", case.games, "--episodes-per-state", case.per_state, "--max-concurrency", 1]
+    options += ["--num-episodes", case.games, "--episodes-per-state", case.per_state]
     options += ["--engine", "transformers", "--model", comparison.model]
 
     def play(code: Code) -> list[dict[str, Any]]:

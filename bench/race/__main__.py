@@ -171,11 +171,10 @@ def _ours(race: Race, seed: int, folder: Path, load: float) -> Figures:
         "--seed": seed,
         "--num-iterations": config.iterate.num_iterations,
         "--num-episodes": config.generate.num_episodes,
-        "--lora-rank": config.train.lora_rank,
-        "--evaluate-every": 0,
         "--output": folder,
     }
     arguments = [str(part) for option in options.items() for part in option]
+    arguments += ["--set", f"train.lora_rank={config.train.lora_rank}", "--set", "iterate.evaluate_every=0"]
     command_line = [sys.executable, "-m", "selfplay_pipeline", "iterate", *arguments]
     taken = measured(command_line, folder.with_suffix(".log"), {})
     run = RunDirectory(folder)

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
-from selfplay_pipeline.cli.options import load, taking
+from selfplay_pipeline.cli.options import LABELS, load, taking
 from selfplay_pipeline.cli.shared import DryRun, given_besides, planned
 from selfplay_pipeline.core import terminal
-from selfplay_pipeline.core.command_line import LARGEST, options
+from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.stopping import run
@@ -72,7 +72,8 @@ def benchmark(
     if len(player) > 1:
         raise UserError(f"benchmark: plays one player, but {len(player)} are given; --table compares their lines")
     settings = load(context, {"model": player[0] if configuration_of(player[0]) else None})
-    options["evaluate.num_states"] = "--states-per-task"  # a changed number is stored under the key, not the option
+    # A changed number of states is stored under the key, and not under the name of the parameter.
+    context.meta[LABELS]["evaluate.num_states"] = "--states-per-task"
     name = shipped(player[0])
     folder = output or Path("data/benchmarks") / default_folder(player[0], SELF, None, settings).name
     job = BenchmarkJob(name, folder, games or (), states_per_task)

@@ -12,7 +12,7 @@ import typer
 from selfplay_pipeline.cli.options import given, load, taking
 from selfplay_pipeline.cli.shared import RUNS, DryRun, planned
 from selfplay_pipeline.core import terminal
-from selfplay_pipeline.core.command_line import LARGEST, announced
+from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.terminal.harmless import one_line
 
@@ -65,12 +65,12 @@ def doctor(
     described: dict[str, Any] = {"device": device} if gpus is not None else {}
     if nodes > 1:
         described["train.nodes"] = nodes
-    settings = load(context, described, gpus=gpus)
+    told: list[str] = []
+    settings = load(context, described, gpus=gpus, tell=told.append)
     from selfplay_pipeline.cli.show.doctor import as_object, show, verdict
     from selfplay_pipeline.core.checkpoints import check_checkpoint, holds_weights
     from selfplay_pipeline.core.gpus import resolve_device
     from selfplay_pipeline.core.model_sizes import sizes_of
-    from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.doctor.checks import look
     from selfplay_pipeline.doctor.estimate import gpu_speed
     from selfplay_pipeline.doctor.examine import Machine, examine, needs_gpu, this_machine
@@ -83,14 +83,13 @@ def doctor(
         machine = this_machine(output)
         not_here = needs_gpu(settings, sizes, machine)
         if not_here:
-            announced.clear()
-            settings = load(context, {"device": "cuda"}, gpus=1)
+            settings = load(context, {"device": "cuda"}, gpus=1, tell=told.append)
             machine = Machine(settings.train.gpus_per_node, GPU_MEMORY, None, None, here=False)
     else:
         memory, host, free = (None if size is None else int(size * 1e9) for size in (gpu_memory, host_memory, disk))
         memory = memory or GPU_MEMORY
         machine = Machine(gpus, memory if gpus else None, host, free, nodes, here=False)
-    say_announced()
+    terminal.say(told[-1])
     speed = gpu_speed("") if machine.gpus and not machine.here else speed_here()
     found = replace(examine(settings, sizes, machine, speed, row_tokens), not_here=not_here)
     checks = look(here, "cpu" if not_here else resolve_device(here.device), output) if gpus is None else []

@@ -7,16 +7,16 @@ import errno
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 import typer.core
 
-from selfplay_pipeline.cli.options import name_of
+from selfplay_pipeline.cli.options import LABELS, name_of
 from selfplay_pipeline.core import stopping, terminal
-from selfplay_pipeline.core.command_line import announced, options, program
+from selfplay_pipeline.core.command_line import program
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.terminal.harmless import one_line
 
@@ -44,9 +44,9 @@ class Commands(typer.core.TyperGroup):
             terminal.flush()  # a full disk can still be reported in one line here
             return result
         except UserError as error:
-            _fail(str(error), 2)
+            _fail(error.naming(ctx.meta.get(LABELS, {})), 2)
         except BaseExceptionGroup as group:
-            _fail_group(group)
+            _fail_group(group, ctx.meta.get(LABELS, {}))
         except OSError as error:
             if error.errno == errno.EIO and stopping.leave_closed_terminal():
                 sys.exit(stopping.STOPPED_CODE)
@@ -62,9 +62,6 @@ class Commands(typer.core.TyperGroup):
                 _fail_if_of_user(error)
                 raise
             _fail(str(error), 1)
-        finally:
-            announced.clear()
-            options.clear()
 
 
 def fail_if_lost(episodes: int) -> None:
@@ -152,7 +149,7 @@ def _key_of(error: Any) -> str | None:
     name = str(getattr(error, "option_name", "")).replace("--no-", "--", 1)
     if error.ctx is None or not any("--set" in param.opts for param in error.ctx.command.get_params(error.ctx)):
         return None
-    found = (key for key in keys(Config) if key.section and key.option == name)
+    found = (key for key in keys(Config) if key.name != "model" and key.option == name)
     return next((key.name for key in found if standing(key, name_of(error.ctx)) == "used"), None)
 
 
@@ -180,7 +177,7 @@ def _fail_if_of_user(error: BaseException) -> None:
         _fail(fault, 2)
 
 
-def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
+def _fail_group(group: BaseExceptionGroup[BaseException], options: Mapping[str, str]) -> NoReturn:
     first: BaseException = group
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
@@ -191,7 +188,9 @@ def _fail_group(group: BaseExceptionGroup[BaseException]) -> NoReturn:
         raise group
     if isinstance(first, OSError):
         _fail_system(first)
-    _fail(str(first), 2 if isinstance(first, UserError) else 1)
+    if isinstance(first, UserError):
+        _fail(first.naming(options), 2)
+    _fail(str(first), 1)
 
 
 def _fail_system(error: OSError) -> NoReturn:

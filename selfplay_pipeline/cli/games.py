@@ -9,9 +9,10 @@ import typer
 
 from selfplay_pipeline.cli.options import OfGames, given, load, taking
 from selfplay_pipeline.cli.shared import DATA, DryRun, output_file, planned, suggest
-from selfplay_pipeline.core import terminal
-from selfplay_pipeline.core.command_line import LARGEST, announced
+from selfplay_pipeline.core import reporting, terminal
+from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.reporting import announce
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer(
@@ -64,7 +65,7 @@ def check(
         kind = find(game)
         checked = kind(kind.settings.model_validate({"name": kind.name} | split(game)[1]))
     else:
-        checked = make_game(load_config(config, {"game": game}, announced.append).game)
+        checked = make_game(load_config(config, {"game": game}, announce).game)
     terminal.result(one_line(f"{checked.describe()} ({config or 'default configuration'})"))
     failed = 0
     for finding in check_game(checked, num_states, seed):
@@ -95,13 +96,12 @@ def states(
     one row, and its episodes give training rows of that seat only; the turns of the other seats are not trained on.
     """
     settings = load(context)
-    from selfplay_pipeline.core.terminal.progress import say_announced
     from selfplay_pipeline.train.online_stage import online_games, plan_games
 
     if dry_run:
         planned(plan_games(settings, output, num_train, num_test))
     online_games(settings, output, num_train, num_test, per_seat=per_seat)
-    say_announced()
+    reporting.begin()
     terminal.result(one_line(f"{output}: train.parquet, test.parquet"))
 
 
@@ -124,7 +124,7 @@ def humans(
     from selfplay_pipeline.generate.people import write_people
 
     check_file(output, "game humans")
-    game = make_game(load_config(config, {"game": given(context, "game")}, announced.append).game)
+    game = make_game(load_config(config, {"game": given(context, "game")}, announce).game)
     people = write_people(game, None if dry_run else output).to_text()
     if dry_run:
         planned(f"to {output}:", *people.splitlines())

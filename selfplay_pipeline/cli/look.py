@@ -9,9 +9,10 @@ import typer
 
 from selfplay_pipeline.cli.options import OfGames, given, load, taking
 from selfplay_pipeline.cli.shared import DATA, RUNS, DryRun, file_path, planned
-from selfplay_pipeline.core import stopping, terminal
-from selfplay_pipeline.core.command_line import LARGEST, announced
+from selfplay_pipeline.core import reporting, stopping, terminal
+from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.reporting import announce
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def export(
     if private and push is None:
         raise UserError("export: --private is for a dataset on the hub; give --push, its name there")
     if config is not None:
-        game = make_game(load_config(config, {"game": given(context, "game")}, announced.append).game)
+        game = make_game(load_config(config, {"game": given(context, "game")}, announce).game)
     else:
         first = next(read_episodes(files[0]), None)
         if first is None:
@@ -181,7 +182,6 @@ def show_config(context: typer.Context) -> None:
     """Print the whole configuration as YAML: every key with its meaning and the value that a command would use."""
     settings = load(context)
     from selfplay_pipeline.config.fields import as_yaml
-    from selfplay_pipeline.core.terminal.progress import say_announced
 
-    say_announced()
+    reporting.begin()
     terminal.result(as_yaml(settings))

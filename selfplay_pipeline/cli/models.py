@@ -9,7 +9,8 @@ import typer
 
 from selfplay_pipeline.cli.options import OfGames, given
 from selfplay_pipeline.cli.shared import DryRun, planned, suggest
-from selfplay_pipeline.core.command_line import LARGEST, announced
+from selfplay_pipeline.core.command_line import LARGEST
+from selfplay_pipeline.core.reporting import announce
 from selfplay_pipeline.core.shipped import built_in
 from selfplay_pipeline.core.stopping import run
 
@@ -40,7 +41,7 @@ def tiny(
     from selfplay_pipeline.config.load import load_config
     from selfplay_pipeline.warm_start.tiny import build_tiny_model, plan_tiny_model
 
-    settings = load_config(config, {"seed": seed, "game": given(context, "game")}, announced.append)
+    settings = load_config(config, {"seed": seed, "game": given(context, "game")}, announce)
     if dry_run:
         planned(plan_tiny_model(settings, lesson, output))
     with_game = {"game": named} if (named := given(context, "game")) else {}

@@ -12,7 +12,7 @@ in one place, with the same messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -22,8 +22,7 @@ import typer
 import typer.core
 import typer.main
 
-from selfplay_pipeline.core.command_line import announced
-from selfplay_pipeline.core.command_line import options as taken
+from selfplay_pipeline.core.reporting import announce
 from selfplay_pipeline.core.shipped import built_in
 
 if TYPE_CHECKING:
@@ -53,6 +52,8 @@ OF_THE_ROWS = ("train", "model")
 """Command and key whose default is not the configuration's, but what the command's input names."""
 GIVEN = "selfplay_pipeline.options"
 """Key in typer's context under which the given values are stored."""
+LABELS = "selfplay_pipeline.labels"
+"""Key in typer's context under which the options for messages are stored, by the key or parameter that each sets."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,11 @@ def taking(*names: str, game: bool = True) -> type[Configured]:
 
 
 def load(
-    context: typer.Context, further: Mapping[str, Any] = {}, *, gpus: int | None = None, command: str = ""
+    context: typer.Context,
+    further: Mapping[str, Any] = {},
+    *,
+    gpus: int | None = None,
+    tell: Callable[[str], None] = announce,
 ) -> Config:
     """Returns the configuration of a command's options, and announces its base in one line for later output.
 
@@ -100,7 +105,7 @@ def load(
         context: Context of the command in typer.
         further: Values of further keys; None means not given.
         gpus: Passed to `load_config`.
-        command: Command whose keys are used; by default, the one of the context.
+        tell: Takes the line about the base.
 
     Raises:
         UserError: A file or a value is wrong.
@@ -111,11 +116,10 @@ def load(
     assert isinstance(asked, Configured)
     options = {key.name: key.option for key in asked.keys.values()}
     own = (param for param in asked.params if isinstance(param, typer.core.TyperOption) and not param.hidden)
-    taken.update({str(param.name): param.opts[0] for param in own} | options | dict.fromkeys(given.settings, "--set"))
+    labels = {str(param.name): param.opts[0] for param in own} | options | dict.fromkeys(given.settings, "--set")
+    context.meta.setdefault(LABELS, {}).update(labels)
     values = {"game": given.game, **given.options, **further}
-    return load_config(
-        given.config, values, announced.append, options, gpus, command or name_of(context), given.settings
-    )
+    return load_config(given.config, values, tell, options, gpus, name_of(context), given.settings)
 
 
 def given(context: typer.Context, name: str) -> Any:

@@ -9,12 +9,12 @@ import typer
 
 from selfplay_pipeline.cli.options import given, load, taking
 from selfplay_pipeline.cli.shared import OTHERS, DryRun, output_file, planned, suggest
+from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal import say
-from selfplay_pipeline.core.terminal.progress import say_announced
 
 if TYPE_CHECKING:
     from selfplay_pipeline.config.schema import Config
@@ -118,7 +118,7 @@ def play(
         serve(settings, output, seats, place, first_state, num_episodes)
         return
     check_terminal()
-    say_announced()
+    reporting.begin()
     stored = run(play_episodes(settings, output, seats, TerminalScreen(), first_state=first_state, limit=num_episodes))
     if stored:
         suggest("show", output)
@@ -134,7 +134,7 @@ def play_study(config: Config, file: Path, output: Path | None, place: Place, *,
     if dry:
         check_study_pages(config, output, study, place)
         planned(f"{study.plan}, to {output}")
-    say_announced()
+    reporting.begin()
     run(serve_study(config, output, study, place, lambda url: say(f"play at {url} (Ctrl-C stops)")))
 
 
@@ -142,7 +142,7 @@ def serve(config: Config, output: Path, seats: list[str], place: Place, first_st
     """Serve the pages until a signal stops the command."""
     from selfplay_pipeline.web.run import serve_people
 
-    say_announced()
+    reporting.begin()
     run(
         serve_people(
             config, output, seats, place, lambda url: say(f"play at {url} (Ctrl-C stops)"),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from selfplay_pipeline.core import terminal
+from selfplay_pipeline.core import reporting, terminal
 from selfplay_pipeline.core.command_line import program
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.terminal.harmless import one_line
@@ -42,9 +42,7 @@ def output_file(text: str) -> Any:
 
 def planned(*lines: str) -> NoReturn:
     """Print the description of the planned work, and end the command."""
-    from selfplay_pipeline.core.terminal.progress import say_announced
-
-    say_announced()
+    reporting.begin()
     terminal.result("\n".join(map(one_line, lines)))
     terminal.flush()  # a full disk can still be reported in one line here
     raise typer.Exit

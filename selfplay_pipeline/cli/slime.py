@@ -9,7 +9,8 @@ import typer
 
 from selfplay_pipeline.cli.options import OfGames
 from selfplay_pipeline.cli.shared import RUNS, DryRun, output_file, planned
-from selfplay_pipeline.core.command_line import LARGEST, announced
+from selfplay_pipeline.core.command_line import LARGEST
+from selfplay_pipeline.core.reporting import announce
 from selfplay_pipeline.core.shipped import built_in
 from selfplay_pipeline.core.terminal.harmless import one_line
 
@@ -55,7 +56,7 @@ def data(
     overrides = {"evaluate.state_seed" if held_out else "seed": seed, "game.max_length": max_length}
     if max_length is None and not (Path(config).suffix or Path(config).is_file()):
         overrides["game.max_length"] = 40
-    settings = load_config(config, overrides, announced.append)
+    settings = load_config(config, overrides, announce)
     job = DataJob(
         game=settings.game,
         num_states=num_states,

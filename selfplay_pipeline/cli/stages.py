@@ -23,8 +23,9 @@ from selfplay_pipeline.cli.shared import (
     warn,
 )
 from selfplay_pipeline.core import terminal
-from selfplay_pipeline.core.command_line import LARGEST, announced, program
+from selfplay_pipeline.core.command_line import LARGEST, program
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.reporting import announce
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.stopping import run
 from selfplay_pipeline.core.terminal.harmless import one_line
@@ -210,7 +211,7 @@ def train(
     settings = load(context, {"train.overrides": overrides or None} | ({"model": sampler} if sampler else {}))
     if sampler:
         instead = f", in place of {in_file}" if in_file and shipped(in_file) != sampler else ""
-        announced.append(one_line(f"model: {sampler}, which sampled the rows{instead}"))
+        announce(one_line(f"model: {sampler}, which sampled the rows{instead}"))
     from selfplay_pipeline.cli.show.training import show_training
 
     job = training_of(settings, data, output, any_model=any_model)

@@ -18,7 +18,6 @@ from pydantic.fields import FieldInfo
 
 from selfplay_pipeline.config.fields import keys, used_by
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.core.command_line import options
 from selfplay_pipeline.core.content_hash import file_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.sections import Identity, Section, UsedBy
@@ -104,6 +103,19 @@ def contents_of_game(game: GameSettings) -> dict[str, str]:
     return {f"{CONTENTS}game.{key}": contents(file, f"game.{key}") for key, file in game.code().items()}
 
 
+class BegunOtherwiseError(UserError):
+    """A run was begun with other values than those of the command that is to continue it."""
+
+    def __init__(self, place: Path, listed: Mapping[str, tuple[Any, Any]]) -> None:
+        self.place, self.listed = place, listed
+        super().__init__(self.naming({}))
+
+    def naming(self, options: Mapping[str, str]) -> str:
+        """Returns the message, with the option that sets each value."""
+        value, listed = "value" if len(self.listed) == 1 else "values", in_words(self.listed, options)
+        return f"{self.place} was begun with {listed}; give the earlier {value}, or another --output"
+
+
 def check_same(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Checks that a run may be continued.
 
@@ -113,13 +125,12 @@ def check_same(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -
         now: Deciding values now.
 
     Raises:
-        UserError: The values differ.
+        BegunOtherwiseError: The values differ.
     """
     listed = differences(before, now)
     if listed:
         listed = {key: values for key, values in listed.items() if not key.startswith(CONTENTS)} or listed
-        value = "value" if len(listed) == 1 else "values"
-        raise UserError(f"{place} was begun with {in_words(listed)}; give the earlier {value}, or another --output")
+        raise BegunOtherwiseError(place, listed)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -146,9 +157,13 @@ def _unknown(key: str, one: Any, other: Any) -> bool:
     return HASHED.search(key) is not None and "" in (one, other)
 
 
-def in_words(differences: Mapping[str, tuple[Any, Any]]) -> str:
-    """Returns one line with the first differences and the number of further ones."""
-    said = [_in_words(key, *values) for key, values in list(differences.items())[:MOST_DIFFERENCES]]
+def in_words(differences: Mapping[str, tuple[Any, Any]], options: Mapping[str, str] = {}) -> str:
+    """Returns one line with the first differences and the number of further ones.
+
+    Args:
+        options: Options of the command line to name, by key.
+    """
+    said = [_in_words(key, *values, options) for key, values in list(differences.items())[:MOST_DIFFERENCES]]
     more = len(differences) - len(said)
     return "; ".join([*said, *([f"{more} more"] if more else [])])
 
@@ -233,7 +248,7 @@ def _defaults(found: Mapping[str, Any]) -> dict[str, Any]:
         return {}
 
 
-def _in_words(key: str, then: Any, now: Any) -> str:
+def _in_words(key: str, then: Any, now: Any, options: Mapping[str, str]) -> str:
     if key.startswith(CONTENTS) and None in (then, now):
         name = key.removeprefix(CONTENTS)
         named = name + (f" (option {options[name]})" if name in options else "")

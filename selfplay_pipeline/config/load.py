@@ -72,6 +72,8 @@ def read_settings(texts: Iterable[str], options: Mapping[str, str] = {}) -> dict
 def _check_key(name: str) -> None:
     """Raises UserError if a key is unknown; the keys of the section `game` are left to the game."""
     known = [key.name for key in keys(Config)]
+    if name in ("game.name", "game.path"):
+        raise UserError(f"--set {name}: give --game, which also replaces the keys of another game")
     if name in known or name.startswith("game."):
         return
     if any(key.startswith(f"{name}.") for key in known):

@@ -1,4 +1,4 @@
-"""State and helpers that all command lines share."""
+"""Limits and names that all command lines share."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ from pathlib import Path
 LARGEST = 2**31 - 1
 """Largest number on the command line and in a configuration. No key needs a larger one, and libraries accept no larger
 seed."""
-announced: list[str] = []
-"""Lines that a command prints once its work begins; a command that is refused earlier prints only the reason."""
-
-options: dict[str, str] = {}
-"""Options of the running command, by the configuration key or the parameter of the command that each sets."""
 
 
 def program() -> str:

@@ -29,6 +29,9 @@ class Update(Protocol):
 class Reporter:
     """Writes the progress of work to the log: a line at the start, every 15 s, and at the end."""
 
+    def announce(self, line: str) -> None:
+        """Takes a line that is shown once work begins; work that is refused earlier shows only the reason."""
+
     def begin(self) -> None:
         """Notes that work begins, after all checks have passed."""
 
@@ -77,6 +80,16 @@ def use(reporter: Reporter) -> Iterator[None]:
         yield
     finally:
         _reporter.reset(token)
+
+
+def current() -> Reporter:
+    """Returns the reporter of the context."""
+    return _reporter.get()
+
+
+def announce(line: str) -> None:
+    """Reports a line once work begins, and never if it does not begin."""
+    _reporter.get().announce(line)
 
 
 def begin() -> None:

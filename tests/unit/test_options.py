@@ -116,6 +116,7 @@ def test_set_null_takes_back_the_value_of_a_file(tmp_path):
         (["--set", "game.colour=2"], "--set game.colour: there is no such key; `selfplay config` prints all keys"),
         (["--set", "train={epochs: 2}"], "--set train: a section; give its keys one by one, as train.KEY"),
         (["--set", "game=planning"], "--set game: a section; give its keys one by one, as game.KEY, or --game"),
+        (["--set", "game.name=planning"], "--set game.name: give --game, which also replaces the keys of another game"),
         (["--set", "train.epochs=many"], "--set train.epochs: expected a whole number, found the text 'many'"),
         (["--set", "train.epochs=2.0"], "--set train.epochs: expected a whole number, found 2.0"),
         (["--set", "train.epochs=0"], "--set train.epochs: expected at least 1, found 0"),
@@ -131,6 +132,7 @@ def test_set_null_takes_back_the_value_of_a_file(tmp_path):
         (["--set", "evaluate.num_states=9"], "--set evaluate.num_states: iterate does not use it, only evaluate, "),
         (["--kl-coef", "0.1"], "no such option: --kl-coef; give --set train.kl_coef=VALUE; `"),
         (["--no-keep-processes"], "no such option: --no-keep-processes; give --set iterate.keep_processes=VALUE; `"),
+        (["--device", "cpu"], "no such option: --device; give --set device=VALUE; `"),
         (["--num-states", "9"], "no such option: --num-states; "),
     ],
 )  # fmt: skip

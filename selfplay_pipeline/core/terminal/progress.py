@@ -20,25 +20,26 @@ from rich.progress import (
 from rich.text import Text
 
 from selfplay_pipeline.core import reporting, terminal
-from selfplay_pipeline.core.command_line import announced
 from selfplay_pipeline.core.reporting import Reporter, Update, at_most_every
 from selfplay_pipeline.core.terminal.harmless import one_line
 
 DRAW_EVERY_SECONDS = 0.2
 
 
-def say_announced() -> None:
-    """Print the announced lines, because work begins."""
-    while announced:
-        terminal.say(announced.pop(0))
-
-
 class Bars(Reporter):
     """Draws bars on a terminal; without a terminal, only the log lines appear, which `shown` prints."""
 
+    def __init__(self) -> None:
+        self.announced: list[str] = []
+
+    def announce(self, line: str) -> None:
+        """Keeps a line for the beginning of the work."""
+        self.announced.append(line)
+
     def begin(self) -> None:
         """Print the announced lines."""
-        say_announced()
+        while self.announced:
+            terminal.say(self.announced.pop(0))
 
     @contextmanager
     def progress(self, title: str, begin: str = "", *, brief: bool = False) -> Iterator[Update]:
@@ -85,14 +86,17 @@ class Bars(Reporter):
 class Table(Bars):
     """Draws a table that each status updates in place, and below it the bars of all work that runs at the moment."""
 
-    def __init__(self, table: Callable[[], RenderableType]) -> None:
+    def __init__(self, table: Callable[[], RenderableType], outer: Reporter) -> None:
+        super().__init__()
         self.table = table
+        self.outer = outer
         self.live: Live | None = None
         self.shown: list[RenderableType] = []
         self.bars: list[Progress] = []
 
     def begin(self) -> None:
         """Print the announced lines, and draw the table on a terminal."""
+        self.outer.begin()  # the command has announced its lines there
         super().begin()
         if terminal.console.is_terminal and self.live is None:
             self.shown = [self.table()]
@@ -156,7 +160,7 @@ def shown() -> Iterator[None]:
 @contextmanager
 def in_place(table: Callable[[], RenderableType]) -> Iterator[None]:
     """Shows a run as a table that each status updates in place on a terminal; for use within `shown`."""
-    reporter = Table(table)
+    reporter = Table(table, reporting.current())
     try:
         with reporting.use(reporter):
             yield
