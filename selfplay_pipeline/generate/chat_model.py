@@ -42,11 +42,13 @@ UNCOMPRESSED = {"Accept-Encoding": "identity"}
 """Headers of every request. Compressed answers are not accepted, because a small one can need much memory."""
 FINISHED = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequence", "tool_calls", "function_call", "none"})
 """Finish reasons of a whole answer, in lower case. Some servers give none, or the name of another API."""
-CUT_OFF = frozenset({"length", "max_tokens"})
+CUT_OFF = frozenset({"length", "max_tokens", "model_length"})
 """Finish reasons of an answer that reached the token limit, in lower case."""
 OTHER_LIMIT = "max_completion_tokens"
 """Name of the token limit that some endpoints take in place of `max_tokens`."""
-ASKS_FOR_OTHER_LIMIT = re.compile(rf"\buse\W+{OTHER_LIMIT}", re.IGNORECASE)
+ASKS_FOR_OTHER_LIMIT = re.compile(
+    rf"\buse\b[^.;]*\b{OTHER_LIMIT}|{OTHER_LIMIT}\W.*\b(instead|in place) of\b", re.IGNORECASE
+)
 PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
 """Variables with the proxies to use, in lower case."""
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -230,7 +232,7 @@ class ChatClient:
                 raise PartnerError(f"partner at {self.endpoint} {error.__cause__}") from None
             raise _Retriable(f"no connection ({type(error.__cause__ or error).__name__})") from None
         except APIStatusError as error:
-            if error.status_code == 400 and limit != OTHER_LIMIT and ASKS_FOR_OTHER_LIMIT.search(_words(error)):
+            if error.status_code in (400, 422) and limit != OTHER_LIMIT and ASKS_FOR_OTHER_LIMIT.search(_words(error)):
                 self._limit = OTHER_LIMIT
                 return await self._send(request, used, again=True)
             raise self._explained(error) from None
@@ -283,7 +285,7 @@ class ChatClient:
                 "give partner.max_requests alone",
             )
         text = answer.choices[0].message.text if answer.choices else ""
-        reason = str(answer.choices[0].finish_reason) if answer.choices else "none"
+        reason = (answer.choices[0].finish_reason if answer.choices else None) or "none"
         if reason.lower() in CUT_OFF:  # a model that thinks may spend the limit before it says a word
             return Reply(self._redacted(text), True, "length")
         if not text.strip() or reason.lower() not in FINISHED:
@@ -360,7 +362,8 @@ def _connections(endpoint: str) -> httpx.AsyncClient:
             f"{first_line(error)}; fix or unset them"
         ) from None
     except OSError as error:
-        raise UserError(f"{name}: {path}: {error.strerror or error}") from None
+        what = f"{name}: {path}" if path else "the certificates of the package certifi"
+        raise UserError(f"{what}: {error.strerror or error}") from None
 
 
 async def _bound(response: httpx.Response) -> None:

@@ -29,9 +29,14 @@ class _Refused(asyncio.Protocol):
 
 
 class _Connections:
-    """Connections of one server. One whose request is being answered is busy; any other is idle."""
+    """Connections of one server. One whose request is being answered is busy; any other is idle.
 
-    def __init__(self, server: web.Server, busy: set[web.RequestHandler], most: int, idle_seconds: float) -> None:
+    A busy one whose body has not arrived yet makes room too, so that slow bodies shut nobody out.
+    """
+
+    def __init__(
+        self, server: web.Server, busy: dict[web.RequestHandler, web.Request], most: int, idle_seconds: float
+    ) -> None:
         self._server, self._busy, self._most, self._idle_seconds = server, busy, most, idle_seconds
         self._idle_since: dict[web.RequestHandler, float] = {}
 
@@ -39,7 +44,8 @@ class _Connections:
         """Returns the protocol of a new connection; if there are too many, the one that is idle longest is closed."""
         held = [one for one in self._server.connections if one.transport is not None]
         if len(held) >= self._most:
-            idle = [one for one in held if one not in self._busy]
+            waits_for_us = {one for one, request in self._busy.items() if request.content.is_eof()}
+            idle = [one for one in held if one not in waits_for_us]
             if not idle:
                 return _Refused()
             min(idle, key=lambda one: self._idle_since.get(one, float("inf"))).force_close()
@@ -66,17 +72,17 @@ async def listening(
     Raises:
         OSError: The address cannot be used.
     """
-    busy = set[web.RequestHandler]()
+    busy = dict[web.RequestHandler, web.Request]()
 
     @web.middleware
     async def mark(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        busy.add(request.protocol)
+        busy[request.protocol] = request
         try:
             return await handler(request)
         finally:
-            busy.discard(request.protocol)
+            busy.pop(request.protocol, None)
 
     app.middlewares.insert(0, mark)
     # A body is not decompressed, because a small one can need much memory; the pages refuse it.
@@ -88,7 +94,7 @@ async def listening(
         connections = _Connections(runner.server, busy, most, idle_seconds)
         # asyncio accepts up to `backlog` connections before any of them is closed.
         server = await asyncio.get_running_loop().create_server(
-            connections.accept, host, port, backlog=min(128, most // 2)
+            connections.accept, host, port, backlog=min(128, most // 8)
         )
         closing = asyncio.create_task(connections.close_idle())
         try:

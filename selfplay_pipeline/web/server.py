@@ -97,10 +97,12 @@ class Server:
         except ConnectionError:
             raise
         except (UserError, OSError) as error:  # the disk is full, say: who sits in an episode goes on
-            logger.warning(f"a page could not be given: {error}")
+            with suppress(OSError):  # stderr may be on the same disk
+                logger.warning(f"a page could not be given: {error}")
             response = self._page("error", status=503, what=WORDS[503])
         except Exception:
-            logger.exception("a page could not be given")
+            with suppress(OSError):
+                logger.exception("a page could not be given")
             response = self._page("error", status=500, what=WORDS[500])
         response.headers.update(HEADERS)
         response.headers["Content-Security-Policy"] = POLICY.format(self.pages.style_hash)

@@ -276,13 +276,13 @@ def test_a_reply_whose_limit_was_spent_on_thoughts_is_a_cut_one_and_not_asked_fo
     assert answers == [Reply("", True, "length")] * 2 and total.requests == 2
 
 
-@pytest.mark.parametrize("reason", [None, "eos", "eos_token", "end_turn", "STOP", "stop_sequence", "tool_calls"])
+@pytest.mark.parametrize("reason", [None, "", "eos", "eos_token", "end_turn", "STOP", "stop_sequence", "tool_calls"])
 def test_a_whole_answer_is_taken_whatever_the_server_calls_its_end(endpoint, reason):
     endpoint.script = [says("[message] fine", reason=reason)]
     assert ask(endpoint, retries=0)[0] == [REPLY]
 
 
-@pytest.mark.parametrize("reason", ["max_tokens", "MAX_TOKENS"])
+@pytest.mark.parametrize("reason", ["max_tokens", "MAX_TOKENS", "model_length"])
 def test_a_cut_answer_is_one_whatever_the_server_calls_it(endpoint, reason):
     endpoint.script = [says("[message] I was", reason=reason)]
     assert ask(endpoint, retries=0)[0] == [Reply("[message] I was", True, "length")]
@@ -293,14 +293,23 @@ WANTS_OTHER = fails(
 )
 
 
-def test_an_endpoint_that_asks_for_max_completion_tokens_gets_it_from_then_on(endpoint):
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        WANTS_OTHER,
+        fails(400, "use max_completion_tokens"),
+        fails(422, "max_tokens is deprecated, please use the parameter max_completion_tokens"),
+        fails(400, "'max_completion_tokens' must be given instead of 'max_tokens'."),
+    ],
+)
+def test_an_endpoint_that_asks_for_max_completion_tokens_gets_it_from_then_on(endpoint, refusal):
     async def script():
         client = ChatClient(PartnerConfig(base_url=endpoint.url, max_tokens=7), first_pause=0.001)
         answers = [await client.reply(HELLO, (number,)) for number in range(2)]
         await client.close()
         return answers, client.total.requests
 
-    endpoint.script = [WANTS_OTHER, FINE, FINE]
+    endpoint.script = [refusal, FINE, FINE]
     assert asyncio.run(script()) == ([REPLY, REPLY], 3)
     limits = [{key: value for key, value in sent.items() if key.startswith("max")} for sent in endpoint.requests]
     assert limits == [{"max_tokens": 7}, *[{"max_completion_tokens": 7}] * 2]
@@ -492,6 +501,14 @@ def test_an_environment_that_spoils_all_connections_is_one_line_before_any_reque
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=words):
+        ChatClient(PartnerConfig(base_url="https://partner.invalid/v1"))
+
+
+def test_certificates_that_no_variable_names_and_are_missing_are_one_line(monkeypatch):
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("certifi.where", lambda: "missing.pem")
+    with pytest.raises(UserError, match=r"^the certificates of the package certifi: No such file or directory$"):
         ChatClient(PartnerConfig(base_url="https://partner.invalid/v1"))
 
 

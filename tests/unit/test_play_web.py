@@ -1,15 +1,17 @@
 """`selfplay play --web` with plain HTTP clients: many people, kills and restarts, private cells, hostile requests."""
 
 import asyncio
+import errno
 import html
 import json
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,8 +32,10 @@ from test_terminal import steering
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import replay
+from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.loopback import hold_port, port_of
+from selfplay_pipeline.core.terminal.progress import shown
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.drawing import EpisodeDrawing
@@ -396,6 +400,41 @@ def test_idle_and_half_open_connections_are_closed_and_shut_nobody_out(tmp_path)
     asyncio.run(play())
 
 
+def test_many_connections_at_once_do_not_use_up_the_few_files_that_may_be_open(tmp_path):
+    served = Served(tmp_path)
+    served.command = ["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", *served.command]
+    with served:
+        opened = [socket.socket() for _ in range(200)]
+        for one in opened:
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", served.port))
+        with closing(socket.create_connection(("127.0.0.1", served.port), 60)) as one:
+            one.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
+            assert one.recv(12) == b"HTTP/1.1 200"
+        served.process.terminate()
+        assert served.process.stderr is not None and "Traceback" not in served.process.stderr.read()
+        for one in opened:
+            one.close()
+
+
+def test_bodies_that_do_not_arrive_shut_nobody_out(tmp_path):
+    async def play() -> None:
+        async with (
+            served_here(MatchingGame(BOARD), tmp_path, "sharing", most=20) as (_house, url),
+            person_at(url) as one,
+        ):
+            opened = [await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2])) for _ in range(20)]
+            for _, writer in opened:
+                writer.write(f"{POST}Content-Length: 9\r\n\r\nt".encode())
+            await asyncio.sleep(0.2)  # the server answers all of them
+            reader = await one.begin()
+            assert reader.heading == "Your turn"
+            for _, writer in opened:
+                writer.close()
+
+    asyncio.run(play())
+
+
 def test_a_body_that_does_not_arrive_in_time_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("selfplay_pipeline.web.server.BODY_SECONDS", 0.2)
 
@@ -457,6 +496,21 @@ def test_a_full_disk_when_a_person_begins_is_a_page_and_the_episode_begins_later
 
     asyncio.run(play())
     assert "No space left" in caplog.text and "Traceback" not in caplog.text
+
+
+def test_a_disk_that_has_no_room_for_the_warning_either_is_the_same_page(tmp_path, monkeypatch):
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def play() -> None:
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (house, url), person_at(url) as one:
+            monkeypatch.setattr(house, "_log", full)
+            monkeypatch.setattr(terminal, "say", full)
+            with shown():
+                await one.begin()
+                assert one.status == 503 and "Try again later" in one.page
+
+    asyncio.run(play())
 
 
 def test_a_key_opens_the_door_and_other_names_of_the_machine_do_not(tmp_path):

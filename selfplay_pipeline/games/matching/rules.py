@@ -68,7 +68,7 @@ class MatchingConfig(TaggedSettings):
     """
     max_words: Annotated[int, Field(ge=0)] = 0
     """Largest number of words in a message, so that a player must choose what to say; a longer message is illegal. 0 is
-    no limit."""
+    no limit. Scripted players do not count their words."""
     max_length: Annotated[int, Field(ge=1)] = 100
     """Maximum number of turns in an episode, counting all players and illegal turns. Without agreement by then, the
     reward is 0."""
