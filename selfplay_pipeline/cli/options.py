@@ -188,7 +188,7 @@ class OfGames(typer.core.TyperCommand):
     @cached_property
     def made(self) -> list[Any]:
         """Options that the class adds to those of the command's function."""
-        return [_option("game")]
+        return [_made()["game"]]
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Returns the command's own parameters and the added options."""
@@ -233,7 +233,7 @@ class Configured(OfGames):
     def made(self) -> list[Any]:
         """Options made from the configuration."""
         games = super().made if self.has_game else []
-        return [_option("config"), _option("settings"), *games, *map(_option_of, self.keys.values())]
+        return [_made()["config"], _made()["settings"], *games, *map(_option_of, self.keys.values())]
 
     def read(self, given: dict[str, Any]) -> Given:
         """Returns the given values of the added options.
@@ -294,19 +294,18 @@ def _patterns(
 
 
 @cache
-def _option(name: str) -> Any:
-    """Returns one of the options in `_patterns`."""
+def _made() -> dict[str, Any]:
+    """Returns the options in `_patterns`, by name."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command()(_patterns)
-    found = copy(next(option for option in typer.main.get_command(app).params if option.name == name))
-    if name == "config":
-        found.help = CONFIG.format(names=", ".join(built_in()))  # type: ignore[attr-defined]
-    return found
+    made: dict[str, Any] = {str(option.name): option for option in typer.main.get_command(app).params}
+    made["config"].help = CONFIG.format(names=", ".join(built_in()))
+    return made
 
 
 def _option_of(key: Key) -> Any:
     """Returns the option of a key. It accepts any text, which the configuration checks."""
-    made = copy(_option("switch" if key.kind is bool else "texts" if key.is_list else "text"))
+    made = copy(_made()["switch" if key.kind is bool else "texts" if key.is_list else "text"])
     word = key.option.removeprefix("--")
     made.name, made.opts, made.help = word.replace("-", "_"), [key.option], key.help
     if key.kind is bool:

@@ -305,8 +305,5 @@ def why_unsuccessful(records: Iterable[EpisodeRecord], max_new_tokens: int) -> s
         limit = f"every episode ended at the game's limit of {longest} turns"
         if illegal is not None:  # either cause alone would have been enough
             return f"{limit} (`game.max_length` sets it), and {illegal}"
-        return (
-            f"{limit}, before its goal; give a larger one (such as `game.max_length`), or a model that has learned to "
-            "end the game"
-        )
+        return f"{limit}, before its goal; raise `game.max_length`, or take a model that has learned to end the game"
     return illegal

@@ -68,6 +68,8 @@ class Told(NamedTuple):
 
     text: str
     plan: int | None
+    reviewers: list[str] | None = None
+    """Names of the reviewers in the message, if they are not those of the table."""
 
 
 def plan_of(cell: Cell) -> int:
@@ -75,9 +77,9 @@ def plan_of(cell: Cell) -> int:
     return int(cell[0] != cell[1])
 
 
-def usual(table: Table, cells: Sequence[Cell], rng: random.Random, form: str | None = None) -> str:
-    """Returns a message about these cells in the speaker's own wordings, or in another form for each cell."""
-    return rng.choice(TELLING).format(", ".join(table.say(cell, form or rng.choice(TOLD)) for cell in cells))
+def usual(table: Table, cells: Sequence[Cell], rng: random.Random, score: object | None = None) -> str:
+    """Returns a message about these cells in the speaker's own wordings, with their scores or another one."""
+    return rng.choice(TELLING).format(", ".join(table.say(cell, rng.choice(TOLD), score) for cell in cells))
 
 
 def largest(table: Table, rng: random.Random) -> Told:
@@ -97,7 +99,7 @@ def other_number(table: Table, rng: random.Random) -> Told:
     """The largest cell with another score; the plan stays."""
     cell = table.ranked(rng)[0]
     number = rng.choice([one for one in range(1, 10) if one != table.scores[cell[0]][cell[1]]])
-    return Told(rng.choice(TELLING).format(table.say(cell, rng.choice(TOLD), number)), plan_of(cell))
+    return Told(usual(table, [cell], rng, number), plan_of(cell))
 
 
 def held_out(table: Table, rng: random.Random) -> Told:
@@ -116,13 +118,13 @@ def in_words(table: Table, rng: random.Random) -> Told:
     """The largest cell with its score as a word."""
     cell = table.ranked(rng)[0]
     score = WORDS[table.scores[cell[0]][cell[1]]]
-    return Told(rng.choice(TELLING).format(table.say(cell, rng.choice(TOLD), score)), plan_of(cell))
+    return Told(usual(table, [cell], rng, score), plan_of(cell))
 
 
 def false_cell(table: Table, rng: random.Random) -> Told:
     """The smallest cell, said to be 9."""
     cell = table.ranked(rng)[-1]
-    return Told(rng.choice(TELLING).format(table.say(cell, rng.choice(TOLD), 9)), plan_of(cell))
+    return Told(usual(table, [cell], rng, 9), plan_of(cell))
 
 
 def cells(number: int) -> Callable[[Table, random.Random], Told]:
@@ -141,12 +143,8 @@ def cells(number: int) -> Callable[[Table, random.Random], Told]:
 
 def strangers(table: Table, rng: random.Random) -> Told:
     """The largest cell of reviewers whose names training did not have."""
-    return largest(strange(table), rng)
-
-
-def strange(table: Table) -> Table:
-    """Returns a table with other reviewers."""
-    return table._replace(reviewers=[STRANGERS[name] for name in table.reviewers])
+    named = table._replace(reviewers=[STRANGERS[name] for name in table.reviewers])
+    return largest(named, rng)._replace(reviewers=named.reviewers)
 
 
 EXAMS: dict[str, Callable[[Table, random.Random], Told]] = {
@@ -235,7 +233,7 @@ def exam(listener: Listener, states: Sequence[Heard], give: Callable[[Table, ran
     rng = random.Random(0)
     given = [(one, give(one.table, rng)) for one in states]
     asked = [(one, told) for one, told in given if told.plan is not None]
-    named = [strange(one.table) if give is strangers else one.table for one, _ in asked]
+    named = [one.table._replace(reviewers=told.reviewers or one.table.reviewers) for one, told in asked]
     prompts = [one.prompt.replace(MESSAGE, f"[message] {told.text}") for one, told in asked]
     odds = listener.odds(prompts, named)
     follows = np.array([plan if told.plan else 1 - plan for plan, (_, told) in zip(odds, asked, strict=True)])

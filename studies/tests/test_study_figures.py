@@ -3,12 +3,14 @@
 To add a figure, add to FIGURES the study, its phrase with `{}` in place of each figure, and the stored values.
 """
 
+import json
 from statistics import fmean, stdev
 from typing import Any
 
 import pytest
 from stored_results import MODES, MUTED, NOISE, PLACEBO, ROOT, SELF, WARM, Exam, Study, interval, page, stored
 
+from selfplay_pipeline.metrics.bootstrap import Interval
 from studies.common.compared import Results
 from studies.common.verdict import verdict
 
@@ -18,11 +20,19 @@ code, people = Study("code/results/results"), [Study(f"people/results/seed_{seed
 exam, exams = Exam("planner/results/4x4/exam"), [Exam(f"code/results/exam_{seed}") for seed in (3, 4, 5)]
 with_people = stored("studies/people/results/people.json")
 partners = stored("studies/partners/results/results.json")
+listened = [stored(f"studies/listen/results/exam_{name}.json") for name in ("warm_start", "iteration_12")]
+untrained = json.loads((ROOT / "studies/listen/results/metrics.jsonl").read_text().splitlines()[0])
+listener = stored("studies/listen/results/evaluation_iteration_12.json")["modes"]
 
 
 def exchange_costs(model: int) -> list[float]:
     """The reward that a model loses with each seed if the words of the code are exchanged."""
     return [one.of(model, "heard") - one.of(model, "exchanged") for one in exams]
+
+
+def follows(name: str) -> list[Interval]:
+    """Probabilities that the listener follows the messages of an exam, before its training and after it."""
+    return [interval(dict(zip(("value", "low", "high"), one[name]["follows"], strict=True))) for one in listened]
 
 
 FIGURES: list[tuple[Any, ...]] = [
@@ -77,6 +87,21 @@ FIGURES: list[tuple[Any, ...]] = [
     ("partners", "trained on {:.2f} and {:.2f} of self-play's rows", *(
         partners["arms"][arm]["training"]["rows"] / partners["arms"][SELF]["training"]["rows"]
         for arm in ("past", "population"))),
+
+    *(("listen", f"| {label} | {{}} | {{}} |", *follows(name))
+      for label, name in (
+          ("follows the largest cell", "largest cell"), ("… with the names exchanged", "names exchanged"),
+          ("… a false cell", "a false cell"), ("… in wordings that it never heard", "held-out wordings"),
+          ("… in people's wordings", "people's wordings"), ("… with numbers as words", "numbers as words"),
+          ("… with names that it never met", "names never met"), ("two cells", "two cells"),
+          ("all four cells", "all cells"))),
+    *(("listen", f"| {label} | {{}} | {{}} |",
+       interval(untrained[before]), interval(listener[mode]["figures"]["reward"]))
+      for label, before, mode in (
+          ("reward, sampled", "held_out_reward", "sampled"), ("reward, greedy", "held_out_greedy_reward", "greedy"))),
+    *(("listen", f"| {label} | | {{}} |", interval(listener[mode]["words"][name])) for label, mode, name in (
+          ("… messages swapped, sampled", "sampled", "swapped_reward"),
+          ("… messages swapped, greedy", "greedy", "swapped_reward"), ("worth of words, sampled", "sampled", "worth"))),
 ]  # fmt: skip
 
 
