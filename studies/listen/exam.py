@@ -1,4 +1,4 @@
-"""Measures how far the listener's plan follows a message: before a training as a gate, and after it as an exam.
+"""Measures what the speaker says, and how far the listener's plan follows a message, before a training and after it.
 
  python -m studies.listen.exam CHECKPOINT EVALUATION --output exam.json
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,9 +20,11 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from selfplay_pipeline.games.matching.mentions import told_cells
 from selfplay_pipeline.games.matching.proposals import short
 from selfplay_pipeline.games.matching.speaking import TELLING, TOLD
 from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
 ROWS = 16
 """Number of prompts in one forward pass."""
@@ -201,6 +204,12 @@ class Heard(NamedTuple):
     """The message that its own speaker sampled."""
 
 
+def table_of(state: Any) -> Table:
+    """Returns the table of a stored state."""
+    names = [name.split()[0] for name in state["reviewers"]]
+    return Table(state["table"], names, [short(paper) for paper in state["papers"]])
+
+
 def heard(evaluation: Path, tokenizer: Any) -> list[Heard]:
     """Returns the first sampled episode of each state of an evaluation in which both turns were legal."""
     found: dict[int, Heard] = {}
@@ -210,9 +219,7 @@ def heard(evaluation: Path, tokenizer: Any) -> list[Heard]:
         said = record.turns[0].text
         prompt = tokenizer.decode(record.trajectories[1].prompt_ids)
         assert prompt.count(said) == 1
-        state: Any = record.state
-        reviewers, papers = [name.split()[0] for name in state["reviewers"]], [short(one) for one in state["papers"]]
-        found[record.group_index] = Heard(Table(state["table"], reviewers, papers), prompt.replace(said, MESSAGE), said)
+        found[record.group_index] = Heard(table_of(record.state), prompt.replace(said, MESSAGE), said)
     return list(found.values())
 
 
@@ -222,10 +229,32 @@ def entropy(odds: np.ndarray) -> np.ndarray:
     return np.asarray(-(parts * np.log2(parts)).sum(0))
 
 
-def interval(values: np.ndarray, seed: int = 0) -> list[float]:
-    """Returns the mean of values, one a state, with its bootstrapped 95 % interval."""
-    draws = np.random.default_rng(seed).choice(values, (2000, len(values))).mean(1)
-    return [round(float(one), 4) for one in (values.mean(), *np.quantile(draws, [0.025, 0.975]))]
+def mean(values: Sequence[float]) -> Interval:
+    """Returns the mean of values, one for each state, with its 95 % interval."""
+    return Totals.of({"mean": (values, np.ones(len(values)))}).intervals()["mean"]
+
+
+def spoken(evaluation: Path) -> dict[str, Any]:
+    """Returns what the first messages of an evaluation's sampled episodes tell; of several cells the first counts.
+
+    A told cell belongs to the best plan in half of the states by chance; states whose plans are worth the same are left
+    out.
+    """
+    found = defaultdict[str, list[float]](list)
+    for record in read_episodes(evaluation / "sampled.jsonl"):
+        table = table_of(record.state)
+        plans = [table.worth(plan) for plan in (0, 1)]
+        if plans[0] == plans[1]:
+            continue
+        told = list(told_cells(record.turns[0].text, table.papers, table.reviewers).items())
+        found["tells one cell"].append(len(told) == 1)
+        if not told:
+            continue
+        (row, column), score = told[0]
+        found["its score is true"].append(table.scores[row][column] == score)
+        found["it is the largest"].append(table.scores[row][column] == max(map(max, table.scores)))
+        found["it belongs to the best plan"].append(plans[plan_of((row, column))] > min(plans))
+    return {name: mean(values).model_dump() for name, values in found.items()}
 
 
 def exam(listener: Listener, states: Sequence[Heard], give: Callable[[Table, random.Random], Told]) -> dict[str, Any]:
@@ -239,8 +268,8 @@ def exam(listener: Listener, states: Sequence[Heard], give: Callable[[Table, ran
     follows = np.array([plan if told.plan else 1 - plan for plan, (_, told) in zip(odds, asked, strict=True)])
     return {
         "states": len(asked),
-        "follows": interval(follows),
-        "follows greedily": interval((follows > 0.5).astype(float)),
+        "follows": mean(follows).model_dump(),
+        "follows greedily": mean((follows > 0.5).astype(float)).model_dump(),
         "example": asked[0][1].text,
     }
 
@@ -251,7 +280,10 @@ def gates(listener: Listener, states: Sequence[Heard], group: int = 4) -> dict[s
     worth = [[one.table.worth(plan) for plan in (0, 1)] for one in states]
     differs = np.array([first != second for first, second in worth])
     mixed = 1 - odds**group - (1 - odds) ** group
-    return {"entropy": interval(entropy(odds)), "groups with a signal": interval(mixed * differs)}
+    return {
+        "entropy": mean(entropy(odds)).model_dump(),
+        "groups with a signal": mean(mixed * differs).model_dump(),
+    }
 
 
 def main() -> None:
@@ -263,7 +295,8 @@ def main() -> None:
     asked = options.parse_args()
     listener = Listener(asked.checkpoint)
     states = heard(asked.evaluation, listener.tokenizer)
-    found = {"gates": gates(listener, states)} | {name: exam(listener, states, give) for name, give in EXAMS.items()}
+    found = {"spoken": spoken(asked.evaluation), "gates": gates(listener, states)}
+    found |= {name: exam(listener, states, give) for name, give in EXAMS.items()}
     asked.output.write_text(json.dumps(found, indent=1) + "\n")
     print(asked.output.read_text())
 

@@ -32,7 +32,7 @@ def exchange_costs(model: int) -> list[float]:
 
 def follows(name: str) -> list[Interval]:
     """Probabilities that the listener follows the messages of an exam, before its training and after it."""
-    return [interval(dict(zip(("value", "low", "high"), one[name]["follows"], strict=True))) for one in listened]
+    return [interval(one[name]["follows"]) for one in listened]
 
 
 FIGURES: list[tuple[Any, ...]] = [
