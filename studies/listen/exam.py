@@ -24,7 +24,7 @@ from selfplay_pipeline.games.matching.mentions import told_cells
 from selfplay_pipeline.games.matching.proposals import short
 from selfplay_pipeline.games.matching.speaking import TELLING, TOLD
 from selfplay_pipeline.generate.records import read_episodes
-from selfplay_pipeline.metrics.bootstrap import Interval, Totals
+from selfplay_pipeline.metrics.bootstrap import Column, Interval, Totals
 
 ROWS = 16
 """Number of prompts in one forward pass."""
@@ -229,7 +229,7 @@ def entropy(odds: np.ndarray) -> np.ndarray:
     return np.asarray(-(parts * np.log2(parts)).sum(0))
 
 
-def mean(values: Sequence[float]) -> Interval:
+def mean(values: Column) -> Interval:
     """Returns the mean of values, one for each state, with its 95 % interval."""
     return Totals.of({"mean": (values, np.ones(len(values)))}).intervals()["mean"]
 
