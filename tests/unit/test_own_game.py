@@ -171,6 +171,7 @@ SOURCES = {
     "derived": "from selfplay_pipeline.games.matching.game import MatchingGame\n"
     "class Own(MatchingGame):\n    name = 'own'\n",
     "setter": f"{WHOLE}class Own(Whole):\n    name = 'own'\n    config = property(lambda self: None)\n",
+    "given_up": f"{WHOLE}class Own(Whole):\n    name = 'own'\n    credits = None\n",
     "method": f"{WHOLE}class Own(Whole):\n    name = 'own'\n    def shared_reward(self): return False\n",
 }
 
@@ -191,6 +192,10 @@ SOURCES = {
             "derived.py: Own: cannot be made .*: field 'name': Input should be 'matching'; give it `settings`",
         ),
         ("method.py", "method.py: Own.shared_reward: is a method, but has to be a property or a value"),
+        (
+            "given_up.py",
+            "given_up.py: Own.credits: is no method; to do without it set credits = Game.credits",
+        ),
     ],
 )
 def test_what_is_no_game_is_refused_in_one_line(name, words, tmp_path, monkeypatch):

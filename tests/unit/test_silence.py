@@ -30,7 +30,7 @@ from selfplay_pipeline.games.matching.wordless import (
     wordless_rewards,
 )
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.silence import STORED, THRESHOLDS, Line, LinesFile, code_of
+from selfplay_pipeline.games.silence import STORED, THRESHOLDS, Line, LinesFile, hashes_of
 from selfplay_pipeline.metrics.talk import talk_score
 
 TWO = {"size": 2, "scale_max": 1}
@@ -390,12 +390,12 @@ def test_lines_of_an_own_game_are_those_of_its_code(here: Path) -> None:
     assert done.returncode == 0, done.stderr
     (stored,) = LinesFile.read(STORED).entries
     config = MatchingConfig().model_copy(update=stored.game)
-    assert list(stored.code) == ["path"] and stored.code == code_of(config)
+    assert list(stored.code) == ["path"] and stored.code == hashes_of(config.code())
     Path("mine.py").write_text(MINE + "# other rules\n")
-    assert stored.code != code_of(config)
+    assert stored.code != hashes_of(config.code())
     again = selfplay("game", "silence", "--game", "mine.py", "--num-states", "4")
     assert again.returncode == 0, "those of 20 states are of other code"
-    assert [entry.code == code_of(config) for entry in LinesFile.read(STORED).entries] == [False, True]
+    assert [entry.code == hashes_of(config.code()) for entry in LinesFile.read(STORED).entries] == [False, True]
 
 
 def test_lines_from_more_states_are_kept(here: Path) -> None:

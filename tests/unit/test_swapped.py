@@ -94,7 +94,7 @@ def players(monkeypatch):
 class WithoutRedraw(MatchingGame):
     """A game that cannot draw a state anew."""
 
-    redraw = None
+    redraw = Game.redraw
 
 
 def configured(messages: int = 1):
