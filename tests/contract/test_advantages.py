@@ -208,7 +208,7 @@ def outcomes(game: Game, player: str) -> Iterator[tuple[int, int, Outcome]]:
         state = game.sample_state(np.random.default_rng(group))
         for episode in range(EPISODES):
             session, rng = game.start(state), np.random.default_rng([group, episode])
-            while session.seats:
+            while session.seats:  # which may take illegal turns
                 seat = session.seats[0]
                 session.step(seat, game.players[player].act(game.view(session, seat), rng))
             yield group, episode, session.outcome()

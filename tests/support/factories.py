@@ -131,26 +131,25 @@ def make_episode(
     return seated.record(policy)
 
 
-def play_scripts(game: Game, state: Any, scripts: Sequence[ScriptedPlayer], rng: np.random.Generator) -> Episode:
-    """An episode of scripts, which take no illegal turn; they share one stream of random numbers."""
-    session = game.start(state)
-    seats = [SeatedScript(script, partial(game.view, session, seat), rng) for seat, script in enumerate(scripts)]
-    episode = Episode(session, seats)
-    episode.play_out()
-    assert [turn for turn in episode.turns if turn.error is not None] == []
-    return episode
-
-
 @cache
 def drawn(game: Game, seed: int) -> Any:
     """The first state of a seed."""
     return game.sample_state(state_rng(seed, 0))
 
 
-def play(game: Game, state: Any, *names: str, seed: int = 0) -> Episode:
-    """An episode of scripted players by their names; one name is that of all."""
-    players = [game.players[name] for name in (names * len(game.roles))[: len(game.roles)]]
-    return play_scripts(game, state, players, np.random.default_rng(seed))
+def play(game: Game, state: Any, *players: str | ScriptedPlayer, seed: int | np.random.Generator = 0) -> Episode:
+    """An episode of scripts, which take no illegal turn and share one stream of random numbers.
+
+    Args:
+        players: scripts, or names of the game's own; one holds all seats.
+    """
+    session, rng = game.start(state), np.random.default_rng(seed)
+    scripts = [game.players[one] if isinstance(one, str) else one for one in players] * len(game.roles)
+    seats = [SeatedScript(scripts[seat], partial(game.view, session, seat), rng) for seat, _ in enumerate(game.roles)]
+    episode = Episode(session, seats)
+    episode.play_out()
+    assert [turn for turn in episode.turns if turn.error is not None] == []
+    return episode
 
 
 def streams(game: Game, state: Any, turns: Sequence[tuple[int, str]]) -> list[list[str]]:
@@ -219,8 +218,13 @@ class RandomPlay:
         assert self.episode is not None
         playing = self.episode.session
         text = self.game.players["random"].act(self.game.view(playing, playing.seats[0]), self.rng)
-        ids = [*self.chat.tokenizer.encode(text, add_special_tokens=False), self.chat.end_of_turn]
-        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, 0, 0)
+        return completion(self.chat, text)
+
+
+def completion(chat: ChatTokenizer, text: str, finish: FinishReason = FinishReason.STOP, read: int = 0) -> Completion:
+    """What an engine returns that samples exactly the tokens of a text, after a prompt of so many tokens."""
+    ids = chat.tokenizer.encode(text, add_special_tokens=False) + [chat.end_of_turn] * (finish is FinishReason.STOP)
+    return Completion(ids, [-0.5] * len(ids), finish, prompt_tokens=read, cached_tokens=0)
 
 
 def make_random_episode(

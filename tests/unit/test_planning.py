@@ -8,14 +8,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from factories import POLICY, alike, byte_chat, drawn, play, scripts_record, streams
+from factories import POLICY, alike, byte_chat, completion, drawn, play, scripts_record, streams
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from quick import examples
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.base import CUT, HELD_OUT, Status, read_state, state_rng
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.planning import humans
@@ -361,8 +360,7 @@ class Looks:
         read = byte_chat().tokenizer.decode(prompt)
         text = format_proposal(("The Dive", "Saul's", "The Mall"))
         text = text if "Search Results" in read else "[tool] Search(fields=[name], filters=[category == bar])"
-        ids = [*byte_chat().tokenizer.encode(text, add_special_tokens=False), byte_chat().end_of_turn]
-        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, len(prompt), 0)
+        return completion(byte_chat(), text, read=len(prompt))
 
 
 def test_the_result_of_a_search_is_in_the_policys_tokens_but_not_trained_on():

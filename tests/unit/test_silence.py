@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import selfplay
+from factories import play
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
@@ -298,13 +299,8 @@ def free(name: str, **changes: Any) -> Game:
 @pytest.mark.long
 def test_scripted_players_reach_the_lines_in_muted_play(name: str, episodes: int, player: str, line: str) -> None:
     game = free(name, mute=True)
-    rewards = []
-    for number in range(episodes):
-        session, rng = game.start(game.sample_state(state_rng(21, number))), np.random.default_rng(number)
-        while session.seats:
-            step = session.step(session.seats[0], game.players[player].act(game.view(session, session.seats[0]), rng))
-            assert step.error is None
-        rewards.append(np.mean(session.outcome().rewards))
+    played = [play(game, game.sample_state(state_rng(21, number)), player, seed=number) for number in range(episodes)]
+    rewards = [np.mean(episode.session.outcome().rewards) for episode in played]
     error = float(np.std(rewards) / episodes**0.5)
     assert np.mean(rewards) == pytest.approx(game.wordless[line].value, abs=3.5 * error + 0.002)
 
