@@ -107,10 +107,7 @@ FAULTS = {
 }
 """Change of a line of the example, and what the one failing check says, by fault."""
 
-
-@pytest.fixture(autouse=True)
-def nothing_named_yet(monkeypatch):
-    monkeypatch.setattr(registry, "_found", {})
+pytestmark = pytest.mark.usefixtures("no_game_named")
 
 
 @pytest.mark.parametrize(

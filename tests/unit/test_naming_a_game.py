@@ -15,10 +15,7 @@ from selfplay_pipeline.games import registry
 GAME = Path("examples/sums.py").resolve()
 FEW = ("--player", "adding", "--num-episodes", "8")
 
-
-@pytest.fixture(autouse=True)
-def nothing_named_yet(monkeypatch):
-    monkeypatch.setattr(registry, "_found", {})
+pytestmark = pytest.mark.usefixtures("no_game_named")
 
 
 def forget():

@@ -33,11 +33,7 @@ for module in pkgutil.walk_packages(selfplay_pipeline.__path__, "selfplay_pipeli
         importlib.import_module(module.name)
 """
 
-
-@pytest.fixture(autouse=True)
-def asked_for_nothing(monkeypatch):
-    """Each test begins as a process does, to which nobody has named a game."""
-    monkeypatch.setattr(registry, "_found", {})
+pytestmark = pytest.mark.usefixtures("no_game_named")
 
 
 @pytest.fixture
