@@ -40,7 +40,7 @@ for _name, _limit in (
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
-pytest_plugins = ["shared_server"]
+pytest_plugins = ["common_fixtures", "shared_server"]
 REAL = ("contract", "system")
 """The folders of tests that start the real server or trainer."""
 SERVED = re.compile(r"\b(?:_session_server|sglang_server|session_trainer|loop_with_trainer)\b|def \w+\(run[,)]")

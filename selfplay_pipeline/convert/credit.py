@@ -7,7 +7,6 @@ from typing import Any
 from selfplay_pipeline.config.schema import SELF, Config
 from selfplay_pipeline.convert.replay import state_for
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.abilities import TurnCredit, ability
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import EpisodeRecord
@@ -20,7 +19,7 @@ def check_credit(config: Config) -> None:
     """Raises UserError if turn credits are configured but not possible."""
     if config.convert.credit == "episode":
         return
-    ability(make_game(config.game), TurnCredit, KEY, "leave it at episode")
+    make_game(config.game).need("credits", KEY, "leave it at episode")
     for key, value, usual, why in (
         ("iterate.partner", config.iterate.partner, SELF, PARTNERS),
         ("iterate.partners", ", ".join(one.player for one in config.iterate.partners) or SELF, SELF, PARTNERS),
@@ -48,7 +47,7 @@ def turn_credits(record: EpisodeRecord, game: Game) -> dict[int, list[float]]:
     state: Any = state_for(record, game)
     if len(record.trajectories) < len({turn.seat for turn in record.turns}):
         raise ValueError(f"field 'players': {KEY} is for self-play, but another player held a seat")
-    found = ability(game, TurnCredit, KEY).credits(state, record.turns, record.outcome.normalized_reward)
+    found = game.credits(state, record.turns, record.outcome.normalized_reward)
     own: dict[int, list[float]] = {seat: [] for seat in range(len(record.seats))}
     for turn, credit in zip(record.turns, found, strict=True):
         own[turn.seat].append(credit)

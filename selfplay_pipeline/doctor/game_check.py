@@ -18,7 +18,6 @@ import numpy as np
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
-from selfplay_pipeline.games.abilities import IN_WORDS, Redraw, Renaming, ability
 from selfplay_pipeline.games.base import CUT, INVALID, MESSAGE, Game, Session, Status, Step, state_rng
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import where_raised
@@ -54,10 +53,10 @@ NOISE = ("", "hello", "[message]", "[propose]", "[accept]", "[no such tag] 1", "
 PACKAGE = __name__.partition(".")[0]
 REWARDS = ("rewards", "score", "best")
 """Members that say how good a decision is."""
-EMPTY = {"references": "{}", "known_lines": "{}", "known_reward": "None", "solution": "None"}
-"""Members of every game whose results depend on its rewards, and a result that says nothing."""
-OF_REWARDS = (*EMPTY, "wordless_rewards", "credits", "alter", "human_episodes")
-"""The same, with abilities."""
+OF_REWARDS = (
+    "references", "known_lines", "known_reward", "solution", "wordless_rewards", "credits", "alter", "human_episodes"
+)  # fmt: skip
+"""Members whose results depend on the game's rewards."""
 EPISODES = 4
 """Number of episodes of each state."""
 FEW = 3
@@ -138,7 +137,7 @@ class GameCheck:
             "records are read back": self._records,
             "nothing hidden is told": self._nothing_hidden,
             "turns replay token by token": self._replays,
-            **({"names can be exchanged": self._renamed} if isinstance(self.game, Renaming) else {}),
+            **({"names can be exchanged": self._renamed} if self.game.has("renamed") else {}),
             "drawings and figures": self._shown,
         }
         for check, run in checks.items():
@@ -254,12 +253,7 @@ class GameCheck:
             if not kind.__module__.startswith(PACKAGE)
             for name in vars(kind)
         }
-        known = {
-            name
-            for kind in (Game, *IN_WORDS)
-            for name in (*dir(kind), *kind.__annotations__)
-            if not name.startswith("_")
-        }
+        known = {name for name in (*dir(Game), *Game.__annotations__) if not name.startswith("_")}
         for name in own:
             if name not in known and not name.startswith("_") and (like := get_close_matches(name, known, cutoff=0.8)):
                 raise Fault(
@@ -272,10 +266,9 @@ class GameCheck:
         for name in OF_REWARDS:
             parent = next((one for one in kind.__mro__ if name in vars(one)), Game)
             if parent is not Game and (changed := [one for one in REWARDS if _differs(kind, parent, one)]):
-                without = f"return {EMPTY[name]} in it" if name in EMPTY else f"set {name} = None in the class"
                 raise Fault(
                     f"{kind.__name__}.{changed[0]} differs from that of {parent.__name__}, for which {name} was "
-                    f"written; write {name} for your rewards, or {without} to do without it"
+                    f"written; write {name} for your rewards, or set {name} = Game.{name} in the class to do without it"
                 )
         return "all are written for its rewards"
 
@@ -415,8 +408,7 @@ class GameCheck:
 
     def _renamed(self) -> str:
         """Plays the turns of all episodes again with other names for each seat; the rewards must be the same."""
-        game = ability(self.game, Renaming, "game check")
-        rng = np.random.default_rng([self.seed, 0])
+        game, rng = self.game, np.random.default_rng([self.seed, 0])
         for played in self._episodes:
             names = [game.draw_names(played.state, rng) for _ in self.game.roles]
             session = RenamedSession(self.game, played.state, names)
@@ -431,7 +423,7 @@ class GameCheck:
         return f"{len(self._episodes)} episodes"
 
     def _changed(self, state: Any, seat: int, rng: np.random.Generator) -> Iterator[Any]:
-        if isinstance(self.game, Redraw):
+        if self.game.has("redraw"):
             yield self.game.redraw(state, seat, rng)
             return
         data = self.game.state_to_json(state)
@@ -508,8 +500,8 @@ def check_game(game: Game | type[Game], num_states: int = 20, seed: int = 0) -> 
 
 def _differs(kind: type[Game], parent: type[Any], name: str) -> bool:
     """Returns whether a class has another implementation of a member than a parent that implements it."""
-    there = getattr(parent, name, None)
-    return there not in (None, getattr(Game, name)) and there is not getattr(kind, name)
+    there = getattr(parent, name)
+    return there is not getattr(Game, name) and there is not getattr(kind, name)
 
 
 def _take(played: _Played, seat: int, text: str, cut: bool) -> None:

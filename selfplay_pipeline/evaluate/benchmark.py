@@ -18,7 +18,6 @@ from selfplay_pipeline.core.small_files import read_small_text
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, check_job, run_evaluate
 from selfplay_pipeline.evaluate.suite import Task, all_tasks, suite, tasks_for
-from selfplay_pipeline.games.abilities import HumanEpisodes
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.silence import SILENCE
@@ -262,7 +261,7 @@ def _cost(games: Path) -> tuple[int, PartnerUsage | None]:
 
 def people_on(game: Game) -> Interval | None:
     """Returns the mean reward of people on recorded states of a configuration; None if there are none."""
-    rewards = [episode.reward for episode in game.human_episodes()] if isinstance(game, HumanEpisodes) else []
+    rewards = [episode.reward for episode in game.human_episodes()]
     return Totals.of({"reward": (rewards, [1.0] * len(rewards))}).intervals()["reward"] if rewards else None
 
 

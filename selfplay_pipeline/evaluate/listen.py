@@ -22,7 +22,6 @@ from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.evaluate.pairing import Pairing, check_begun, play_pairing
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_job
-from selfplay_pipeline.games.abilities import ListeningTest, ability
 from selfplay_pipeline.games.base import LISTENING, MESSAGE, Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import ContextFull, Reply
@@ -110,7 +109,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
     if servers is None:
         check_listen(config, job)
     game, pairing = make_game(config.game), _pairing(config, job)
-    test = ability(game, ListeningTest, "listen")
+    game.need("alter", "listen")
     async with given_or_own(servers, config, job.output) as running:
         lost = await play_pairing(config, pairing, running)
         name = POLICY if is_checkpoint(config, job.player) else job.player
@@ -123,7 +122,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
         num_states=len(job.states),
         mute=config.game.mute,
         lost=lost,
-        kinds={kind: heard([replay for replay in found if replay.kind == kind]) for kind in test.alterations},
+        kinds={kind: heard([replay for replay in found if replay.kind == kind]) for kind in game.alterations},
         replays=found,
     )
     write_text(job.output / LISTENING_FILE, listening.model_dump_json(indent=2) + "\n")
@@ -132,7 +131,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
 
 def check_listen(config: Config, job: EvaluationJob) -> None:
     """Raises UserError unless the game has the test and the player can play these states on this machine."""
-    ability(make_game(config.game), ListeningTest, "listen")
+    make_game(config.game).need("alter", "listen")
     check_job(config, job, "listen")
     check_begun(config, _pairing(config, job))
 
@@ -163,7 +162,7 @@ async def _replays(
     game: Game, player: Player, job: EvaluationJob, records: Sequence[EpisodeRecord], at_once: int
 ) -> list[Replay]:
     """Returns the replays of all decisions that can be repeated, in the order of the states."""
-    free, test = asyncio.Semaphore(at_once), ability(game, ListeningTest, "listen")
+    free = asyncio.Semaphore(at_once)
 
     async def replay(record: EpisodeRecord, kind: str) -> Replay | None:
         async with free:
@@ -171,7 +170,7 @@ async def _replays(
                 return await _replay(game, player, job.states.states[record.group_index], record, kind)
         return None
 
-    waiting = [replay(record, kind) for record in records for kind in test.alterations]
+    waiting = [replay(record, kind) for record in records for kind in game.alterations]
     found = []
     with progress("deciding after altered messages") as report:
         for done, one in enumerate(asyncio.as_completed(waiting), start=1):
@@ -186,7 +185,7 @@ async def _replay(game: Game, player: Player, state: State, record: EpisodeRecor
     at = next((at for at, turn in enumerate(turns) if turn.proposal is not None), 0)
     if not at or turns[at - 1].action != MESSAGE or turns[at - 1].seat == (seat := turns[at].seat):
         return None
-    altered = ability(game, ListeningTest, "listen").alter(state, turns[:at], kind, state_rng(0, number, LISTENING))
+    altered = game.alter(state, turns[:at], kind, state_rng(0, number, LISTENING))
     if altered is None:
         return None
     session = game.start(state)

@@ -19,7 +19,6 @@ from selfplay_pipeline.core.shipped import as_listed
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.run import Evaluation, default_folder
 from selfplay_pipeline.evaluate.states import StateSet, references
-from selfplay_pipeline.games.abilities import HumanEpisodes
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.figures import Figure, Measures
 from selfplay_pipeline.games.measured import Measured
@@ -201,7 +200,7 @@ def run_people(config: Config, place: Path) -> PeopleReport:
     by_partner: dict[str, list[Held]] = defaultdict(list)
     for part in parts:
         by_partner[part.partner].append(part)
-    pairs = [episode.reward for episode in game.human_episodes()] if isinstance(game, HumanEpisodes) else []
+    pairs = [episode.reward for episode in game.human_episodes()]
     report = PeopleReport(
         game=game.name,
         people=len({part.person for part in parts}),

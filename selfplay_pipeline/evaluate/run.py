@@ -32,7 +32,6 @@ from selfplay_pipeline.evaluate.pairing import (
 from selfplay_pipeline.evaluate.states import StateSet, references, sample_held_out
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.evaluate.worth import Rise, Swapped, Words, rise_of, worth_of_words
-from selfplay_pipeline.games.abilities import KeepNamed
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.figures import Measures
 from selfplay_pipeline.games.measured import Measured
@@ -294,7 +293,7 @@ def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> 
 
 def swaps_of(game: Game) -> tuple[Swap, ...]:
     """Returns the rules by which messages of a game can be replaced."""
-    return ("swapped", "named") if isinstance(game, KeepNamed) else ("swapped",)
+    return ("swapped", "named") if game.has("keep_named") else ("swapped",)
 
 
 def default_folder(player: str, partner: str, states: Path | None, config: Config, *, seat: int | None = None) -> Path:

@@ -10,7 +10,6 @@ import numpy as np
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.reporting import progress
-from selfplay_pipeline.games.abilities import WordlessPlay, ability
 from selfplay_pipeline.games.base import SILENCE, Game, state_rng
 from selfplay_pipeline.games.silence import (
     THRESHOLDS,
@@ -37,13 +36,13 @@ def compute_lines(game: Game, states: int, seed: int) -> Lines:
     Raises:
         UserError: The game has no such lines with this configuration.
     """
-    wordless_rewards = ability(game, WordlessPlay, "game silence").wordless_rewards
+    game.need("wordless_rewards", "game silence")
     found: list[Mapping[LineName, Rewards]] = []
     with progress("play without words") as report:
         for start in range(0, states, AT_ONCE):
             numbers = range(start, min(start + AT_ONCE, states))
             sampled = [game.sample_state(state_rng(seed, number, SILENCE)) for number in numbers]
-            found.append(wordless_rewards(sampled, np.random.default_rng([SILENCE, seed, start, AT_ONCE])))
+            found.append(game.wordless_rewards(sampled, np.random.default_rng([SILENCE, seed, start, AT_ONCE])))
             report(numbers.stop, states, lambda: "states")
     return {name: line_of(np.concatenate([part[name] for part in found])) for name in found[0]}
 
@@ -67,7 +66,7 @@ def check_lines(path: Path, game: Game, states: int) -> None:
     """Raises UserError if a file holds other data, or more exact lines of the same configuration than of `states`."""
     for stored in LinesFile.read(path).entries:
         known = min((line.states for line in stored.lines.values()), default=0)
-        if stored.is_of(game.config) and known > states:
+        if stored.is_of(game.config, game.config.code()) and known > states:
             raise UserError(
                 f"{path}: has lines of this configuration from {known:,} states, which are more exact than those of "
                 f"{states:,}; give more --num-states, or another --output"
@@ -80,6 +79,6 @@ def store_lines(path: Path, game: Game, lines: Lines) -> None:
     Raises:
         UserError: The file holds other data.
     """
-    others = [stored for stored in LinesFile.read(path).entries if not stored.is_of(game.config)]
-    content = LinesFile(entries=(*others, StoredLines.of(game.config, lines)))
+    others = [stored for stored in LinesFile.read(path).entries if not stored.is_of(game.config, game.config.code())]
+    content = LinesFile(entries=(*others, StoredLines.of(game.config, game.config.code(), lines)))
     write_text(path, content.model_dump_json(indent=2, exclude_none=True) + "\n")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from selfplay_pipeline.games.abilities import Redraw
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.records import Swap
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
@@ -105,7 +104,7 @@ def worth_of_words(game: Game, said: Totals, swapped: Mapping[Swap, Swapped], lo
     anew, named = totals["swapped"], totals.get("named")
     reward, line = difference((1, said)), game.silence
     return Words(
-        redrawn=isinstance(game, Redraw),
+        redrawn=game.has("redraw"),
         swapped_reward=difference((1, anew)),
         worth=difference((1, said), (-1, anew)),
         gain=reward.shifted(-line.value) if line and whole else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
-from selfplay_pipeline.games.abilities import Altered
+from selfplay_pipeline.games.base import Altered
 
 CHANGED, SWAPPED = "changed", "swapped"
 """Kinds of alteration. CHANGED replaces one told number by another one; SWAPPED replaces all told numbers by those of a

@@ -1,14 +1,14 @@
 """Base types of every game: `Game`, `Session`, and the data that they exchange.
 
 A game implements `Game` and `Session`; `registry.py` finds it by name. No other part of the package knows a game's
-vocabulary. Other parts use a game only through these classes and the abilities in `abilities.py`.
+vocabulary. Other parts use a game only through these classes.
 """
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -25,7 +25,7 @@ from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table, as_text
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.silence import SILENCE as SILENCE_LINE
-from selfplay_pipeline.games.silence import Line, Lines, stored_lines
+from selfplay_pipeline.games.silence import Line, LineName, Lines, Rewards, stored_lines
 
 
 class Status(StrEnum):
@@ -253,6 +253,74 @@ class KnownLine:
     episodes: int
 
 
+@dataclass(frozen=True)
+class HumanEpisode:
+    """Recorded episode between people.
+
+    Attributes:
+        turns: Messages of the episode.
+        num_turns: Number of recorded actions of all kinds.
+        legal: Actions that the game's rules allow, from first to last, each as the text of a turn.
+        left_out: Number of other actions, by the reason for leaving them out.
+    """
+
+    state: Any
+    turns: Sequence[Said]
+    reward: float
+    num_turns: int
+    legal: Sequence[Said] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Altered:
+    """Message that replaces an original one.
+
+    Attributes:
+        decision: Best decision for a player that plans with the altered message, as JSON. With the original message,
+            another decision is clearly better.
+    """
+
+    text: str
+    decision: Any
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a warm start: a small model imitates episodes of scripted players.
+
+    Attributes:
+        players: Name of each seat's player in `Game.players`.
+        episodes: Number of episodes, each on a state of its own.
+        epochs: Number of epochs over the episodes.
+        batch_size: Number of rows per optimizer step; a row is one seat's part of an episode.
+        mute: Whether messages are muted, so that the model also meets prompts without words.
+        seats: Seats whose turns are imitated; empty for all seats.
+    """
+
+    players: Sequence[str]
+    episodes: int
+    epochs: int
+    batch_size: int = 64
+    mute: bool = False
+    seats: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Warm start: the episodes that a small model imitates before self-play.
+
+    Attributes:
+        folder: Folder of the shipped model that configurations name, such as `data/tiny_model`.
+        words: Words with a token of their own, alone and after a space; all other text is encoded in bytes.
+        stages: Stages of the warm start, in order.
+    """
+
+    folder: Path
+    words: Sequence[str]
+    stages: Sequence[Stage]
+
+
 class Session(Protocol):
     """One episode of one state: the order of turns, each player's observations, the outcome.
 
@@ -305,8 +373,9 @@ class ScriptedPlayer(Protocol):
 class Game(ABC):
     """Rules of a game under one configuration, and everything else that the package needs from the game.
 
-    A game must define `name`, `state`, `sample_state`, `start` and `rewards`; all other members have defaults.
-    Abilities that only some games have are in `abilities.py`. Other parts see states as JSON.
+    A game must define `name`, `state`, `sample_state`, `start` and `rewards`; all other members have defaults. What
+    only some games can do is among them: its default does nothing or raises NotImplementedError, and `has` says whether
+    a game defines it. Other parts see states as JSON.
 
     Attributes:
         name: Name of the game in files and configurations.
@@ -326,6 +395,9 @@ class Game(ABC):
         players: Scripted players by name.
         figures: The game's own figures, in display order.
         lines: Names of the references (`Game.references`) that reward charts show.
+        reads_facts: Whether `asking` also reads which facts messages ask for and tell.
+        alterations: Names of the kinds of alteration of `alter`.
+        about_humans: Text about the players of `human_episodes`, and about the way in which their episodes are counted.
         chance_later: Whether states decide what is drawn at random after the openings. Then two states with the same
             opening of a seat may show it different things later, and `game check` cannot tell this from a leak.
     """
@@ -343,10 +415,28 @@ class Game(ABC):
     figures: Sequence[Figure] = ()
     lines: Sequence[str] = ()
     chance_later: bool = False
+    reads_facts: bool = True
+    alterations: Sequence[str] = ()
+    about_humans: str = ""
 
     def __init__(self, config: Any = None) -> None:
         """Store a configuration of the class `settings`; by default one with default values."""
         self.config: Any = config or self.settings(name=self.name)
+
+    def has(self, member: str) -> bool:
+        """Whether the game defines a member that has a default."""
+        return getattr(type(self), member) is not getattr(Game, member)
+
+    def need(self, member: str, asked_by: str, remedy: str = "choose another game with --config") -> None:
+        """Raises UserError unless the game defines a member of `IN_WORDS`.
+
+        Args:
+            member: Name of the member.
+            asked_by: Command or key that needs it.
+            remedy: What the user can do otherwise.
+        """
+        if not self.has(member):
+            raise UserError(f"{asked_by}: the game {self.name} has no {IN_WORDS[member]}; {remedy}")
 
     @abstractmethod
     def sample_state(self, rng: np.random.Generator) -> State:
@@ -374,24 +464,6 @@ class Game(ABC):
         Raises:
             ValueError: The decision is not possible in the state.
         """
-
-    def checked_rewards(self, state: State, decision: Any) -> tuple[float, ...]:
-        """Returns `rewards`.
-
-        Raises:
-            UserError: The rewards are not one number from 0 to 1 for each seat.
-        """
-        found: Any = self.rewards(state, decision)
-        try:
-            rewards = tuple(map(float, found))
-        except (TypeError, ValueError, OverflowError):
-            rewards = ()
-        if len(rewards) != len(self.roles) or not all(0 <= one <= 1 for one in rewards):
-            raise UserError(
-                f"{type(self).__module__}: `rewards` returns {found!r}; return one number from 0 to 1 for each of the "
-                f"{len(self.roles)} seats"
-            )
-        return rewards
 
     def score(self, state: State, decision: Any) -> float:
         """Returns the score that a final decision reaches, in the unit of `best`; by default the mean reward times
@@ -453,7 +525,7 @@ class Game(ABC):
     @cached_property
     def wordless(self) -> Lines:
         """Known expected rewards of strategies without words that this configuration allows, by name."""
-        lines = stored_lines(self.config, self.folder)
+        lines = stored_lines(self.config, self.config.code(), self.folder)
         return {name: line for name, line in lines.items() if name == SILENCE_LINE or not self.silence_is_bound}
 
     @property
@@ -538,16 +610,11 @@ class Game(ABC):
     def check_decision(self, state: State, decision: Any) -> None:  # noqa: B027
         """Raises ValueError unless a legal action in the state can have this decision."""
 
-    reads_facts: bool = True
-    """Whether `asking` also reads which facts messages ask for and tell."""
-
-    @property
-    def reads_questions(self) -> bool:
-        """Whether the game has its own `asking`; figures of questions are not measured in other games."""
-        return type(self).asking is not Game.asking
-
     def asking(self, state: State, turns: Sequence[Turn], seat: int) -> Asking:
-        """Returns counts of one seat's questions and of the answers to them; by default nothing is counted."""
+        """Returns counts of one seat's questions and of the answers to them; by default nothing is counted.
+
+        Figures of questions are measured only in games that define it.
+        """
         return Asking()
 
     def references(self, states: Sequence[State]) -> dict[str, list[float]]:
@@ -590,17 +657,94 @@ class Game(ABC):
         """
         return EpisodeDrawing(decision="" if decision is None else json.dumps(decision))
 
+    def wordless_rewards(self, states: Sequence[State], rng: np.random.Generator) -> Mapping[LineName, Rewards]:
+        """Returns the expected rewards of each wordless play on each state, averaged over all seats (see `silence.py`);
+        `silence` is always included.
 
-@dataclass
-class Counts:
-    """Running counts of a session."""
+        `pass` has one reward for each of `THRESHOLDS`. A play that the game cannot compute is left out.
 
-    turns: int = 0
-    messages: int = 0
-    proposals: int = 0
-    illegal: int = 0
-    errors_in_a_row: list[int] = field(default_factory=list)
+        Raises:
+            UserError: The game cannot compute any line under this configuration.
+        """
+        raise NotImplementedError
 
+    def alter(self, state: State, turns: Sequence[Turn], kind: str, rng: np.random.Generator) -> Altered | None:
+        """Returns a replacement for the last turn's message that should change its receiver's decision.
+
+        Args:
+            kind: One of `alterations`.
+
+        Returns:
+            None if no alteration of the message changes the decision.
+        """
+        raise NotImplementedError
+
+    def redraw(self, state: State, seat: int, rng: np.random.Generator) -> State:
+        """Returns a state from the exact distribution of states given the view of one seat.
+
+        The seat's own view stays; everything hidden from it is resampled from the rules.
+
+        Raises:
+            UserError: The game cannot draw it under this configuration.
+        """
+        raise NotImplementedError
+
+    def keep_named(self, state: State, seat: int, text: str) -> str:
+        """Returns a message that names the same things, but tells the facts of another state about them.
+
+        Args:
+            state: The other state, from `redraw` for the hearer.
+            seat: Seat of the message's author.
+            text: Text of the message.
+        """
+        raise NotImplementedError
+
+    def draw_names(self, state: State, rng: np.random.Generator) -> dict[str, list[int]]:
+        """Returns a renaming as JSON, drawn from all with equal probability; see `renamed`."""
+        raise NotImplementedError
+
+    def renamed(self, state: State, names: Mapping[str, Sequence[int]]) -> State:
+        """Returns the state with other names.
+
+        A renaming is a symmetry of the game: the renamed state is as likely as the state, equal decisions have equal
+        rewards, and the same turns are legal. A game that defines this defines `draw_names` and `retold` too.
+
+        Raises:
+            ValueError: The renaming is not one of this state's names.
+        """
+        raise NotImplementedError
+
+    def retold(self, state: State, names: Mapping[str, Sequence[int]], text: str, *, back: bool = False) -> str:
+        """Returns a legal turn about the state as a turn about the renamed state; with `back`, the other way round."""
+        raise NotImplementedError
+
+    def credits(self, state: State, turns: Sequence[Any], reward: float) -> list[float]:
+        """Returns the credit of each turn: the final reward minus the best reward still reachable before the turn.
+
+        Args:
+            turns: Turns of the episode, each with its `proposal`.
+            reward: Reward of the whole episode, which all seats share.
+        """
+        raise NotImplementedError
+
+    @property
+    def lessons(self) -> Mapping[str, Lesson]:
+        """Warm starts of small models, by name."""
+        return {}
+
+    def human_episodes(self) -> Iterator[HumanEpisode]:
+        """Yields the episodes of people on states of this configuration; none if there are none or their file is
+        missing."""
+        return iter(())
+
+
+IN_WORDS: Mapping[str, str] = {
+    "redraw": "states drawn anew", "keep_named": "messages that keep what they name",
+    "renamed": "names to exchange",
+    "wordless_rewards": "silence line", "alter": "listening test", "credits": "credit of single turns",
+    "lessons": "lesson for a small model", "human_episodes": "episodes of people",
+}  # fmt: skip
+"""Thing that a game without the member lacks, in words for a message, by the member's name."""
 
 TRAIN, HELD_OUT, MONITOR, SEATS, SILENCE, LISTENING, SWAPPED, STUDY, NAMES = 0, 1, 3, 4, 5, 6, 7, 8, 9
 """Seed spaces, one for each use of random numbers; no two share a random stream.

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.games.abilities import HumanEpisode
-from selfplay_pipeline.games.base import Said, State
+from selfplay_pipeline.games.base import HumanEpisode, Said, State
 
 RecordedGame = dict[str, Any]
 """One game: `action_log`, `result`, and what each player read."""

@@ -132,6 +132,10 @@ def register(kind: Any, place: str = "") -> type[Game]:
     for member in dir(Game):
         if isinstance(getattr(Game, member), property) and member in vars(kind) and callable(getattr(kind, member)):
             raise UserError(f"{here}.{member}: is a method, but has to be a property or a value; {MEMBERS}")
+        if member[0] != "_" and callable(getattr(Game, member)) and not callable(getattr(kind, member)):
+            raise UserError(
+                f"{here}.{member}: is no method; to do without it set {member} = Game.{member} in the class; {MEMBERS}"
+            )
     if kind.name in SHIPPED:
         raise UserError(
             f"{here}: its name {kind.name!r} belongs to a game that comes with the package; give it another name"

@@ -16,9 +16,9 @@ those of other configurations to `data/silence.json`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from selfplay_pipeline.core.content_hash import file_hash
 from selfplay_pipeline.core.files import read_model
-
-if TYPE_CHECKING:
-    from selfplay_pipeline.games.base import GameSettings
+from selfplay_pipeline.core.sections import Section
 
 STORED = Path("data/silence.json")
 """File with the rewards of strategies without words, for the configurations of users."""
@@ -89,19 +87,20 @@ class StoredLines(BaseModel):
     lines: Lines
 
     @classmethod
-    def of(cls, config: GameSettings, lines: Lines) -> StoredLines:
-        return cls(game=settings_of(config), code=code_of(config), lines=lines)
+    def of(cls, config: Section, code: Mapping[str, str], lines: Lines) -> StoredLines:
+        return cls(game=settings_of(config), code=hashes_of(code), lines=lines)
 
-    def is_of(self, config: GameSettings) -> bool:
-        """Whether the lines belong to this configuration.
+    def is_of(self, config: Section, code: Mapping[str, str]) -> bool:
+        """Whether the lines belong to this configuration of a game and the user's files (`GameSettings.code`).
 
         Settings that are missing in the file count as their defaults. Settings that cannot be read, such as those of
         another version, belong to no configuration.
         """
-        if self.game.get("name") != config.name or self.code != code_of(config):
+        settings = settings_of(config)
+        if self.game.get("name") != settings["name"] or self.code != hashes_of(code):
             return False
         try:
-            return settings_of(type(config).model_validate(self.game)) == settings_of(config)
+            return settings_of(type(config).model_validate(self.game)) == settings
         except ValidationError:
             return False
 
@@ -174,28 +173,29 @@ def best_of_means(states: Iterable[S], means: Callable[[S], NDArray[np.float64]]
     return np.array(found)
 
 
-def settings_of(config: GameSettings) -> dict[str, Any]:
+def settings_of(config: Section) -> dict[str, Any]:
     """Returns the settings of a game that change its lines."""
     return config.model_dump(mode="json", exclude=set(WITHOUT_EFFECT))
 
 
-def code_of(config: GameSettings) -> dict[str, str]:
+def hashes_of(code: Mapping[str, str]) -> dict[str, str]:
     """Returns the content hashes of a user's files that decide the rules, by the settings that name them."""
-    return {key: file_hash(Path(file)) for key, file in config.code().items() if Path(file).is_file()}
+    return {key: file_hash(Path(file)) for key, file in code.items() if Path(file).is_file()}
 
 
-def stored_lines(config: GameSettings, folder: Path) -> Lines:
+def stored_lines(config: Section, code: Mapping[str, str], folder: Path) -> Lines:
     """Returns the lines of a configuration, the more exact ones if both the user's file and the game's have it.
 
     They are empty if none are stored.
 
     Args:
         config: The configuration.
+        code: The user's files that decide the rules, by the settings that name them (`GameSettings.code`).
         folder: Folder of the game.
 
     Raises:
         UserError: A file of lines, such as `data/silence.json`, cannot be read.
     """
     files = (STORED, folder / "silence.json")
-    found = [stored.lines for file in files for stored in LinesFile.read(file).entries if stored.is_of(config)]
+    found = [stored.lines for file in files for stored in LinesFile.read(file).entries if stored.is_of(config, code)]
     return max(found, key=lambda lines: min((line.states for line in lines.values()), default=0), default={})

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import (
     CUT,
     INVALID,
     MESSAGE,
     MUTED,
-    Counts,
     Game,
     Opening,
     Outcome,
     ParseError,
+    State,
     Status,
     Step,
     check_may_act,
@@ -53,6 +54,17 @@ class Known:
     seat: int
     read: tuple[str, ...]
     said: tuple[str, ...]
+
+
+@dataclass
+class Counts:
+    """Running counts of a session."""
+
+    turns: int = 0
+    messages: int = 0
+    proposals: int = 0
+    illegal: int = 0
+    errors_in_a_row: list[int] = field(default_factory=list)
 
 
 class TurnSession(ABC):
@@ -173,7 +185,7 @@ class TurnSession(ABC):
             raise RuntimeError("the episode is still running")
         score, rewards, reached = 0.0, (0.0,) * len(self.game.roles), self.status in self.game.goals
         if reached:
-            rewards = self.game.checked_rewards(self.state, self.decision)
+            rewards = checked_rewards(self.game, self.state, self.decision)
             score = self.game.score(self.state, self.decision)
         return Outcome(
             status=self.status,
@@ -186,3 +198,22 @@ class TurnSession(ABC):
             num_proposals=self.counts.proposals,
             num_illegal=self.counts.illegal,
         )
+
+
+def checked_rewards(game: Game, state: State, decision: Any) -> tuple[float, ...]:
+    """Returns `Game.rewards` of a decision.
+
+    Raises:
+        UserError: The rewards are not one number from 0 to 1 for each seat.
+    """
+    found: Any = game.rewards(state, decision)
+    try:
+        rewards = tuple(map(float, found))
+    except (TypeError, ValueError, OverflowError):
+        rewards = ()
+    if len(rewards) != len(game.roles) or not all(0 <= one <= 1 for one in rewards):
+        raise UserError(
+            f"{type(game).__module__}: `rewards` returns {found!r}; return one number from 0 to 1 for each of the "
+            f"{len(game.roles)} seats"
+        )
+    return rewards

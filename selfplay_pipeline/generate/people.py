@@ -8,8 +8,7 @@ from pathlib import Path
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
-from selfplay_pipeline.games.abilities import HumanEpisode, HumanEpisodes
-from selfplay_pipeline.games.base import SAME_SCORE, Game
+from selfplay_pipeline.games.base import SAME_SCORE, Game, HumanEpisode
 from selfplay_pipeline.games.registry import FIRST_GAME, place_of
 from selfplay_pipeline.generate.records import (
     PERSON,
@@ -56,7 +55,7 @@ def write_people(game: Game, output: Path | None) -> People:
         UserError: No human episodes exist for this game and its states, or the file cannot be written.
     """
     people, lines = People(), list[str]()
-    for number, episode in enumerate(game.human_episodes() if isinstance(game, HumanEpisodes) else ()):
+    for number, episode in enumerate(game.human_episodes()):
         people.left_out.update(episode.left_out)
         if not episode.legal:
             continue
@@ -69,7 +68,7 @@ def write_people(game: Game, output: Path | None) -> People:
         people.turns += len(record.turns)
         people.rows += len({turn.seat for turn in record.turns})
     if not lines:
-        if not isinstance(game, HumanEpisodes) or not any(True for _ in type(game)().human_episodes()):
+        if not any(True for _ in type(game)().human_episodes()):
             raise UserError(
                 f"there are no episodes of people in {game.name}; choose --game {FIRST_GAME}, which has some"
             )

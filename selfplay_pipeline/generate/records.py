@@ -23,7 +23,6 @@ from selfplay_pipeline.core.files import explain
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.small_files import File, check_regular, read_object
 from selfplay_pipeline.engines.types import ROUNDING
-from selfplay_pipeline.games.abilities import Renaming
 from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, Outcome, State, Status, Step
 from selfplay_pipeline.games.registry import UnknownGameError, game_named
 from selfplay_pipeline.generate.streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
@@ -515,7 +514,7 @@ def _check_rewards(rewards: list[float], mean: float, game: Game) -> None:
 
 
 def _check_names(names: list[dict[str, list[int]]], game: Game, state: State) -> None:
-    if not isinstance(game, Renaming) or len(names) != len(game.roles):
+    if not game.has("renamed") or len(names) != len(game.roles):
         raise ValueError(f"field 'names': has {len(names)} renamings, which do not fit the game {game.name}")
     for seat, one in enumerate(names):
         try:

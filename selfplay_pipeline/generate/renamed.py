@@ -1,6 +1,6 @@
 """Other-play: each seat sees its own random renaming of the state's names (Hu et al. 2020, arXiv 2003.02979).
 
-A state whose names are exchanged is the same problem (`games/abilities.py: Renaming`). Each seat plays it in a session
+A state whose names are exchanged is the same problem (`Game.renamed`). Each seat plays it in a session
 of its own, with names that are drawn for the state and the seat. A legal turn is retold in the names of each other
 seat's session. So a code that depends on names, such as one that says a name for another one, does not work: the
 hearer's names are others. What depends on the state alone works as before.
@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.abilities import Renaming, ability
 from selfplay_pipeline.games.base import (
     INVALID,
     NAMES,
@@ -50,7 +49,7 @@ class RenamedSession:
 
     def __init__(self, game: Game, state: State, names: Sequence[Any]) -> None:
         """Begin an episode; `names` has the renaming of each seat."""
-        self.game, self.state, self.names = ability(game, Renaming, KEY), state, names
+        self.game, self.state, self.names = game, state, names
         self.own: Session = game.start(state)
         self.worlds: list[Session] = [game.start(self.game.renamed(state, one)) for one in names]
         self.told: list[str] = []
@@ -117,9 +116,9 @@ class RenamedEpisode(SeatedEpisode):
 
     def __post_init__(self) -> None:
         seed, group, _ = self.place
-        rng, game = np.random.default_rng([NAMES, seed, group]), ability(self.game, Renaming, KEY)
+        rng = np.random.default_rng([NAMES, seed, group])
         self.session = RenamedSession(
-            self.game, self.state, [game.draw_names(self.state, rng) for _ in self.game.roles]
+            self.game, self.state, [self.game.draw_names(self.state, rng) for _ in self.game.roles]
         )
         seats = (
             Seat.at(self.game, world, number, self.episode_id, self.place)

@@ -6,10 +6,10 @@ Each seat hears with a `Hearer`, which stands between the episode and the seat's
 proposals and answers of the others, stay as played. In place of each message of another seat, the hearer hears
 
 - `swapped`: the message of the same player in a counterfactual episode. Its state has the hearer's view, and all else
-  is resampled (`games/abilities.py: Redraw`); a game without that ability takes another state. The hearer's own turns
+  is resampled (`Game.redraw`); a game without it takes another state. The hearer's own turns
   and all proposals and answers are repeated there, so the counterfactual speaker answers them.
 - `named`: the original message, but with the facts of the resampled state about the named things
-  (`games/abilities.py: KeepNamed`).
+  (`Game.keep_named`).
 
 If the counterfactual speaker sends no message at that point (it proposes, or its illegal turns end the episode), or one
 after which another seat would have to act, a new counterfactual episode is played, `TRIES` in all; then the hearer
@@ -27,7 +27,6 @@ from itertools import islice, product
 import numpy as np
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.abilities import KeepNamed, Redraw, ability
 from selfplay_pipeline.games.base import CUT, INVALID, MESSAGE, SWAPPED, Game, Session, State, Step
 from selfplay_pipeline.generate.episode import ContextFull, Episode, Reply, SeatedPlayer, bounded
 from selfplay_pipeline.generate.players import Seat
@@ -94,7 +93,7 @@ class Draws:
     def state(self, hearer: int, attempt: int) -> State:
         """Returns a state for a hearer, independent of the true state given the hearer's view."""
         _seed, group, _episode = self.place
-        if isinstance(self.game, Redraw):
+        if self.game.has("redraw"):
             rng = np.random.default_rng([SWAPPED, *self.place, hearer, attempt])
             return self.game.redraw(self.states[group], hearer, rng)
         return self.states[(group + 1 + attempt % (len(self.states) - 1)) % len(self.states)]
@@ -207,7 +206,7 @@ class Hearer:
         if self.seated.swap == "named":
             game, turn = self.seated.game, self.turns[number]
             drawn = self.seated.draws.state(self.number, 0)
-            named = ability(game, KeepNamed, KEY).keep_named(drawn, turn.seat, turn.text)
+            named = game.keep_named(drawn, turn.seat, turn.text)
             return named if self._fits(named) else None
         for _ in range(TRIES):
             if self.current is None:
@@ -294,7 +293,7 @@ def check_swap(game: Game, states: Sequence[State]) -> None:
             f"{KEY}: the game {game.name} has no action {MESSAGE!r}, so that there are no messages to replace; leave "
             "the option out"
         )
-    if isinstance(game, Redraw):
+    if game.has("redraw"):
         for seat, _role in enumerate(game.roles):
             game.redraw(states[0], seat, np.random.default_rng(0))
     elif len(states) < 2:

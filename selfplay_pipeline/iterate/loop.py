@@ -34,7 +34,6 @@ from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, rises_over, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_held_out, states_in
 from selfplay_pipeline.evaluate.worth import Rise
-from selfplay_pipeline.games.abilities import Renaming, ability
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_episodes
@@ -643,7 +642,7 @@ def check_run(config: Config) -> None:
         shares_gpu=shares_gpu(config),
     )
     if config.iterate.other_play:
-        ability(make_game(config.game), Renaming, KEY, "leave it out")
+        make_game(config.game).need("renamed", KEY, "leave it out")
     if config.evaluate.swap_messages:
         check_swap(make_game(config.game), sample_held_out(config, 2, MONITOR).states)
 

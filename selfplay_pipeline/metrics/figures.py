@@ -229,7 +229,7 @@ def is_measured(episode: Measured, figure: Figure) -> bool:
 
 def _reads(game: Game, figure: Figure) -> bool:
     """Whether a game reads in messages what a figure counts."""
-    return not figure.reads or (game.reads_questions and (game.reads_facts or figure.reads == "questions"))
+    return not figure.reads or (game.has("asking") and (game.reads_facts or figure.reads == "questions"))
 
 
 def measure_reward(episode: Measured) -> Measures:

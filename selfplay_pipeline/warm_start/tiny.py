@@ -18,7 +18,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import filling
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.stopping import computing
-from selfplay_pipeline.games.abilities import Lesson, Lessons, Stage, ability
+from selfplay_pipeline.games.base import Lesson, Stage
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.train.imitation import imitate_episodes
@@ -90,7 +90,9 @@ def plan_tiny_model(config: Config, lesson: str, out: Path | None) -> str:
 
 def _taught(config: Config, lesson: str, out: Path | None) -> tuple[Lesson, Path]:
     """Returns a lesson by its name, and the output folder of the model."""
-    lessons = ability(make_game(config.game), Lessons, "model tiny").lessons
+    game = make_game(config.game)
+    game.need("lessons", "model tiny")
+    lessons = game.lessons
     if lesson not in lessons:
         there = ", ".join(lessons) or "none"
         raise UserError(f"no lesson {lesson!r} of the game {config.game.name}; there are: {there}")

@@ -24,7 +24,6 @@ from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening, run_listen
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, held_out_states, states_in
-from selfplay_pipeline.games.abilities import ListeningTest, Redraw
 from selfplay_pipeline.games.base import GameSettings
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import Swap
@@ -219,7 +218,7 @@ class Study:
             UserError: The game has no scripted player `silent`.
         """
         config = self.config(seed)
-        altering = isinstance(make_game(config.game), ListeningTest)
+        altering = make_game(config.game).has("alter")
         async with Servers(config, self.work) as servers:
             if self.silent:
                 await run_evaluate(*self._job(Played(self.silent, False), seed), servers)
@@ -296,7 +295,7 @@ class Study:
         config = self.config(seed, {"game.mute": played.mute})
         checkpoint, folder = self._checkpoint(played.player, seed), self._folder(played, seed)
         swaps: tuple[Swap, ...] = ("swapped",)
-        if played.mute or played.player == self.silent or not isinstance(make_game(config.game), Redraw):
+        if played.mute or played.player == self.silent or not make_game(config.game).has("redraw"):
             swaps = ()
         return config, EvaluationJob(checkpoint, self.held_out(seed), folder, episodes=self.episodes, swaps=swaps)
 

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.abilities import Altered, HumanEpisode
-from selfplay_pipeline.games.base import Turn
+from selfplay_pipeline.games.base import Altered, HumanEpisode, Turn
 from selfplay_pipeline.games.matching.altered import altered
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.redraw import NO_BOARD, boards

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -139,30 +139,67 @@ def verls_advantages(keys: Sequence[str], fields: Sequence[dict[str, Any]], epis
     return found
 
 
-def test_rewards_of_their_own_are_compared_with_the_same_seat_of_the_other_episodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(1)
-    rewards = {
-        (group, episode, seat): float(rng.integers(0, 11)) / 10
-        for group in range(GROUPS)
-        for episode in range(EPISODES)
-        for seat in (0, 1)
-        if (group, episode, seat) != (2, 1, 1)  # it never spoke
+def grpo(
+    rewards: Mapping[Key, float], group_of: Callable[[Key], Hashable] = lambda key: (key[0], key[2])
+) -> dict[Key, float]:
+    """The advantages by hand: each reward is compared with those of its group, by default of its state and seat."""
+    groups = defaultdict(list)
+    for key, reward in rewards.items():
+        groups[group_of(key)].append(reward)
+    means = {group: (np.mean(found), np.std(found, ddof=1) + 1e-6) for group, found in groups.items()}
+    return {key: float((reward - means[group_of(key)][0]) / means[group_of(key)][1]) for key, reward in rewards.items()}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "train.parquet"
+
+
+@pytest.fixture
+def verls(path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], dict[Key, float]]:
+    """verl's advantages of the rows of a file, by row."""
+
+    def found(path: Path) -> dict[Key, float]:
+        keys, fields, rows = handed_to_verl(path, monkeypatch)
+        return dict(zip(rows, verls_advantages(keys, fields), strict=True))
+
+    return found
+
+
+def drawn(seed: int, seats: int, *, shared: bool = False) -> dict[Key, float]:
+    """Random rewards of all rows; a shared one is that of all seats of an episode."""
+    rng = np.random.default_rng(seed)
+    of_episode = {place: rng.uniform(size=seats) for place in np.ndindex(GROUPS, EPISODES)}
+    return {
+        (*place, seat): float(values[0 if shared else seat])
+        for place, values in of_episode.items()
+        for seat in range(seats)
     }
-    rewards |= {
-        (3, episode, 0): 0.5 for episode in range(EPISODES)
-    }  # no signal for this seat; the other one keeps its own
-    path = write_rows(tmp_path / "train.parquet", rewards, shared=False)
-    keys, fields, rows = handed_to_verl(path, monkeypatch)
-    assert set(rows) == {key for key in rewards if (key[0], key[2]) != (3, 0)}
-    compared = defaultdict(list)
-    for (group, _, seat), reward in rewards.items():
-        compared[group, seat].append(reward)
-    for (group, episode, seat), found in zip(rows, verls_advantages(keys, fields), strict=True):
-        same_seat = np.array(compared[group, seat])
-        expected = (rewards[group, episode, seat] - same_seat.mean()) / (same_seat.std(ddof=1) + 1e-6)
-        assert found == pytest.approx(expected, abs=1e-5)
+
+
+SILENT, NO_SIGNAL = (2, 1, 1), (3, 0)
+OWN = {key: 0.5 if (key[0], key[2]) == NO_SIGNAL else reward for key, reward in drawn(1, 2).items() if key != SILENT}
+"""A seat that never spoke in one episode, and one that always got the same in one state, unlike the other."""
+
+
+@pytest.mark.parametrize(
+    ("rewards", "shared", "partners"),
+    [
+        (OWN, False, 1),
+        (drawn(5, 3, shared=True), True, 1),
+        (drawn(4, 1), True, 2),
+        (drawn(4, 1), False, 2),
+    ],
+    ids=["own rewards", "three roles share a reward", "partners and a shared reward", "partners and own rewards"],
+)
+def test_a_reward_is_compared_with_the_same_seat_and_partner_of_the_other_episodes(
+    rewards, shared, partners, path, verls
+):
+    """A role is once in every episode, so that its mean over rows is the mean over episodes, which verl takes."""
+    write_rows(path, rewards, shared=shared, partners=("one", "other")[:partners])
+    found, expected = verls(path), grpo(rewards, lambda key: (key[0], key[2], key[1] % partners))
+    assert set(found) == {key for key in rewards if rewards is not OWN or (key[0], key[2]) != NO_SIGNAL}
+    assert found == pytest.approx({key: expected[key] for key in found}, abs=1e-5)
 
 
 def outcomes(game: Game, player: str) -> Iterator[tuple[int, int, Outcome]]:
@@ -171,15 +208,13 @@ def outcomes(game: Game, player: str) -> Iterator[tuple[int, int, Outcome]]:
         state = game.sample_state(np.random.default_rng(group))
         for episode in range(EPISODES):
             session, rng = game.start(state), np.random.default_rng([group, episode])
-            while session.seats:
+            while session.seats:  # which may take illegal turns
                 seat = session.seats[0]
                 session.step(seat, game.players[player].act(game.view(session, seat), rng))
             yield group, episode, session.outcome()
 
 
-def test_textarenas_rewards_give_the_advantages_of_its_own_scale_to_each_seat_of_a_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_textarenas_rewards_give_the_advantages_of_its_own_scale_to_each_seat_of_a_state(path, verls):
     pytest.importorskip("textarena", reason="the extra textarena is not installed")
     from selfplay_pipeline.games import registry
 
@@ -190,113 +225,60 @@ def test_textarenas_rewards_give_the_advantages_of_its_own_scale_to_each_seat_of
         for seat, reward in enumerate(outcome.rewards):
             rewards[group, episode, seat] = reward
             own[group, episode, seat] = outcome.decision[seat]
-    path = write_rows(tmp_path / "train.parquet", rewards, shared=game.shared_reward)
-    keys, fields, rows = handed_to_verl(path, monkeypatch)
-    assert len(rows) >= 2 * EPISODES
-    found_of = dict(zip(rows, verls_advantages(keys, fields), strict=True))
-    for (group, episode, seat), found in found_of.items():
-        same = np.array([own[group, number, seat] for number in range(EPISODES)])
-        assert found == pytest.approx((own[group, episode, seat] - same.mean()) / same.std(ddof=1), abs=1e-4)
-        assert found == pytest.approx(-found_of[group, episode, 1 - seat], abs=1e-4)  # what one wins
-
-
-def test_with_a_shared_reward_three_roles_are_each_compared_with_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each role is once in every episode, so its mean over rows is the mean over episodes, which verl takes."""
-    rng = np.random.default_rng(5)
-    values = {(group, episode): float(rng.uniform()) for group in range(GROUPS) for episode in range(EPISODES)}
-    rewards = {(*episode, seat): reward for episode, reward in values.items() for seat in range(3)}
-    path = write_rows(tmp_path / "train.parquet", rewards, shared=True)
-    keys, fields, rows = handed_to_verl(path, monkeypatch)
-    assert sorted(rows) == sorted(rewards)
-    for (group, episode, seat), found in zip(rows, verls_advantages(keys, fields), strict=True):
-        same_role = np.array([rewards[group, other, seat] for other in range(EPISODES)])
-        expected = (rewards[group, episode, seat] - same_role.mean()) / (same_role.std(ddof=1) + 1e-6)
-        assert found == pytest.approx(expected, abs=1e-5)
-
-
-def rewards_of_roles(game: Game) -> tuple[dict[Key, float], dict[Key, float]]:
-    """The reward of each role in played episodes, and rewards that differ by role: here its share by its seat."""
-    shared, own = {}, {}
-    for group, episode, outcome in outcomes(game, "random"):
-        for seat, reward in enumerate(outcome.rewards):
-            shared[group, episode, seat] = reward
-            own[group, episode, seat] = reward ** (seat + 1)
-    return shared, own
+    found, expected = verls(write_rows(path, rewards, shared=game.shared_reward)), grpo(own)
+    assert len(found) >= 2 * EPISODES
+    assert found == pytest.approx({key: expected[key] for key in found}, abs=1e-4)
+    assert found == pytest.approx({key: -found[*key[:2], 1 - key[2]] for key in found}, abs=1e-4), "what one wins"
 
 
 @pytest.mark.parametrize("differ", [False, True], ids=["shared", "by role"])
 @pytest.mark.parametrize("name", ["tiny_planning", "tiny_mediation"])
 def test_in_planning_and_mediation_a_role_is_compared_with_the_same_role_of_the_other_episodes(
-    name: str, differ: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, differ, path, monkeypatch
+):
     """With their shared reward a state is one group, in which an episode counts once; this gives the same advantages.
 
     Rewards that differ by role, which neither game has, are compared in a group for each role.
     """
     game = make_game(load_config(name, {}).game)
-    shared, own = rewards_of_roles(game)
     assert game.shared_reward
-    roles, rewards = range(len(game.roles)), own if differ else shared
-    path = write_rows(tmp_path / "train.parquet", rewards, shared=not differ)
-    keys, fields, rows = handed_to_verl(path, monkeypatch)
-    with_signal = {
-        (group, seat)
-        for group in range(GROUPS)
-        for seat in roles
-        if np.ptp([rewards[group, episode, seat] for episode in range(EPISODES)]) > 0
+    rewards = {  # that differ by role: the share by its seat
+        (group, episode, seat): reward ** (seat + 1 if differ else 1)
+        for group, episode, outcome in outcomes(game, "random")
+        for seat, reward in enumerate(outcome.rewards)
     }
-    assert len(with_signal) >= 3 * len(roles)
-    assert sorted(rows) == sorted(key for key in rewards if (key[0], key[2]) in with_signal)
+    write_rows(path, rewards, shared=not differ)
+    keys, fields, rows = handed_to_verl(path, monkeypatch)
+    expected = {key: advantage for key, advantage in grpo(rewards).items() if any_signal(rewards, key)}
+    roles = len(game.roles)
+    assert len({(group, seat) for group, _, seat in expected}) >= 3 * roles and sorted(rows) == sorted(expected)
     uids = [key.rsplit("_", 2)[0] for key in keys]
     seats_of_uid = {uid: {seat for of, (_, _, seat) in zip(uids, rows, strict=True) if of == uid} for uid in uids}
-    assert all(len(seats) == (1 if differ else len(roles)) for seats in seats_of_uid.values())
+    assert all(len(seats) == (1 if differ else roles) for seats in seats_of_uid.values())
     found = dict(zip(rows, verls_advantages(keys, fields), strict=True))
-    for (group, episode, seat), advantage in found.items():
-        same_role = np.array([rewards[group, other, seat] for other in range(EPISODES)])
-        expected = (rewards[group, episode, seat] - same_role.mean()) / (same_role.std(ddof=1) + 1e-6)
-        assert advantage == pytest.approx(expected, abs=1e-5)
+    assert found == pytest.approx(expected, abs=1e-5)
     if not differ:
-        keys, fields = handed_to_verl_online(path, game.config, monkeypatch)
-        online = sorted(verls_advantages(keys, fields))
-        assert online == sorted(found.values())
+        assert sorted(verls_advantages(*handed_to_verl_online(path, game.config, monkeypatch))) == sorted(
+            found.values()
+        )
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_episodes_with_different_partners_are_compared_apart(
-    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(4)
-    rewards = {(group, episode, 0): float(rng.uniform()) for group in range(GROUPS) for episode in range(EPISODES)}
-    path = write_rows(tmp_path / "train.parquet", rewards, shared=shared, partners=("one", "other"))
-    keys, fields, rows = handed_to_verl(path, monkeypatch)
-    assert sorted(rows) == sorted(rewards)
-    for (group, episode, seat), found in zip(rows, verls_advantages(keys, fields), strict=True):
-        same = np.array([rewards[group, number, seat] for number in range(EPISODES) if (number - episode) % 2 == 0])
-        expected = (rewards[group, episode, seat] - same.mean()) / (same.std(ddof=1) + 1e-6)
-        assert found == pytest.approx(expected, abs=1e-5)
+def any_signal(rewards: Mapping[Key, float], key: Key) -> bool:
+    return np.ptp([rewards[key[0], episode, key[2]] for episode in range(EPISODES)]) > 0
 
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("far", [0.0, 1e9, -1e12])
-def test_large_rewards_of_ones_own_have_the_advantages_of_their_differences(
-    far: float, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_rewards_of_ones_own_have_the_advantages_of_their_differences(far, shared, path, verls):
     """In float32, 1e9 and 1e9 + 1 are equal; the differences here are sixteenths, which float64 keeps at 1e12."""
-    rng = np.random.default_rng(3)
-    values = {(group, episode): int(rng.integers(0, 17)) / 16 for group in range(GROUPS) for episode in range(EPISODES)}
-    values |= {(2, episode): 0.5 for episode in range(EPISODES)}  # no signal
-    near = {(*episode, seat): value for episode, value in values.items() for seat in (0, 1)}
-    path = write_rows(tmp_path / "train.parquet", near, shared=shared)
-    table = pq.read_table(path)
+    near = {key: round(16 * value) / 16 for key, value in drawn(3, 2, shared=True).items()}
+    near |= {key: 0.5 for key in near if key[0] == 2}  # no signal
+    table = pq.read_table(write_rows(path, near, shared=shared))
     trained = [far + row["normalized_reward"] for row in table["reward_model"].to_pylist()]
     pq.write_table(table.append_column(TRAINED, pa.array(trained)), path)
-    keys, fields, rows = handed_to_verl(path, monkeypatch)
-    assert {row[0] for row in rows} == {0, 1, 3, 4, 5}
-    for (group, episode, _), found in zip(rows, verls_advantages(keys, fields), strict=True):
-        same = np.array([values[group, other] for other in range(EPISODES)])
-        assert found == pytest.approx((values[group, episode] - same.mean()) / (same.std(ddof=1) + 1e-6), abs=1e-3)
+    found, expected = verls(path), grpo(near)
+    assert {key[0] for key in found} == {0, 1, 3, 4, 5}
+    assert found == pytest.approx({key: expected[key] for key in found}, abs=1e-3)
 
 
 def mixed_batch(path: Path, *, shared: bool) -> tuple[Path, dict[Key, float], dict[Key, tuple[int, int, str]]]:
@@ -325,62 +307,41 @@ def mixed_batch(path: Path, *, shared: bool) -> tuple[Path, dict[Key, float], di
     return write_training_rows(path, rows, shared_reward=shared), rewards, groups
 
 
-def largest_difference(
-    path: Path, rewards: dict[Key, float], groups: dict[Key, Any], patch: pytest.MonkeyPatch
-) -> float:
-    """Returns the largest difference between verl's advantages and GRPO by hand, within each of the groups."""
-    keys, fields, rows = handed_to_verl(path, patch)
-    assert sorted(rows) == sorted(rewards)
-    differences = []
-    for key, found in zip(rows, verls_advantages(keys, fields), strict=True):
-        same = np.array([reward for other, reward in rewards.items() if groups[other] == groups[key]])
-        differences.append(abs(found - (rewards[key] - same.mean()) / (same.std(ddof=1) + 1e-6)))
-    return max(differences)
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_batch_with_several_partners_has_the_advantages_of_grpo_by_state_seat_and_partner(
-    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = mixed_batch(tmp_path / "train.parquet", shared=shared)
-    assert largest_difference(*batch, monkeypatch) < 1e-5
-    mixed = mixed_batch(tmp_path / "mixed.parquet", shared=shared)
+    shared, path, verls, monkeypatch
+):
+    _, rewards, groups = mixed_batch(path, shared=shared)
+    expected = grpo(rewards, groups.__getitem__)
+    assert verls(path) == pytest.approx(expected, abs=1e-5)
     comparison_key = groups_module.comparison_key
     for module in (groups_module, signal):  # a planted mistake: partners are mixed in one group
         monkeypatch.setattr(module, "comparison_key", lambda row: comparison_key(row)._replace(partner=""))
-    assert largest_difference(*mixed, monkeypatch) > 0.1
+    mixed = verls(mixed_batch(path.with_name("mixed.parquet"), shared=shared)[0])
+    assert max(abs(mixed[key] - expected[key]) for key in expected) > 0.1
 
 
 @pytest.mark.parametrize("seats", [2, 3])
 @pytest.mark.parametrize("reward", ["selfish", "semi", "cooperative"])
-def test_online_gives_the_advantages_of_the_same_episodes_offline_to_the_bit(
-    reward: Any, seats: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared, rng = reward == "cooperative", np.random.default_rng(3)
-    rewards: dict[Key, float] = {}
-    for group in range(GROUPS):
-        for episode in range(EPISODES):
-            values = rng.integers(0, 11, seats) / 10
-            # In one group the last seat always got the same, and in another it spoke once.
-            values[-1] = 0.5 if group == 3 else values[-1]
-            spoke = range(seats - (group == 4 and episode > 0))
-            rewards |= {(group, episode, seat): float(values[0 if shared else seat]) for seat in spoke}
-    path = write_rows(tmp_path / "train.parquet", rewards, shared=shared)
-    keys, fields, rows = handed_to_verl(path, monkeypatch)
-    offline = dict(zip(rows, verls_advantages(keys, fields), strict=True))
+def test_online_gives_the_advantages_of_the_same_episodes_offline_to_the_bit(reward, seats, path, verls, monkeypatch):
+    """In one group the last seat always got the same, and in another it spoke once."""
+    shared, last = reward == "cooperative", seats - 1
+    rewards = {
+        key: 0.5 if key[::2] == (3, last) and not shared else value
+        for key, value in drawn(3, seats, shared=shared).items()
+        if key[0] != 4 or key[2] != last or key[1] == 0
+    }
+    offline = verls(write_rows(path, rewards, shared=shared))
     keys, fields = handed_to_verl_online(path, BargainingConfig(reward=reward), monkeypatch)
     online = {}
     for key, row, found in zip(keys, fields, verls_advantages(keys, fields), strict=True):
         group, episode = key.split("_")[0].removeprefix("uid-"), key.rsplit("_", 2)[1]
         online[int(group), int(episode), row["extra_fields"]["seat"]] = found
     assert online == offline
-    last = seats - 1
     assert shared or not {(3, last), (4, last)} & {(group, seat) for group, _, seat in online}
 
 
-def test_trained_rewards_are_compared_in_place_of_the_games_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trained_rewards_are_compared_in_place_of_the_games_own(path, verls):
     trained = {0: (-3.0, 1.0, 0.0, 6.0), 1: (0.5, 0.5, 0.5, 2.5)}
     rows = [
         training_row(
@@ -389,18 +350,11 @@ def test_trained_rewards_are_compared_in_place_of_the_games_own(
         ) | {TRAINED: reward}
         for seat, rewards in trained.items() for episode, reward in enumerate(rewards)
     ]  # fmt: skip
-    path = write_training_rows(tmp_path / "train.parquet", rows, shared_reward=False)
-    keys, fields, of = handed_to_verl(path, monkeypatch)
-    found = {
-        (seat, episode): value for (_, episode, seat), value in zip(of, verls_advantages(keys, fields), strict=True)
-    }
+    found = verls(write_training_rows(path, rows, shared_reward=False))
     # By hand: the means are 1 and 1, the sums of squares 16 + 0 + 1 + 25 = 42 and 3 / 4 + 9 / 4 = 3, over 4 - 1.
     by_hand = {0: [-4 / 14**0.5, 0.0, -1 / 14**0.5, 5 / 14**0.5], 1: [-0.5, -0.5, -0.5, 1.5]}
-    assert found == {
-        (seat, episode): pytest.approx(value, abs=1e-5)
-        for seat, values in by_hand.items()
-        for episode, value in enumerate(values)
-    }
+    expected = {(0, episode, seat): value for seat, values in by_hand.items() for episode, value in enumerate(values)}
+    assert found == pytest.approx(expected, abs=1e-5)
 
 
 def test_rows_that_were_written_again_under_the_same_name_are_read_again(tmp_path: Path) -> None:
@@ -417,22 +371,12 @@ def test_rows_that_were_written_again_under_the_same_name_are_read_again(tmp_pat
     assert rewards(0.75) == [0.75, 0.5]
 
 
-def test_a_shared_reward_gives_the_advantages_of_one_group_a_state_to_the_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shared_reward_gives_the_advantages_of_one_group_a_state_to_the_bit(path, monkeypatch):
     """Revision 671181a, which knew shared rewards only, had one uid for all rows of a state, in the file's order."""
-    rng = np.random.default_rng(2)
-    of_episode = {(group, episode): float(rng.uniform()) for group in range(GROUPS) for episode in range(EPISODES)}
-    rewards = {
-        (*place, seat): reward for place, reward in of_episode.items() for seat in (0, 1) if (*place, seat) != (2, 1, 1)
-    }
-    path = write_rows(tmp_path / "train.parquet", rewards, shared=True)
-    keys, fields, rows = handed_to_verl(path, monkeypatch)
+    rewards = {key: reward for key, reward in drawn(2, 2, shared=True).items() if key != SILENT}
+    keys, fields, rows = handed_to_verl(write_rows(path, rewards, shared=True), monkeypatch)
     assert rows == list(rewards)
     then = [f"state-{group}_{episode}_{seat}" for group, episode, seat in rewards]
-    assert verls_advantages(keys, fields) == verls_advantages(then, fields)
     found = dict(zip(rows, verls_advantages(keys, fields), strict=True))
-    assert all(
-        found[group, episode, 0] == found.get((group, episode, 1), found[group, episode, 0])
-        for group, episode in of_episode
-    )
+    assert [*found.values()] == verls_advantages(then, fields)
+    assert all(value == found[*key[:2], 0] for key, value in found.items())

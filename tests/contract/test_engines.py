@@ -13,11 +13,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from chat_endpoint import body, page
+from shared_server import started
 
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
-from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
 from selfplay_pipeline.generate.records import ChatMessage
@@ -289,11 +289,8 @@ def two_heads(tmp_path) -> Iterator[tuple[str, Path]]:
     folder = Path(shutil.copytree(TINY, tmp_path / "model"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
-    server = SGLangServer(ServerSpec(model=str(folder), device="cpu", log_path=tmp_path / "server.log"))
-    server.key = ""  # as the session's server
-    asyncio.run(server.start())
-    yield server.url, folder
-    server.stop()
+    with started(tmp_path / "server.log", str(folder)) as server:
+        yield server.url, folder
 
 
 @pytest.mark.parametrize(

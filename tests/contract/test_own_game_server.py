@@ -8,16 +8,11 @@ import pytest
 from command import selfplay
 
 from selfplay_pipeline.convert.parquet import read_rows
-from selfplay_pipeline.games import registry
 from selfplay_pipeline.generate.records import read_episodes
 
 TINY = "data/tiny_model"
 
-
-@pytest.fixture(autouse=True)
-def named_here_alone(monkeypatch):
-    """Other tests of this process do not know the game."""
-    monkeypatch.setattr(registry, "_found", {})
+pytestmark = pytest.mark.usefixtures("no_game_named")
 
 
 def test_a_model_plays_a_game_of_ones_own_and_its_turns_become_rows(sglang_server, tmp_path):

@@ -19,17 +19,9 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 def test_a_person_plays_with_the_policy_whose_tokens_are_recorded(sglang_server, tmp_path):
     output = tmp_path / "games.jsonl"
-    options = (
-        "--set",
-        f"engine.server_url=[{sglang_server.url}]",
-        "--set",
-        "generate.temperature=0",
-        "--num-episodes",
-        "1",
-        "--output",
-        str(output),
-    )
-    with PersonAtTerminal("play", "--config", "tiny", *options) as person:
+    keys = f"--set engine.server_url=[{sglang_server.url}] --set generate.temperature=0"
+    command = f"play --config tiny {keys} --num-episodes 1 --output"
+    with PersonAtTerminal(*command.split(), str(output)) as person:
         person.play_episode("hello <|im_end|>")
         assert person.ended() == 0
     (record,) = read_episodes(output)

@@ -11,14 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 from recording_proxy import RecordingProxy
-from shared_server import Server
+from shared_server import Server, started
 from test_engines import prompt
 from test_server_faults import GAMES, IDS, Run
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.engines.requests import PROBE_IDS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
-from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
+from selfplay_pipeline.engines.sglang_server import SGLangServer
 from selfplay_pipeline.engines.types import SamplingParams
 from selfplay_pipeline.generate.records import Trajectory, read_episodes
 from selfplay_pipeline.generate.summary import Played
@@ -32,12 +32,8 @@ PARAMS = SamplingParams(1.0, 8, ())
 @pytest.fixture(scope="module")
 def copies(tmp_path_factory) -> Iterator[SGLangServer]:
     """A server with two copies of the model, each with a scheduler and a prefix cache of its own."""
-    log = tmp_path_factory.mktemp("copies") / "server.log"
-    server = SGLangServer(ServerSpec(model="data/tiny_model", device="cpu", log_path=log, data_parallel=COPIES))
-    server.key = ""  # as the session's server
-    asyncio.run(server.start())
-    yield server
-    server.stop()
+    with started(tmp_path_factory.mktemp("copies") / "server.log", data_parallel=COPIES) as server:
+        yield server
 
 
 def test_copies_of_the_model_draw_apart(copies):

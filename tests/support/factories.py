@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -21,8 +21,9 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.generate.episode import ContextFull, Episode
+from selfplay_pipeline.generate.people import NOBODY
 from selfplay_pipeline.generate.players import PolicyPlayer, SeatedScript
-from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
+from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, PolicyRecord, SeatRecord
 from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
@@ -130,14 +131,54 @@ def make_episode(
     return seated.record(policy)
 
 
-def play_scripts(game: Game, state: Any, scripts: Sequence[ScriptedPlayer], rng: np.random.Generator) -> Episode:
-    """An episode of scripts, which take no illegal turn; they share one stream of random numbers."""
-    session = game.start(state)
-    seats = [SeatedScript(script, partial(game.view, session, seat), rng) for seat, script in enumerate(scripts)]
+@cache
+def drawn(game: Game, seed: int) -> Any:
+    """The first state of a seed."""
+    return game.sample_state(state_rng(seed, 0))
+
+
+def play(game: Game, state: Any, *players: str | ScriptedPlayer, seed: int | np.random.Generator = 0) -> Episode:
+    """An episode of scripts, which take no illegal turn and share one stream of random numbers.
+
+    Args:
+        players: scripts, or names of the game's own; one holds all seats.
+    """
+    session, rng = game.start(state), np.random.default_rng(seed)
+    scripts = [game.players[one] if isinstance(one, str) else one for one in players] * len(game.roles)
+    seats = [SeatedScript(scripts[seat], partial(game.view, session, seat), rng) for seat, _ in enumerate(game.roles)]
     episode = Episode(session, seats)
     episode.play_out()
     assert [turn for turn in episode.turns if turn.error is not None] == []
     return episode
+
+
+def streams(game: Game, state: Any, turns: Sequence[tuple[int, str]]) -> list[list[str]]:
+    """All that each seat reads, as long as the turns are legal on the state."""
+    session = game.start(state)
+    read = [[str(session.opening(seat))] for seat, _ in enumerate(game.roles)]
+    for seat, text in turns:
+        step = session.step(seat, text)
+        if step.error is not None:
+            break
+        for stream, observation in zip(read, step.observations, strict=True):
+            stream.append(observation)
+    return read
+
+
+def scripts_record(game: Game, state: Any, episode: Episode) -> EpisodeRecord:
+    """The record of an episode of scripted players."""
+    return EpisodeRecord.of(
+        [SeatRecord(kind="script", name="sharing") for _ in game.roles], NOBODY, episode_id="e", group_index=0,
+        episode=0, seed=0, game=game.name, state=game.state_to_json(state), turns=episode.turns, trajectories=[],
+        outcome=OutcomeRecord.of(episode.session.outcome()),
+    )  # fmt: skip
+
+
+def alike(ours: Sequence[Any], theirs: Sequence[Any], quantity: Callable[[Any], float]) -> bool:
+    """Whether the means of a quantity are within four standard errors of the difference."""
+    one, other = (np.array([quantity(each) for each in samples]) for samples in (ours, theirs))
+    error = np.hypot(one.std() / len(one) ** 0.5, other.std() / len(other) ** 0.5)
+    return bool(abs(one.mean() - other.mean()) < 4 * error)
 
 
 def take(session: Session, text: str, *, cut: bool = False) -> Step:
@@ -177,8 +218,13 @@ class RandomPlay:
         assert self.episode is not None
         playing = self.episode.session
         text = self.game.players["random"].act(self.game.view(playing, playing.seats[0]), self.rng)
-        ids = [*self.chat.tokenizer.encode(text, add_special_tokens=False), self.chat.end_of_turn]
-        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, 0, 0)
+        return completion(self.chat, text)
+
+
+def completion(chat: ChatTokenizer, text: str, finish: FinishReason = FinishReason.STOP, read: int = 0) -> Completion:
+    """What an engine returns that samples exactly the tokens of a text, after a prompt of so many tokens."""
+    ids = chat.tokenizer.encode(text, add_special_tokens=False) + [chat.end_of_turn] * (finish is FinishReason.STOP)
+    return Completion(ids, [-0.5] * len(ids), finish, prompt_tokens=read, cached_tokens=0)
 
 
 def make_random_episode(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,15 +43,23 @@ class Server:
         asyncio.run(reload())
 
 
+@contextmanager
+def started(log: Path, model: str = str(TINY), **options: Any) -> Iterator[SGLangServer]:
+    """A server on the CPU that asks for no key, so that tests attach to it; it is stopped at the end."""
+    server = SGLangServer(ServerSpec(model=model, device="cpu", log_path=log, **options))
+    server.key = ""
+    asyncio.run(server.start())
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
 @pytest.fixture(scope="session")
 def _session_server(tmp_path_factory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("server") / "server.log"
-    spec = ServerSpec(model=str(TINY.resolve()), device="cpu", log_path=log, extra_args=(PREFERRED,))
-    server = SGLangServer(spec)
-    server.key = ""  # tests attach to it as to a server that asks for none
-    asyncio.run(server.start())
-    yield Server(server.url, log)
-    server.stop()
+    with started(log, str(TINY.resolve()), extra_args=(PREFERRED,)) as server:
+        yield Server(server.url, log)
 
 
 class StayingTrainer(Trainer):

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 from reports import Reports
 from shared_server import TINY, StayingTrainer, loop_with
-from test_train import Run, build_model, farthest, optimise, trainable, weights, write_games
+from test_train import (
+    Run,
+    build_model,
+    distance_of,
+    farthest,
+    kill_after_two_steps,
+    trainable,
+    write_games,
+)
 
 from bench import qwen
 from selfplay_pipeline.cli.show.training import barely_fell
@@ -117,16 +120,8 @@ def test_one_step_moves_the_weights_as_a_plain_torch_step_does(
     one_step: Run, spoilt: dict[str, Any], agrees: bool
 ) -> None:
     """‖Δ - Δref‖ / ‖Δref‖ < 1e-3, and not if the reference is spoilt."""
-    import torch
-
-    network, optimizer = trainable(one_step.config.model, RATE)
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    optimise(network, optimizer, imitation_loss(network, one_step.config.data, **spoilt))
-    trained = weights(one_step.result.checkpoint)
-    moved = torch.cat([(trained[name] - before[name]).flatten() for name in trained])
-    expected = torch.cat([(network.state_dict()[name] - before[name]).flatten() for name in trained])
-    apart = float(torch.linalg.norm(moved - expected) / torch.linalg.norm(expected))
-    print(f"relative distance {apart:.2e}")
+    data = one_step.config.data
+    apart = distance_of(one_step, lambda network: imitation_loss(network, data, **spoilt), RATE)
     assert apart < 1e-3 if agrees else apart > 1e-2
 
 
@@ -135,21 +130,7 @@ def test_killed_and_continued_it_ends_where_it_would_have_ended(games: Path, tra
     options = {"epochs": 4, "train_batch_size": 10, "save_every": 1, "schedule": "cosine", "warm_up": 0.3}
     whole = asyncio.run(run_train(training(games, tmp_path / "whole", **options), trainer=trainer))
     config = training(games, tmp_path / "killed", **options)
-    code = f"""
-import asyncio
-from selfplay_pipeline.config.training import TrainConfig
-from selfplay_pipeline.train.offline import run_train
-asyncio.run(run_train(TrainConfig.model_validate_json({config.model_dump_json()!r})))
-"""
-    driver = subprocess.Popen([sys.executable, "-c", code])
-    metrics = config.output / "metrics.jsonl"
-    deadline = time.monotonic() + 1200
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
-        assert driver.poll() is None and time.monotonic() < deadline, (config.output / "train.log").read_text()[-3000:]
-        time.sleep(0.02)
-    os.kill(driver.pid, signal.SIGKILL)
-    driver.wait()
-    assert metrics.read_text().count("\n") < 8, "the training was over before the kill"
+    kill_after_two_steps(config)
     reports = Reports()
     with reporting.use(reports):
         result = asyncio.run(run_train(config, trainer))

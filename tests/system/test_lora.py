@@ -22,6 +22,7 @@ from test_train import (
     farthest,
     grpo_loss,
     log_probs,
+    model,
     optimise,
     optimizer_updates,
     remaining,
@@ -40,15 +41,9 @@ from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.train.offline import run_train
 from selfplay_pipeline.train.process import Trainer, TrainError
 
+__all__ = ["model"]
 RANK, ALPHA = 3, 12
 TARGETS = ["q_proj", "down_proj"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("policy") / "model"
-    build_model(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.checkpoints import check_checkpoint
-from selfplay_pipeline.games.abilities import Lesson, Stage
+from selfplay_pipeline.games.base import Lesson, Stage
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.warm_start.tiny import build_tiny_model
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
+from shared_server import started
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.shipped import shipped
-from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
+from selfplay_pipeline.engines.sglang_server import SGLangServer
 from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.iterate.population import run_population
@@ -29,12 +30,8 @@ PARTNERS = [
 @pytest.fixture(scope="module")
 def second(tmp_path_factory) -> Iterator[SGLangServer]:
     """A server beside the session's."""
-    log = tmp_path_factory.mktemp("second") / "second.log"
-    server = SGLangServer(ServerSpec(model=TINY, device="cpu", log_path=log))
-    server.key = ""  # as the session's server
-    asyncio.run(server.start())
-    yield server
-    server.stop()
+    with started(tmp_path_factory.mktemp("second") / "second.log") as server:
+        yield server
 
 
 def config(*servers, **changes) -> Config:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -505,18 +505,24 @@ def test_with_the_games_log_probs_a_token_beyond_the_clip_range_has_no_gradient(
 
 def distance_from_plain_torch(one_step: Run, **options: Any) -> float:
     """‖Δ - Δref‖ / ‖Δref‖ of one step on all groups at learning rate 1e-3."""
+    groups = [*rows_by_group(one_step.config.data).values()]
+    return distance_of(one_step, lambda network: grpo_loss(network, groups, **options))
+
+
+def distance_of(one_step: Run, loss: Callable[[Any], Any], rate: float = 1e-3) -> float:
+    """‖Δ - Δref‖ / ‖Δref‖ of one step, where Δref is that of plain torch with a loss."""
     import torch
 
     assert one_step.result.steps == 1
-    network, optimizer = trainable(one_step.config.model, 1e-3)
+    network, optimizer = trainable(one_step.config.model, rate)
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    optimise(network, optimizer, grpo_loss(network, [*rows_by_group(one_step.config.data).values()], **options))
+    optimise(network, optimizer, loss(network))
     trained = weights(one_step.result.checkpoint)
-    moved = [(trained[name] - before[name]).flatten() for name in trained]
-    expected = [(network.state_dict()[name] - before[name]).flatten() for name in trained]
-    apart = torch.linalg.norm(torch.cat(moved) - torch.cat(expected)) / torch.linalg.norm(torch.cat(expected))
-    print(f"relative distance {float(apart):.2e}")
-    return float(apart)
+    moved = torch.cat([(trained[name] - before[name]).flatten() for name in trained])
+    expected = torch.cat([(network.state_dict()[name] - before[name]).flatten() for name in trained])
+    apart = float(torch.linalg.norm(moved - expected) / torch.linalg.norm(expected))
+    print(f"relative distance {apart:.2e}")
+    return apart
 
 
 def test_the_checkpoint_is_the_trained_model_in_the_dtype_it_claims(plain: Run) -> None:
@@ -577,18 +583,10 @@ def optimizer_updates(state: Path) -> int:
     return counts.pop()
 
 
-@pytest.fixture(scope="module")
-def resumed(plain: Run, staying: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A training that was killed after its second step and continued in another process, which was there meanwhile.
-
-    `seen` is what the second call reported.
-    """
-    config = continued(plain, tmp_path_factory.mktemp("killed") / "out")
-    prepare_training(config, staying, config.output.parent / "trainer.log")
-    prepared = staying.process_id
+def kill_after_two_steps(config: TrainConfig) -> set[str]:
+    """Kill the driver of a training, of which nothing is left then; returns what ran and lay about before."""
     code = f"""
 import asyncio
-from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.train.offline import run_train
 asyncio.run(run_train(TrainConfig.model_validate_json({config.model_dump_json()!r})))
@@ -609,7 +607,18 @@ asyncio.run(run_train(TrainConfig.model_validate_json({config.model_dump_json()!
         time.sleep(0.2)
     assert running and not remaining(running) | traces(config.output), "still there after kill -9 of the driver"
     assert metrics.read_text().count("\n") < 8, "the training was over before the kill"
-    reports = Reports()
+    return running
+
+
+@pytest.fixture(scope="module")
+def resumed(plain: Run, staying: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A training that was killed after its second step and continued in another process, which was there meanwhile.
+
+    `seen` is what the second call reported.
+    """
+    config = continued(plain, tmp_path_factory.mktemp("killed") / "out")
+    prepare_training(config, staying, config.output.parent / "trainer.log")
+    prepared, running, reports = staying.process_id, kill_after_two_steps(config), Reports()
     with reporting.use(reports):
         result = asyncio.run(run_train(config, staying))
     assert staying.process_id == prepared

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from tenacity import wait_none
 from test_client import PARAMS, Launched, until
 from test_shared_gpu import SGLang
 
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines import client, server_lock
+from selfplay_pipeline.engines import server_lock
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.server_lock import ServerLock, ServerLocks
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
@@ -27,12 +26,7 @@ from selfplay_pipeline.engines.types import EngineError
 URL = "http://127.0.0.1:29999"
 EPISODES = 64
 
-
-@pytest.fixture(autouse=True)
-def _fast_and_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(client, "wait_exponential_jitter", lambda **given: wait_none())
-    monkeypatch.setattr(server_lock, "PAUSE", 0.01)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
 @pytest.fixture

@@ -4,12 +4,11 @@ import json
 from collections import Counter
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
-from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from factories import play_scripts, take
+from factories import drawn, play, take
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
@@ -33,7 +32,7 @@ from selfplay_pipeline.games.bargaining.scripted import SCRIPTED, PlayerView, pa
 from selfplay_pipeline.games.bargaining.teacher import Teacher
 from selfplay_pipeline.games.bargaining.text import ErrorKind, asked_items, format_proposal, parse_share, told_values
 from selfplay_pipeline.games.bargaining.wordless import silent_plan, wordless_rewards
-from selfplay_pipeline.games.base import CUT, HELD_OUT, Outcome, ParseError, Said, Status, read_state, state_rng
+from selfplay_pipeline.games.base import CUT, HELD_OUT, ParseError, Said, Status, read_state, state_rng
 from selfplay_pipeline.games.figures import Measures
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.measured import Measured
@@ -69,22 +68,12 @@ LINES = {
 seeds = st.integers(0, 10_000)
 
 
-@cache
-def state_of(seed: int) -> BargainingState:
-    return GAME.sample_state(state_rng(seed, 0))
-
-
 def with_values(*values: tuple[int, int, int]) -> BargainingState:
     return STATE.model_copy(update={"values": values})
 
 
 def all_splits(state: BargainingState) -> list[Split]:
     return [(share, rest(state.counts, share)) for share in shares(state.counts)]
-
-
-def play(game: BargainingGame, state: BargainingState, names: tuple[str, str], seed: int = 0) -> Outcome:
-    rng = np.random.default_rng(seed)
-    return play_scripts(game, state, [game.players[name] for name in names], rng).session.outcome()
 
 
 def refused(words: str | None, error: type[Exception] = UserError):
@@ -97,7 +86,7 @@ def refused(words: str | None, error: type[Exception] = UserError):
 
 @given(seeds)
 def test_a_sampled_state_keeps_to_the_papers_rules_is_the_same_for_a_seed_and_is_read_back(seed):
-    state = state_of(seed)
+    state = drawn(GAME, seed)
     assert 5 <= sum(state.counts) <= 7 and min(state.counts) >= 1 and max(state.counts) <= 4
     assert [int(np.dot(state.counts, values)) for values in state.values] == [10, 10]
     assert np.max(state.values, axis=0).min() > 0, "each item has a value to somebody"
@@ -109,7 +98,7 @@ def test_a_sampled_state_keeps_to_the_papers_rules_is_the_same_for_a_seed_and_is
 
 
 def test_a_sampled_state_is_pinned():
-    assert (state_of(0).counts, state_of(0).values) == PINNED
+    assert (drawn(GAME, 0).counts, drawn(GAME, 0).values) == PINNED
 
 
 def test_the_28_counts_and_their_values_are_those_of_the_papers_data():
@@ -132,13 +121,16 @@ def test_all_counts_are_as_likely_and_so_is_every_state_given_its_counts():
 
 @given(seeds, st.integers(0, 1))
 def test_a_redrawn_state_keeps_what_one_seat_sees_and_draws_all_that_its_partner_may_have(seed, seat):
-    state, drawn = state_of(seed), [GAME.redraw(state_of(seed), seat, np.random.default_rng(n)) for n in range(8)]
-    for other in drawn:
+    state, others = (
+        drawn(GAME, seed),
+        [GAME.redraw(drawn(GAME, seed), seat, np.random.default_rng(n)) for n in range(8)],
+    )
+    for other in others:
         assert (other.counts, other.values[seat]) == (state.counts, state.values[seat])
         assert other.values[1 - seat] in possible_values(state.counts, state.values[seat])
         GAME.check_fits(other)
     possible = len(possible_values(state.counts, state.values[seat]))
-    assert possible < 4 or len({other.values for other in drawn}) > 1
+    assert possible < 4 or len({other.values for other in others}) > 1
 
 
 @pytest.mark.parametrize(
@@ -161,7 +153,7 @@ def test_a_state_fits_by_its_number_of_items_and_its_total_value(counts, values,
 
 @given(seeds, st.integers(0, 2), st.sampled_from([1.5, 1.0, True, None, "1", -1, 2**40, ..., "more"]), st.data())
 def test_every_damaged_number_of_a_state_is_refused_by_its_field(seed, place, damage, data):
-    written = state_of(seed).to_dict()
+    written = drawn(GAME, seed).to_dict()
     row = data.draw(st.sampled_from([written["counts"], *written["values"]]))
     name = "counts" if row is written["counts"] else "values"
     if damage is ...:
@@ -198,7 +190,7 @@ def test_a_state_against_the_rules_is_refused(change, words):
 @examples(30)
 @given(seeds, st.sampled_from(["cooperative", "semi", "selfish"]), st.floats(0, 1))
 def test_a_reward_is_the_own_value_and_a_part_of_the_partners_divided_by_the_most_of_it(seed, kind, part):
-    state, config = state_of(seed), BargainingConfig(reward=kind, semi_lambda=part)
+    state, config = drawn(GAME, seed), BargainingConfig(reward=kind, semi_lambda=part)
     worth = np.array([state.worth(split) for split in all_splits(state)])
     weight = {"cooperative": 1, "semi": part, "selfish": 0}[kind]
     wanted = worth + weight * worth[:, ::-1]
@@ -219,7 +211,7 @@ def read_share(body, counts):
 
 @given(seeds)
 def test_a_proposal_is_read_back_exactly(seed):
-    counts = state_of(seed).counts
+    counts = drawn(GAME, seed).counts
     for share in shares(counts):
         assert read_share(format_proposal(share).removeprefix("[propose]"), counts) == share
 
@@ -269,7 +261,7 @@ def test_any_text_is_read_without_another_error(text):
 
 @given(seeds, st.integers(0, 1))
 def test_told_values_are_read_back_exactly(seed, seat):
-    state = state_of(seed)
+    state = drawn(GAME, seed)
     view = PlayerView(seat, state.counts, state.values[seat])
     assert told_values(tell(view)) == dict(enumerate(view.values))
     hearer = PlayerView(1 - seat, state.counts, state.values[1 - seat], history=((seat, tell(view)),))
@@ -399,8 +391,8 @@ def test_prompts_show_the_own_values_alone(prompts, kind):
 
 @given(seeds, *[st.sampled_from(list(BargainingGame.players))] * 2, st.sampled_from(list(REWARDS)))
 def test_any_two_scripted_players_finish_without_an_illegal_action(seed, one, other, kind):
-    game, state = BargainingGame(REWARDS[kind]), state_of(seed)
-    outcome = play(game, state, (one, other), seed)
+    game, state = BargainingGame(REWARDS[kind]), drawn(GAME, seed)
+    outcome = play(game, state, one, other, seed=seed).session.outcome()
     assert outcome.status == AGREED or (one, other) == ("greedy", "greedy")
     assert all(0 <= reward <= 1 for reward in outcome.rewards)
     if outcome.status == AGREED:
@@ -410,16 +402,16 @@ def test_any_two_scripted_players_finish_without_an_illegal_action(seed, one, ot
 @examples(30)
 @given(seeds)
 def test_sharing_reaches_the_best_sum_and_greedy_takes_all_from_one_who_accepts_but_never_from_greedy(seed):
-    state, selfish = state_of(seed), BargainingGame(REWARDS["selfish"])
-    assert play(GAME, state, ("sharing", "sharing")).rewards == (1.0, 1.0)
-    assert play(selfish, state, ("greedy", "random")).rewards[0] == 1.0
-    assert play(selfish, state, ("greedy", "greedy")).status is Status.TURN_LIMIT
+    state, selfish = drawn(GAME, seed), BargainingGame(REWARDS["selfish"])
+    assert play(GAME, state, "sharing").session.outcome().rewards == (1.0, 1.0)
+    assert play(selfish, state, "greedy", "random").session.outcome().rewards[0] == 1.0
+    assert play(selfish, state, "greedy").session.status is Status.TURN_LIMIT
 
 
 @examples(30)
 @given(seeds)
 def test_sharing_proposes_the_most_equal_of_the_best_splits_that_it_knows(seed):
-    state = state_of(seed)
+    state = drawn(GAME, seed)
     partner, me = (PlayerView(seat, state.counts, state.values[seat]) for seat in (0, 1))
     said = SCRIPTED["sharing"].act(replace(me, history=((0, tell(partner)),)), np.random.default_rng(0))
     share = read_share(said.removeprefix("[propose]"), state.counts)
@@ -469,7 +461,7 @@ def test_sharing_takes_as_good_an_offer_as_it_can_expect_from_what_it_was_told_a
 @examples(30)
 @given(seeds)
 def test_the_teacher_of_the_warm_start_tells_truly_and_proposes_and_answers_blindly(seed):
-    state, rng = state_of(seed), np.random.default_rng(seed)
+    state, rng = drawn(GAME, seed), np.random.default_rng(seed)
     session = GAME.start(state)
     while session.status is None:
         view = GAME.view(session, session.seats[0])
@@ -567,7 +559,7 @@ def test_figures_of_an_episode():
 @examples(30)
 @given(seeds)
 def test_a_split_is_pareto_optimal_if_no_other_is_as_good_for_both_and_the_solution_has_the_best_sum(seed):
-    state = state_of(seed)
+    state = drawn(GAME, seed)
     found = [state.worth(each) for each in all_splits(state)]
     for split in all_splits(state):
         one, other = state.worth(split)

@@ -13,10 +13,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from scripted_server import answer_to
-from tenacity import wait_none
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines import client
 from selfplay_pipeline.engines.activity import Activity
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.http import Http, ServerGoneError
@@ -26,10 +24,7 @@ from selfplay_pipeline.engines.types import EngineError, SamplingParams
 
 PARAMS = SamplingParams(1.0, 4, (9,))
 
-
-@pytest.fixture(autouse=True)
-def _no_pauses_between_tries(monkeypatch):
-    monkeypatch.setattr(client, "wait_exponential_jitter", lambda **given: wait_none())
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
 class Fake:

@@ -162,45 +162,35 @@ def test_groups_whose_episodes_scored_alike_are_counted(tmp_path):
 
 
 def rewards_of(folder):
-    """Of each group, the reward of each episode, in each of its rows."""
-    found: dict[int, dict[int, set[float]]] = {}
+    """Of each state and partner, the reward of each episode, in each of its rows."""
+    found: dict[tuple[int, str], dict[int, set[float]]] = {}
     for row in rows_of(folder)["train"]:
         info = row["extra_info"]
-        found.setdefault(info["index"], {}).setdefault(info["episode"], set()).add(
-            row["reward_model"]["normalized_reward"]
-        )
+        group = found.setdefault((info["index"], row.get(PARTNER, "")), {})
+        group.setdefault(info["episode"], set()).add(row["reward_model"]["normalized_reward"])
     return found
 
 
-def test_a_placebo_exchanges_rewards_within_groups_and_says_so(games, tmp_path):
-    report = run_convert(games, tmp_path / "true")
-    placebo = run_convert(games, tmp_path / "placebo", placebo=True, seed=1)
-    true, false = rewards_of(tmp_path / "true"), rewards_of(tmp_path / "placebo")
-    assert all(len(rewards) == 1 for group in false.values() for rewards in group.values()), "seats share a reward"
-    assert true != false
-    assert {name: sorted(map(min, group.values())) for name, group in true.items()} == {
-        name: sorted(map(min, group.values())) for name, group in false.items()
-    }
-    assert placebo.model_dump(exclude={"placebo"}) == report.model_dump(exclude={"placebo"})
-    facts = [json.loads(pq.read_schema(tmp_path / name / "train.parquet").metadata[METADATA_KEY])
-             for name in ("true", "placebo")]  # fmt: skip
-    assert [one.get("placebo") for one in facts] == [None, True]
-
-
-@pytest.mark.parametrize("first", ["three seats", "two seats"])
-def test_a_placebo_of_games_with_different_numbers_of_seats_stays_within_groups(first, tmp_path):
-    game = make_game(load_config("tiny_mediation", {}).game)
+@pytest.mark.parametrize("kind", ["one game", "three seats, then two", "two seats, then three", "two partners"])
+def test_a_placebo_exchanges_rewards_within_groups_and_says_so(kind, with_two_partners, tmp_path):
+    game, two = make_game(load_config("tiny_mediation", {}).game), [*make_episodes(GROUPS, EPISODES)]
     three = [make_random_episode(game, 100 + at // 4, at % 4, seed=at) for at in range(12)]
-    two = [*make_episodes(4, 4)]
-    games = write_episodes(tmp_path / "games.jsonl", three + two if first == "three seats" else two + three)
-    report = run_convert(games, tmp_path / "true")
-    run_convert(games, tmp_path / "placebo", placebo=True, seed=1)
-    true, false = rewards_of(tmp_path / "true"), rewards_of(tmp_path / "placebo")
+    games = {"one game": two, "three seats, then two": three + two, "two partners": with_two_partners}
+    path = write_episodes(tmp_path / "games.jsonl", games.get(kind, two + three))
+    reports = [run_convert(path, tmp_path / str(number), placebo=number == 1, seed=1) for number in (0, 1)]
+    true, false = (rewards_of(tmp_path / name) for name in ("0", "1"))
+    assert all(len(rewards) == 1 for group in false.values() for rewards in group.values()), "seats share a reward"
+    true, false = ({name: [*map(min, group.values())] for name, group in all.items()} for all in (true, false))
     assert true != false
-    assert {name: sorted(map(min, group.values())) for name, group in true.items()} == {
-        name: sorted(map(min, group.values())) for name, group in false.items()
+    assert {name: sorted(group) for name, group in true.items()} == {
+        name: sorted(group) for name, group in false.items()
     }
-    assert report.groups_without_signal == sum(len(set(map(min, group.values()))) == 1 for group in true.values())
+    assert reports[0].groups_without_signal == sum(len(set(group)) == 1 for group in true.values())
+    assert reports[0].model_dump(exclude={"placebo"}) == reports[1].model_dump(exclude={"placebo"})
+    facts = [
+        json.loads(pq.read_schema(tmp_path / name / "train.parquet").metadata[METADATA_KEY]) for name in ("0", "1")
+    ]
+    assert [one.get("placebo") for one in facts] == [None, True]
 
 
 def test_a_placebo_permutes_each_group_in_its_own_way():
@@ -268,19 +258,10 @@ def test_an_episode_without_a_turn_of_the_policy_is_in_no_group(tmp_path):
 
 
 @pytest.mark.parametrize("by_seat", [False, True])
-@pytest.mark.parametrize(
-    ("change", "compared"),
-    [({"episode": 1}, True), ({"reward": 1.0}, True), ({"state": 1}, False), ({"partner": "shy"}, False)],
-)
-def test_rows_of_one_state_and_one_partner_are_compared(by_seat, change, compared):
-    row = ROW._replace(by_seat=by_seat)
-    assert (comparison_key(row) == comparison_key(row._replace(**change))) is compared
-
-
-@pytest.mark.parametrize("by_seat", [False, True])
-def test_rows_with_rewards_of_their_own_are_compared_within_a_seat(by_seat):
-    row = ROW._replace(by_seat=by_seat)
-    assert (comparison_key(row) == comparison_key(row._replace(seat=1))) is not by_seat
+@pytest.mark.parametrize("change", [{"episode": 1}, {"reward": 1.0}, {"state": 1}, {"partner": "shy"}, {"seat": 1}])
+def test_rows_of_one_state_and_one_partner_are_compared_and_with_own_rewards_within_a_seat(by_seat, change):
+    row, apart = ROW._replace(by_seat=by_seat), {"state", "partner", *(["seat"] if by_seat else [])}
+    assert (comparison_key(row) == comparison_key(row._replace(**change))) is not bool(apart & change.keys())
 
 
 def test_an_episode_counts_once_in_a_group_however_many_of_its_seats_are_there():
@@ -335,16 +316,6 @@ def test_episodes_of_one_state_with_different_partners_are_compared_apart_at_eve
     assert sorted(group.key.partner for group in data.groups) == ["1: asker"] * 3 + ["1: sharing"] * 3
     for group in data.groups:
         assert {rows[row][PARTNER] for row in group.rows} == {group.key.partner}
-
-
-def test_a_placebo_exchanges_rewards_among_episodes_with_the_same_partner(with_two_partners, tmp_path):
-    games = write_episodes(tmp_path / "games.jsonl", with_two_partners)
-    found = []
-    for name, placebo in (("true", False), ("placebo", True)):
-        run_convert(games, tmp_path / name, placebo=placebo)
-        data = read_data([tmp_path / name / "train.parquet"])
-        found.append({group.key: sorted(group.rewards) for group in data.groups})
-    assert found[0] == found[1]
 
 
 def test_one_partner_in_each_state_is_not_written_since_it_separates_nothing(tmp_path):

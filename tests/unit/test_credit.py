@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factories import BOARD, episode_records, make_episodes, play_scripts, write_episodes
+from factories import BOARD, episode_records, make_episodes, play, write_episodes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ from selfplay_pipeline.convert.rows import CREDITS, own_turns
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import CUT, HELD_OUT, state_rng
-from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
+from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.lost_reward import known_cells, lost, matching_of, possible_score
 from selfplay_pipeline.games.matching.scripted import Sharing
 from selfplay_pipeline.games.matching.teacher import Teacher
@@ -32,10 +32,10 @@ HONEST = BOARD.model_copy(update={"visibility": "complementary", "score_power": 
 GAME = MatchingGame(HONEST)
 
 
-def play(number: int, *players: str) -> tuple[Any, list[Any], float, list[float]]:
+def played(number: int, *players: str) -> tuple[Any, list[Any], float, list[float]]:
     """The state, turns, reward and credits of an episode of two scripted players."""
     state = GAME.sample_state(state_rng(0, number, HELD_OUT))
-    episode = play_scripts(GAME, state, [SCRIPTED[name] for name in players], np.random.default_rng(number))
+    episode = play(GAME, state, *players, seed=number)
     reward = episode.session.outcome().rewards[0]
     return state, episode.turns, reward, GAME.credits(state, episode.turns, reward)
 
@@ -52,7 +52,7 @@ def test_each_own_turn_of_any_episode_has_a_credit(record: EpisodeRecord) -> Non
 
 def test_a_proposal_that_is_accepted_is_credited_with_its_loss_to_planning_and_the_answer_with_nothing() -> None:
     for number, names in enumerate(product(["teacher", "sharing", "own-view", "deaf-teacher"], repeat=2)):
-        state, turns, _, found = play(number, *names)
+        state, turns, _, found = played(number, *names)
         losses = lost(state, turns, HONEST, agreed=True)
         assert losses is not None and turns[-1].action == "accept"
         assert found[-2:] == [pytest.approx(-losses.planning), 0.0]
@@ -60,7 +60,7 @@ def test_a_proposal_that_is_accepted_is_credited_with_its_loss_to_planning_and_t
 
 def test_what_could_be_reached_depends_on_nothing_that_comes_after() -> None:
     for number, names in enumerate(product(["teacher", "sharing", "own-view"], repeat=2)):
-        state, turns, reward, found = play(number, *names)
+        state, turns, reward, found = played(number, *names)
         for end in range(1, len(turns)):
             assert GAME.credits(state, turns[:end], reward) == pytest.approx(found[:end])
 
@@ -69,7 +69,7 @@ def test_what_could_be_reached_before_a_proposal_does_not_depend_on_it() -> None
     game = MatchingGame(BOARD)
     for number in range(10):
         state = game.sample_state(state_rng(0, number, HELD_OUT))
-        *_, proposal, _ = play_scripts(game, state, [Sharing()] * 2, np.random.default_rng(number)).turns
+        *_, proposal, _ = play(game, state, Sharing(), seed=number).turns
         others = permutations(reviewer for reviewer, _ in proposal.proposal)
         plans = [[(one, paper) for paper, one in enumerate(other)] for other in others]
         credits = {game.credits(state, [proposal.model_copy(update={"proposal": p})], 1.0)[0] for p in plans}
@@ -77,7 +77,7 @@ def test_what_could_be_reached_before_a_proposal_does_not_depend_on_it() -> None
 
 
 def test_after_a_rejection_the_next_proposal_is_credited_as_if_there_had_been_none() -> None:
-    state, turns, _, _ = play(3, "own-view", "own-view")
+    state, turns, _, _ = played(3, "own-view", "own-view")
     *_, proposal, accepted = turns
     rejected = accepted.model_copy(update={"action": "reject"})
     found = GAME.credits(state, [proposal, rejected, proposal, accepted], 0.5)
@@ -101,7 +101,7 @@ def test_only_while_a_proposal_waits_for_its_answer_it_is_what_can_be_reached(re
 
 def test_in_a_state_the_first_turn_is_credited_as_its_episode_was_rewarded() -> None:
     state = GAME.sample_state(state_rng(0, 3, HELD_OUT))
-    told = [play_scripts(GAME, state, [Sharing(), Teacher()], np.random.default_rng(seed)) for seed in range(20)]
+    told = [play(GAME, state, Sharing(), Teacher(), seed=seed) for seed in range(20)]
     rewards = [episode.session.outcome().rewards[0] for episode in told]
     first = [GAME.credits(state, one.turns, reward)[0] for one, reward in zip(told, rewards, strict=True)]
     assert len(set(rewards)) > 2 and np.subtract(rewards, first) == pytest.approx(rewards[0] - first[0])
@@ -110,14 +110,14 @@ def test_in_a_state_the_first_turn_is_credited_as_its_episode_was_rewarded() -> 
 def test_who_was_told_more_could_reach_more() -> None:
     muted, gains = MatchingGame(HONEST.model_copy(update={"mute": True})), list[float]()
     for number in range(20):
-        state, turns, reward, (_, planned, accepted) = play(number, "sharing", "sharing")
+        state, turns, reward, (_, planned, accepted) = played(number, "sharing", "sharing")
         assert (reward, planned, accepted) == (1.0, 0.0, 0.0), "what was told is all that was missing"
         gains.append(muted.credits(state, turns, reward)[1] - planned)
     assert min(gains) == 0 and max(gains) > 0.1
 
 
 def test_an_answer_is_credited_with_what_becomes_of_the_proposal() -> None:
-    state, turns, _, _ = play(3, "sharing", "sharing")
+    state, turns, _, _ = played(3, "sharing", "sharing")
     rejected = turns[-1].model_copy(update={"action": "reject"})
     *_, planned, answered = GAME.credits(state, [*turns[:-1], rejected], 0.0)
     assert planned == answered == -1.0, "nothing came of the best plan"

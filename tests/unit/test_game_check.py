@@ -12,7 +12,6 @@ from quick import long_but
 from selfplay_pipeline.doctor.game_check import check_game
 from selfplay_pipeline.doctor.new_game import new_game
 from selfplay_pipeline.games import registry
-from selfplay_pipeline.games.abilities import Renaming, TurnCredit, WordlessPlay
 
 SUMS = Path("examples/sums.py").read_text()
 CUT = "    def start(self"
@@ -108,10 +107,7 @@ FAULTS = {
 }
 """Change of a line of the example, and what the one failing check says, by fault."""
 
-
-@pytest.fixture(autouse=True)
-def nothing_named_yet(monkeypatch):
-    monkeypatch.setattr(registry, "_found", {})
+pytestmark = pytest.mark.usefixtures("no_game_named")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +119,7 @@ def nothing_named_yet(monkeypatch):
 )
 def test_the_games_of_the_package_and_the_examples_pass(name):
     findings = check_game(registry.find(name), num_states=3)
-    assert len(findings) == 15 + isinstance(registry.find(name)(), Renaming)
+    assert len(findings) == 15 + registry.find(name)().has("renamed")
     assert [finding for finding in findings if not finding.passed] == []
 
 
@@ -164,6 +160,7 @@ def test_a_fault_is_named_in_one_line(fault, tmp_path):
 
 
 SQUARED = """from typing import Literal
+from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 
@@ -192,17 +189,15 @@ def test_what_counts_the_parents_rewards_must_be_written_anew_or_given_up(tmp_pa
     finding, _ = said("")
     assert finding.passed is False and finding.said == (
         "Squared.rewards differs from that of MatchingGame, for which known_lines was written; write known_lines for "
-        "your rewards, or return {} in it to do without it"
+        "your rewards, or set known_lines = Game.known_lines in the class to do without it"
     )
-    finding, game = said("    known_lines, known_reward, solution = dict, lambda *_: None, lambda *_: None\n")
-    assert finding.passed is False and isinstance(game, WordlessPlay)
-    assert finding.said.endswith("or set wordless_rewards = None in the class to do without it")
-    given_up = (
-        "    def known_lines(self): return {}\n    known_reward = solution = lambda *_: None\n"
-        "    wordless_rewards = credits = alter = human_episodes = None\n"
-    )
+    given_up = "".join(f"    {one} = Game.{one}\n" for one in ("known_lines", "known_reward", "solution"))
     finding, game = said(given_up)
-    assert finding.passed and not isinstance(game, (WordlessPlay, TurnCredit))
+    assert finding.passed is False and game.has("wordless_rewards")
+    assert finding.said.endswith("or set wordless_rewards = Game.wordless_rewards in the class to do without it")
+    optional = ("wordless_rewards", "credits", "alter", "human_episodes")
+    finding, game = said(given_up + "".join(f"    {one} = Game.{one}\n" for one in optional))
+    assert finding.passed and not any(game.has(one) for one in optional) and game.has("redraw")
 
 
 def test_what_was_not_reached_is_said(tmp_path):

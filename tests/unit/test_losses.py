@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from factories import BOARD, episode_records, play_scripts
+from factories import BOARD, episode_records, play
 from hypothesis import given
 
 from selfplay_pipeline.games.base import HELD_OUT, Outcome, Said, state_rng
@@ -43,10 +43,10 @@ class Stubborn(Sharing):
         return "[reject]" if view.pending is not None else super().act(view, rng)
 
 
-def play(number, *players, game=GAME) -> tuple[Losses, Outcome]:
+def found_in(number, *players, game=GAME) -> tuple[Losses, Outcome]:
     """Where an episode of these two players on the state of this number lost its reward, and how it ended."""
     state = game.sample_state(state_rng(0, number, HELD_OUT))
-    episode = play_scripts(game, state, players, np.random.default_rng(number))
+    episode = play(game, state, *players, seed=number)
     outcome = episode.session.outcome()
     found = lost(state, episode.turns, game.config, agreed=outcome.status in game.goals)
     assert found is not None
@@ -66,7 +66,7 @@ def play(number, *players, game=GAME) -> tuple[Losses, Outcome]:
 )
 def test_each_fault_loses_to_its_own_part_alone(player, only):
     found = dict(
-        zip(PARTS, np.mean([astuple(play(number, player, player)[0]) for number in range(40)], axis=0), strict=True)
+        zip(PARTS, np.mean([astuple(found_in(number, player, player)[0]) for number in range(40)], axis=0), strict=True)
     )
     assert only is None or found.pop(only) > 0.1
     assert set(found.values()) == {0.0}
@@ -76,7 +76,7 @@ def test_each_fault_loses_to_its_own_part_alone(player, only):
 def test_the_parts_of_any_two_players_add_up_and_only_planning_may_gain():
     """A plan that looked worse to its proposer may be better."""
     players = [*SCRIPTED.values(), Planless(), Stubborn(), Teacher()]
-    losses = [play(number, *pair)[0] for number, pair in enumerate(product(players, repeat=2))]
+    losses = [found_in(number, *pair)[0] for number, pair in enumerate(product(players, repeat=2))]
     assert min(loss.telling for loss in losses) >= 0 and min(loss.agreement for loss in losses) >= 0
     assert min(loss.planning for loss in losses) < 0
 
@@ -139,7 +139,7 @@ def test_values_are_points_so_that_none_is_a_share_above_1():
 
 def test_messages_show_the_value_told_and_proposals_the_value_used_if_they_say_what_was_agreed():
     state = GAME.sample_state(state_rng(0, 3, HELD_OUT))
-    turns = play_scripts(GAME, state, (Sharing(), Sharing()), np.random.default_rng(0)).turns
+    turns = play(GAME, state, Sharing()).turns
     told, used, accepted = notes(state, turns, HONEST)
     best = f"{state.best:.1f}"
     assert told.startswith("value told") and told.endswith(f"→ {best} points of its best plan")
@@ -153,7 +153,7 @@ def test_messages_show_the_value_told_and_proposals_the_value_used_if_they_say_w
 def test_who_heard_another_message_planned_with_that_one():
     """Seat 1 hears nothing of what seat 0 said, so that what it lacks is lost to telling, and not to planning."""
     state = GAME.sample_state(state_rng(0, 0, HELD_OUT))
-    turns = play_scripts(GAME, state, (Sharing(), Sharing()), np.random.default_rng(0)).turns
+    turns = play(GAME, state, Sharing()).turns
     told = known_cells(state, turns, HONEST)[1]
     swapped = [turns[0].model_copy(update={"heard": {1: "[message] none"}}), *turns[1:]]
     assert told[1].all() and (known_cells(state, swapped, HONEST)[1] == np.stack(state.masks)).all()

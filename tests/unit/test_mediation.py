@@ -4,11 +4,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 
 import numpy as np
 import pytest
-from factories import play_scripts, take
+from factories import alike, drawn, play, scripts_record, streams, take
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -48,8 +47,7 @@ from selfplay_pipeline.games.mediation.text import (
     told_offer,
 )
 from selfplay_pipeline.games.mediation.wordless import mean_rewards, wordless_rewards
-from selfplay_pipeline.generate.people import NOBODY, replayed
-from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, SeatRecord
+from selfplay_pipeline.generate.people import replayed
 from selfplay_pipeline.metrics.figures import measure
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 
@@ -79,16 +77,6 @@ PINNED = (1129, 591, 953, 13, 9)
 seeds = st.integers(0, 10_000)
 
 
-@cache
-def state_of(seed: int, game: MediationGame = GAME) -> MediationState:
-    return game.sample_state(state_rng(seed, 0))
-
-
-def play(game: MediationGame, state: MediationState, *names: str, seed: int = 0):
-    players = [game.players[name] for name in (names * 3)[:3]]
-    return play_scripts(game, state, players, np.random.default_rng(seed))
-
-
 # --- states and scores ----------------------------------------------------------------------------------------
 
 
@@ -96,7 +84,7 @@ def play(game: MediationGame, state: MediationState, *names: str, seed: int = 0)
 @given(seed=seeds)
 @examples(15)
 def test_a_sampled_state_keeps_to_the_rules_is_the_same_for_a_seed_and_is_read_back(game, seed):
-    state = state_of(seed, game)
+    state = drawn(game, seed)
     game.check_fits(state)
     assert state == game.sample_state(state_rng(seed, 0)) != game.sample_state(state_rng(seed, 0, HELD_OUT))
     assert read_state(game, json.dumps(game.state_to_json(state))) == state
@@ -108,7 +96,7 @@ def test_a_sampled_state_keeps_to_the_rules_is_the_same_for_a_seed_and_is_read_b
 
 
 def test_a_sampled_state_is_pinned():
-    first = state_of(0)
+    first = drawn(GAME, 0)
     one = first.users[0].flights[0]
     assert (one.price, one.start, one.end, len(first.users[0].events), first.arrival_pref) == PINNED
 
@@ -161,7 +149,7 @@ def test_a_damaged_state_is_refused_by_its_field(change, words):
 )
 def test_a_state_of_another_configuration_is_refused(key, value, words):
     with pytest.raises(UserError, match=words):
-        MediationGame(MediationConfig(**{key: value})).check_fits(state_of(0))
+        MediationGame(MediationConfig(**{key: value})).check_fits(drawn(GAME, 0))
 
 
 def test_a_fixed_protocol_needs_room_for_its_turns():
@@ -199,7 +187,7 @@ def test_scores_of_all_162_recorded_games_and_points_of_all_459_proposals_are_ou
 
 def test_our_states_look_like_those_that_people_played(people):
     """Means over 324 users, and over 300 of ours (fixed seeds): within four standard errors of the difference."""
-    ours = [own for seed in range(150) for own in state_of(seed).users]
+    ours = [own for seed in range(150) for own in drawn(GAME, seed).users]
     theirs = [own for _, episode in people for own in episode.state.users]
     for quantity in (
         lambda own: len(own.flights),
@@ -211,9 +199,7 @@ def test_our_states_look_like_those_that_people_played(people):
         lambda own: np.mean([event.importance for event in own.events]),
         lambda own: np.mean([flight.price for flight in own.flights]),
     ):
-        one, other = (np.array([quantity(own) for own in users]) for users in (ours, theirs))
-        error = np.hypot(one.std() / len(one) ** 0.5, other.std() / len(other) ** 0.5)
-        assert abs(one.mean() - other.mean()) < 4 * error
+        assert alike(ours, theirs, quantity)
 
 
 def test_people_play_by_our_rules_and_each_action_is_kept_or_counted(people):
@@ -302,7 +288,7 @@ def test_a_person_as_the_agent_selects_the_user_to_whom_it_speaks_and_the_flight
     views = {view.title: view for view in GAME.draw_view(STATE, AGENT)}
     assert [len(views[part.table].rows) for part in proposal.parts] == [len(part.options) for part in proposal.parts]
     assert session.step(AGENT, proposal.write([1, 0])).decision == [1, 0]
-    fixed = TWICE.start(state_of(0, TWICE))
+    fixed = TWICE.start(drawn(TWICE, 0))
     for seat in USERS:
         fixed.step(seat, "[message] hello")
     (due,) = TWICE.choices(fixed, AGENT)
@@ -333,7 +319,7 @@ def test_limits_of_errors_and_turns_and_a_cut_turn():
 
 
 def test_the_fixed_protocol_has_the_same_turns_in_every_episode():
-    session = TWICE.start(state_of(0, TWICE))
+    session = TWICE.start(drawn(TWICE, 0))
     for seat in USERS:
         assert "[message]" in session.step(seat, "[accept]").error
         session.step(seat, "[message] hi")
@@ -365,19 +351,6 @@ def test_a_muted_seat_knows_what_it_wrote_itself():
 
 
 # --- nothing of another room ----------------------------------------------------------------------------------
-
-
-def streams(game: MediationGame, state: MediationState, turns: list[tuple[int, str]]) -> list[list[str]]:
-    """Returns all that each seat reads, as long as the turns are legal on the state."""
-    session = game.start(state)
-    read = [[session.opening(seat).observation] for seat in range(3)]
-    for seat, text in turns:
-        step = session.step(seat, text)
-        if step.error is not None:
-            break
-        for stream, observation in zip(read, step.observations, strict=True):
-            stream.append(observation)
-    return read
 
 
 def changed(turns: list[tuple[int, str]], room: int) -> list[tuple[int, str]]:
@@ -419,7 +392,7 @@ def test_no_seat_reads_what_only_another_one_knows(game, states):
     """
     names, seen = [*game.players], 0
     for seed in range(states):
-        state, rng = state_of(seed, game), np.random.default_rng(seed)
+        state, rng = drawn(game, seed), np.random.default_rng(seed)
         turns = [(turn.seat, turn.text) for turn in play(game, state, *rng.choice(names, 3), seed=seed).turns]
         for seat in range(3):
             own, others = streams(game, state, turns)[seat], turns if seat == AGENT else changed(turns, 1 - seat)
@@ -435,7 +408,7 @@ def test_no_seat_reads_what_only_another_one_knows(game, states):
 @pytest.mark.parametrize("seat", range(3))
 def test_a_redrawn_state_keeps_what_one_seat_sees_and_draws_the_rest(seat):
     for game, seed in ((GAME, 1), (TINY, 1), (TINY, 2)):
-        state = state_of(seed, game)
+        state = drawn(game, seed)
         other = game.redraw(state, seat, np.random.default_rng(seed))
         game.check_fits(other)
         assert game.start(state).opening(seat) == game.start(other).opening(seat)
@@ -514,7 +487,7 @@ def test_a_number_that_is_far_too_long_tells_nothing(digits):
 
 def rewards_of(game: MediationGame, name: str, states: int = 60) -> np.ndarray:
     return np.array(
-        [play(game, state_of(seed, game), name, seed=seed).session.outcome().rewards[0] for seed in range(states)]
+        [play(game, drawn(game, seed), name, seed=seed).session.outcome().rewards[0] for seed in range(states)]
     )
 
 
@@ -531,7 +504,7 @@ def test_players_are_ordered_random_silent_sharing_and_speaking_tells_as_much(ga
 def test_the_deaf_teacher_plans_well_by_its_own_view_whatever_it_is_told():
     rewards = {"silent": [], "deaf-teacher": []}
     for seed in range(100):
-        state, rng = state_of(seed, TINY), np.random.default_rng(seed)
+        state, rng = drawn(TINY, seed), np.random.default_rng(seed)
         proposals = set()
         for words in ("none", "0 90 1 0 2 50"):
             session = TINY.start(state)
@@ -557,12 +530,12 @@ def test_the_chance_of_each_event_is_its_share_of_drawn_calendars():
 
 
 def test_the_compact_view_of_the_agent_is_one_token_a_number_and_has_shared_meetings_only_where_they_can_be():
-    opening = TINY.start(state_of(0, TINY)).opening(AGENT).observation
+    opening = TINY.start(drawn(TINY, 0)).opening(AGENT).observation
     assert opening.splitlines()[0] == "user 0 8, 0 8 18, 1 14 20, 2 15 21, 3 3 23, 4 10 25"
     words = build_tokenizer(LESSONS["deaf"].words).tokenize(opening)
     assert [word.strip() for word in words if word.strip().isdigit()] == re.findall(r"\d+", opening)
     shared = MediationGame(TINY.config.model_copy(update={"p_shared": 0.5}))
-    numbers = shared.start(state_of(0, shared)).opening(AGENT).observation.splitlines()[0].split(",")[1:]
+    numbers = shared.start(drawn(shared, 0)).opening(AGENT).observation.splitlines()[0].split(",")[1:]
     assert {len(flight.split()) for flight in numbers} == {4}
 
 
@@ -575,11 +548,7 @@ def test_the_agent_plans_with_what_it_was_told():
 
 def test_figures_tell_where_the_reward_was_lost():
     episode = play(GAME, STATE, "sharing", "sharing", "random", seed=1)
-    record = EpisodeRecord.of(
-        [SeatRecord(kind="script", name="sharing")] * 3, NOBODY, episode_id="e", group_index=0, episode=0, seed=0,
-        game="mediation", state=GAME.state_to_json(STATE), turns=episode.turns, trajectories=[],
-        outcome=OutcomeRecord.of(episode.session.outcome()),
-    )  # fmt: skip
+    record = scripts_record(GAME, STATE, episode)
     found = {name: above / below for name, (above, below) in measure(Measured(GAME, record, range(3))).items() if below}
     parts = [found[name] for name in ("lost_to_telling", "lost_to_planning", "lost_to_agreement")]
     assert sum(parts) + found["reward"] == pytest.approx(1)
@@ -590,7 +559,7 @@ def test_figures_tell_where_the_reward_was_lost():
 
 @pytest.mark.long
 def test_silence_lies_between_random_and_the_optimum_and_is_the_value_of_the_best_pair_given_the_agents_view():
-    for state in [state_of(seed, TINY) for seed in range(3)]:
+    for state in [drawn(TINY, seed) for seed in range(3)]:
         (line,) = wordless_rewards([state], TINY.config, np.random.default_rng(0))["silence"]
         values = mean_rewards(state.users, TINY.config, np.random.default_rng(1), 300)
         view = player_view(TINY.start(state), AGENT)
@@ -605,7 +574,7 @@ def test_silence_lies_between_random_and_the_optimum_and_is_the_value_of_the_bes
 def test_an_altered_message_names_the_same_flights_and_makes_another_pair_the_best(users, kind):
     tested = 0
     for seed in range(12):
-        state = state_of(seed, TINY)
+        state = drawn(TINY, seed)
         turns = play(TINY, state, users, users, "sharing", seed=seed).turns
         found = TINY.alter(state, turns[:2], kind, np.random.default_rng(seed))
         cut = Said(turns[0].seat, "[message] my fl", INVALID)
@@ -627,7 +596,7 @@ def test_an_altered_message_names_the_same_flights_and_makes_another_pair_the_be
 
 
 def test_a_message_can_keep_its_flights_and_tell_the_costs_of_another_state():
-    other = TINY.redraw(state_of(3, TINY), AGENT, np.random.default_rng(1))
+    other = TINY.redraw(drawn(TINY, 3), AGENT, np.random.default_rng(1))
     true = dict(enumerate((-other.users[FIRST].meeting_costs).tolist()))
     for text in ("[message] 0 90 1 91", "[message] Hi! flight 0 costs me 90 points, flight 1: 91."):
         kept = TINY.keep_named(other, FIRST, text)

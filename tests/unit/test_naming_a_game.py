@@ -15,10 +15,7 @@ from selfplay_pipeline.games import registry
 GAME = Path("examples/sums.py").resolve()
 FEW = ("--player", "adding", "--num-episodes", "8")
 
-
-@pytest.fixture(autouse=True)
-def nothing_named_yet(monkeypatch):
-    monkeypatch.setattr(registry, "_found", {})
+pytestmark = pytest.mark.usefixtures("no_game_named")
 
 
 def forget():
@@ -91,17 +88,8 @@ def test_the_suggested_command_names_the_game_again(tmp_path):
 @pytest.mark.long
 def test_the_suggested_warm_start_names_the_game_and_a_player_that_it_has(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    policy = (
-        "--engine",
-        "transformers",
-        "--num-episodes",
-        "8",
-        "--set",
-        "generate.max_new_tokens=1",
-        "--game",
-        str(GAME),
-    )
-    done = selfplay("generate", *policy, "--output", str(tmp_path / "games.jsonl"))
+    policy = "generate --engine transformers --num-episodes 8 --set generate.max_new_tokens=1 --game"
+    done = selfplay(*policy.split(), str(GAME), "--output", str(tmp_path / "games.jsonl"))
     assert done.returncode == 0, done.stderr
     (line,) = re.findall(r"such as `selfplay (generate .*?)` plays", " ".join(done.stderr.split()))
     assert selfplay(*shlex.split(line), "--num-episodes", "8").returncode == 0

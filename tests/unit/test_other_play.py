@@ -15,7 +15,6 @@ from test_private_code import Permuted
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.abilities import Renaming
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
@@ -178,19 +177,11 @@ def test_off_it_changes_no_byte(tmp_path):
 
 
 def test_a_game_without_names_to_exchange_refuses_it(tmp_path):
-    assert isinstance(GAME, Renaming)
+    assert GAME.has("renamed")
     with pytest.raises(UserError, match=r"iterate\.other_play: the game bargaining has no names to exchange; leave it"):
         check_run(load_config("tiny_bargaining", {"iterate.other_play": True}))
-    done = selfplay(
-        "iterate",
-        "--config",
-        "tiny",
-        "--set",
-        "iterate.other_play=true",
-        "--output",
-        str(tmp_path / "run"),
-        "--dry-run",
-    )
+    command = "iterate --config tiny --set iterate.other_play=true --dry-run --output"
+    done = selfplay(*command.split(), str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
 
 

@@ -33,11 +33,7 @@ for module in pkgutil.walk_packages(selfplay_pipeline.__path__, "selfplay_pipeli
         importlib.import_module(module.name)
 """
 
-
-@pytest.fixture(autouse=True)
-def asked_for_nothing(monkeypatch):
-    """Each test begins as a process does, to which nobody has named a game."""
-    monkeypatch.setattr(registry, "_found", {})
+pytestmark = pytest.mark.usefixtures("no_game_named")
 
 
 @pytest.fixture
@@ -161,47 +157,48 @@ class Whole(Game):
     def state_from_json(self, data): return data["number"]
 """
 """A class with every required member but a name."""
-SOURCES = {
-    "broken": "1 / 0",
-    "leaves": "raise SystemExit",
-    "empty": "",
-    "stranger": "class Own: ...",
-    "half": "from selfplay_pipeline.games.base import Game\nclass Own(Game): ...",
-    "two": f"{WHOLE}class One(Whole):\n    name = 'one'\nclass Two(Whole):\n    name = 'two'\n",
-    "derived": "from selfplay_pipeline.games.matching.game import MatchingGame\n"
-    "class Own(MatchingGame):\n    name = 'own'\n",
-    "setter": f"{WHOLE}class Own(Whole):\n    name = 'own'\n    config = property(lambda self: None)\n",
-    "method": f"{WHOLE}class Own(Whole):\n    name = 'own'\n    def shared_reward(self): return False\n",
+OWN = f"{WHOLE}class Own(Whole):\n    name = 'own'\n    "
+NO_GAME = {
+    "nowhere": (None, "there is no such file; name the file of a game"),
+    "broken": ("1 / 0", r"cannot be imported: ZeroDivisionError: division by zero \(.*broken.py:1\)"),
+    "leaves": ("raise SystemExit", "cannot be imported: SystemExit"),
+    "empty": ("", "defines no game, that is, no class derived from selfplay_pipeline.games.base.Game"),
+    "stranger": ("class Own: ...", "defines no game, that is, no class derived from"),
+    "half": (
+        "from selfplay_pipeline.games.base import Game\nclass Own(Game): ...",
+        "Own: lacks name, rewards, sample_state, start, state; docs/game-reference.md",
+    ),
+    "two": (
+        f"{WHOLE}class One(Whole):\n    name = 'one'\nclass Two(Whole):\n    name = 'two'\n",
+        "defines several games: one, two; name one of them as .*two.py:NAME",
+    ),
+    "derived": (
+        "from selfplay_pipeline.games.matching.game import MatchingGame\nclass Own(MatchingGame):\n    name = 'own'\n",
+        "Own: cannot be made .*: field 'name': Input should be 'matching'; give it `settings`",
+    ),
+    "setter": (
+        f"{OWN}config = property(lambda self: None)\n",
+        "Own: cannot be made with its default configuration: AttributeError: .*no setter",
+    ),
+    "method": (
+        f"{OWN}def shared_reward(self): return False\n",
+        "Own.shared_reward: is a method, but has to be a property or a value",
+    ),
+    "given_up": (f"{OWN}credits = None\n", "Own.credits: is no method; to do without it set credits = Game.credits"),
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("nowhere.py", "nowhere.py: there is no such file; name the file of a game"),
-        ("broken.py", r"broken.py: cannot be imported: ZeroDivisionError: division by zero \(.*broken.py:1\)"),
-        ("leaves.py", "leaves.py: cannot be imported: SystemExit"),
-        ("empty.py", "empty.py: defines no game, that is, no class derived from selfplay_pipeline.games.base.Game"),
-        ("stranger.py", "stranger.py: defines no game, that is, no class derived from"),
-        ("half.py", "half.py: Own: lacks name, rewards, sample_state, start, state; docs/game-reference.md"),
-        ("two.py", "two.py: defines several games: one, two; name one of them as .*two.py:NAME"),
-        ("setter.py", "setter.py: Own: cannot be made with its default configuration: AttributeError: .*no setter"),
-        (
-            "derived.py",
-            "derived.py: Own: cannot be made .*: field 'name': Input should be 'matching'; give it `settings`",
-        ),
-        ("method.py", "method.py: Own.shared_reward: is a method, but has to be a property or a value"),
-    ],
-)
-def test_what_is_no_game_is_refused_in_one_line(name, words, tmp_path, monkeypatch):
-    for stem, source in SOURCES.items():
-        (tmp_path / f"{stem}.py").write_text(source)
-    (tmp_path / "own.yaml").write_text(f"game:\n  path: {name}\n")
+@pytest.mark.parametrize("name", NO_GAME)
+def test_what_is_no_game_is_refused_in_one_line(name, tmp_path, monkeypatch):
+    source, words = NO_GAME[name]
+    if source is not None:
+        (tmp_path / f"{name}.py").write_text(source)
+    (tmp_path / "own.yaml").write_text(f"game:\n  path: {name}.py\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=f"^own.yaml:2: key 'game.path': .*{words}") as refused:
+    with pytest.raises(UserError, match=f"^own.yaml:2: key 'game.path': .*{name}.py: {words}") as refused:
         load_config("own.yaml", {})
     assert "\n" not in str(refused.value)
-    done = selfplay("show", "games.jsonl", "--game", name)
+    done = selfplay("show", "games.jsonl", "--game", f"{name}.py")
     assert done.returncode == 2 and done.stderr.startswith("selfplay: --game: ") and done.stderr.count("\n") == 1
 
 

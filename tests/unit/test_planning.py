@@ -4,18 +4,17 @@ import asyncio
 import json
 import re
 from collections import Counter
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import pytest
-from factories import POLICY, byte_chat, play_scripts
+from factories import POLICY, alike, byte_chat, completion, drawn, play, scripts_record, streams
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from quick import examples
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.base import CUT, HELD_OUT, Status, read_state, state_rng
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.planning import humans
@@ -46,9 +45,8 @@ from selfplay_pipeline.games.planning.text import (
 )
 from selfplay_pipeline.games.planning.wordless import mean_rewards, wordless_rewards
 from selfplay_pipeline.generate.episode import Episode
-from selfplay_pipeline.generate.people import NOBODY, replayed
+from selfplay_pipeline.generate.people import replayed
 from selfplay_pipeline.generate.players import PolicyPlayer, Seat, SeatedScript
-from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, SeatRecord
 from selfplay_pipeline.metrics.figures import measure
 
 GAME = PlanningGame()
@@ -94,16 +92,6 @@ users' states."""
 seeds = st.integers(0, 10_000)
 
 
-@cache
-def state_of(seed: int, game: PlanningGame = GAME) -> PlanningState:
-    return game.sample_state(state_rng(seed, 0))
-
-
-def play(game: PlanningGame, state: PlanningState, *names: str, seed: int = 0):
-    players = [game.players[name] for name in (names * 2)[:2]]
-    return play_scripts(game, state, players, np.random.default_rng(seed))
-
-
 # --- states and scores ----------------------------------------------------------------------------------------
 
 
@@ -111,7 +99,7 @@ def play(game: PlanningGame, state: PlanningState, *names: str, seed: int = 0):
 @given(seed=seeds)
 @examples(15)
 def test_a_sampled_state_keeps_to_the_rules_is_the_same_for_a_seed_and_is_read_back(game, seed):
-    state = state_of(seed, game)
+    state = drawn(game, seed)
     game.check_fits(state)
     assert state == game.sample_state(state_rng(seed, 0)) != game.sample_state(state_rng(seed, 0, HELD_OUT))
     assert read_state(game, json.dumps(game.state_to_json(state))) == state
@@ -125,7 +113,7 @@ def test_a_sampled_state_keeps_to_the_rules_is_the_same_for_a_seed_and_is_read_b
 
 
 def test_a_sampled_state_is_pinned():
-    first = state_of(0)
+    first = drawn(GAME, 0)
     shown = GAME.start(first).opening(USER).observation
     assert (first.places[0].price, shown.split("\n- ")[-1].split()[0], len(first.preferences)) == PINNED
 
@@ -174,7 +162,7 @@ def test_a_damaged_state_is_refused_by_its_field(change, words):
 )
 def test_a_state_of_another_configuration_is_refused(change, words):
     with pytest.raises(UserError, match=words):
-        PlanningGame(PlanningConfig(**change)).check_fits(state_of(0))
+        PlanningGame(PlanningConfig(**change)).check_fits(drawn(GAME, 0))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +231,7 @@ def test_people_play_by_our_rules_and_each_action_is_kept_or_counted(people):
 @pytest.mark.long
 def test_our_states_look_like_those_that_people_played(people):
     """Means over 113 states, and over 150 of ours (fixed seeds): within four standard errors of the difference."""
-    ours, theirs = [state_of(seed) for seed in range(150)], [episode.state for _, episode in people]
+    ours, theirs = [drawn(GAME, seed) for seed in range(150)], [episode.state for _, episode in people]
     for quantity in (
         lambda state: len(state.preferences),
         lambda state: state.travel,
@@ -255,9 +243,7 @@ def test_our_states_look_like_those_that_people_played(people):
         lambda state: state.miles.mean(),
         lambda state: state.span,
     ):
-        one, other = (np.array([quantity(state) for state in states]) for states in (ours, theirs))
-        error = np.hypot(one.std() / len(one) ** 0.5, other.std() / len(other) ** 0.5)
-        assert abs(one.mean() - other.mean()) < 4 * error
+        assert alike(ours, theirs, quantity)
 
 
 # --- the query language ---------------------------------------------------------------------------------------
@@ -374,8 +360,7 @@ class Looks:
         read = byte_chat().tokenizer.decode(prompt)
         text = format_proposal(("The Dive", "Saul's", "The Mall"))
         text = text if "Search Results" in read else "[tool] Search(fields=[name], filters=[category == bar])"
-        ids = [*byte_chat().tokenizer.encode(text, add_special_tokens=False), byte_chat().end_of_turn]
-        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, len(prompt), 0)
+        return completion(byte_chat(), text, read=len(prompt))
 
 
 def test_the_result_of_a_search_is_in_the_policys_tokens_but_not_trained_on():
@@ -461,19 +446,6 @@ def test_the_fixed_protocol_has_the_same_turns_but_for_searches_in_every_episode
 # --- nothing of the other seat --------------------------------------------------------------------------------
 
 
-def streams(game: PlanningGame, state: PlanningState, turns: list[tuple[int, str]]) -> list[list[str]]:
-    """Returns all that each seat reads, as long as the turns are legal on the state."""
-    session = game.start(state)
-    read = [[str(session.opening(seat))] for seat in range(2)]
-    for seat, text in turns:
-        step = session.step(seat, text)
-        if step.error is not None:
-            break
-        for stream, observation in zip(read, step.observations, strict=True):
-            stream.append(observation)
-    return read
-
-
 @pytest.mark.parametrize(("game", "states"), [(GAME, 15), (TINY, 30)], ids=["default", "tiny"])
 @pytest.mark.long
 def test_no_seat_reads_what_only_the_other_one_knows(game, states):
@@ -481,7 +453,7 @@ def test_no_seat_reads_what_only_the_other_one_knows(game, states):
     which the rules tell."""
     names, seen = [*game.players], 0
     for seed in range(states):
-        state, rng = state_of(seed, game), np.random.default_rng(seed)
+        state, rng = drawn(game, seed), np.random.default_rng(seed)
         turns = [(turn.seat, turn.text) for turn in play(game, state, *rng.choice(names, 2), seed=seed).turns]
         for seat in (USER, AGENT):
             own, theirs = (streams(game, each, turns)[seat] for each in (state, game.redraw(state, seat, rng)))
@@ -496,7 +468,7 @@ def test_no_seat_reads_what_only_the_other_one_knows(game, states):
 @pytest.mark.parametrize("seat", [USER, AGENT])
 def test_a_redrawn_state_keeps_what_one_seat_sees_and_draws_the_rest(seat):
     for game in (GAME, TINY):
-        state = state_of(1, game)
+        state = drawn(game, 1)
         other = game.redraw(state, seat, np.random.default_rng(1))
         game.check_fits(other)
         assert game.start(state).opening(seat) == game.start(other).opening(seat)
@@ -515,7 +487,7 @@ def untold(wish):
 @given(seed=seeds, words=st.sampled_from(["{}", "Hi! I want this: {}.", "{}; thanks"]))
 @examples(40)
 def test_told_preferences_are_read_back_in_english_and_in_the_short_form(seed, words):
-    wishes = state_of(seed % 300).preferences
+    wishes = drawn(GAME, seed % 300).preferences
     for texts in ([wish.text for wish in wishes], [*map(brief, wishes)]):
         told = told_preferences("[message] " + (words if texts[0] == wishes[0].text else "{}").format("; ".join(texts)))
         assert [*map(untold, told)] == [*map(untold, wishes)]
@@ -553,7 +525,7 @@ def test_points_and_proposals_are_read_back():
 @pytest.mark.parametrize("game", [pytest.param(GAME, marks=pytest.mark.long), TINY], ids=["default", "tiny"])
 def test_players_are_ordered_random_silent_sharing_and_speaking_tells_as_much(game):
     def mean(name: str, states: int = 24) -> float:
-        outcomes = [play(game, state_of(seed, game), name, seed=seed).session.outcome() for seed in range(states)]
+        outcomes = [play(game, drawn(game, seed), name, seed=seed).session.outcome() for seed in range(states)]
         return float(np.mean([outcome.rewards[0] for outcome in outcomes]))
 
     found = {name: mean(name) for name in ("random", "silent", "sharing", "speaking")}
@@ -577,7 +549,7 @@ def test_the_teachers_agent_often_proposes_the_shortest_way_whatever_it_is_told(
 
 
 def test_the_compact_prompt_has_the_distances_without_which_no_agent_plans():
-    state = state_of(1, TINY)
+    state = drawn(TINY, 1)
     lines = TINY.start(state).opening(AGENT).observation.splitlines()
     for place, line, miles in zip(state.places, lines, state.miles, strict=True):
         assert line.startswith(f"{place.name} {' '.join(f'{10 * mile:.0f}' for mile in miles)} {place.category} ")
@@ -639,11 +611,7 @@ def test_each_search_that_a_person_can_select_is_legal_and_finds_what_it_says():
 
 def test_figures_tell_where_the_reward_was_lost():
     episode = play(GAME, STATE, "sharing", "random", seed=4)
-    record = EpisodeRecord.of(
-        [SeatRecord(kind="script", name="sharing")] * 2, NOBODY, episode_id="e", group_index=0, episode=0, seed=0,
-        game="planning", state=GAME.state_to_json(STATE), turns=episode.turns, trajectories=[],
-        outcome=OutcomeRecord.of(episode.session.outcome()),
-    )  # fmt: skip
+    record = scripts_record(GAME, STATE, episode)
     found = {name: above / below for name, (above, below) in measure(Measured(GAME, record, range(2))).items() if below}
     parts = [found[name] for name in ("lost_to_telling", "lost_to_planning", "lost_to_agreement")]
     assert sum(parts) + found["reward"] == pytest.approx(1) and found["told"] == 1.0
@@ -655,7 +623,7 @@ def test_figures_tell_where_the_reward_was_lost():
 
 @pytest.mark.long
 def test_silence_lies_between_random_and_the_optimum_and_is_the_value_of_the_best_day_given_the_agents_view():
-    for state in [state_of(seed, TINY) for seed in range(3)]:
+    for state in [drawn(TINY, seed) for seed in range(3)]:
         (line,) = wordless_rewards([state], TINY.config, np.random.default_rng(0))["silence"]
         values = mean_rewards(state.places, TINY.config, np.random.default_rng(1), 300)
         planned = values[state.at(best_itinerary(player_view(TINY.start(state), AGENT)))]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tenacity import wait_none
 from test_client import PARAMS
 from test_shared_gpu import SGLang
 
@@ -17,7 +16,6 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config, EngineConfig
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines import client, server_lock
 from selfplay_pipeline.engines.pool import EnginePool, _reloadable, engine_for, log_name, plan
 from selfplay_pipeline.engines.server_lock import ServerLock
 from selfplay_pipeline.engines.types import Engine, EngineError
@@ -27,12 +25,7 @@ FOURTH = "selfplay_pipeline/games/matching/data/tiny_planner4x4_model"
 A, B, C = (f"data/tiny{kind}_model" for kind in ("", "_honest", "_shy"))
 URLS = [f"http://127.0.0.1:{port}" for port in range(29_995, 30_000)]
 
-
-@pytest.fixture(autouse=True)
-def _fast_and_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(client, "wait_exponential_jitter", lambda **given: wait_none())
-    monkeypatch.setattr(server_lock, "PAUSE", 0.01)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
 @pytest.mark.parametrize(

@@ -247,16 +247,8 @@ def test_a_foreign_player_is_played_in_the_seat_of_the_own_reward(tmp_path):
 
 
 def test_a_foreign_player_that_never_plays_is_refused_with_both_options():
-    done = selfplay(
-        "iterate",
-        "--config",
-        "tiny",
-        "--set",
-        "iterate.foreign=sharing",
-        "--set",
-        "iterate.evaluate_every=0",
-        "--dry-run",
-    )
+    keys = "--set iterate.foreign=sharing --set iterate.evaluate_every=0"
+    done = selfplay(*f"iterate --config tiny {keys} --dry-run".split())
     assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1
     assert "--set iterate.foreign and --set iterate.evaluate_every: " in done.stderr
     assert "foreign: sharing plays in evaluations, and evaluate_every: 0 makes none" in done.stderr

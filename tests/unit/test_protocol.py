@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from factories import drawn, play
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
@@ -25,15 +26,10 @@ def fixed(name: str, messages: int = 1, **changes: Any) -> Game:
     return make_game(load_config(name, {"game.protocol": "fixed", "game.messages": messages, **changes}).game)
 
 
-def play(game: Game, player: str, seed: int = 0) -> tuple[list[tuple[int, str]], Any]:
+def played(game: Game, player: str, seed: int = 0) -> tuple[list[tuple[int, str]], Any]:
     """Returns the seat and action of each turn of an episode of a scripted player with itself, and the outcome."""
-    state, rng = game.sample_state(state_rng(seed, 0)), np.random.default_rng(seed)
-    session, turns = game.start(state), []
-    while session.seats:
-        seat = session.seats[0]
-        step = session.step(seat, game.players[player].act(game.view(session, seat), rng))
-        turns.append((seat, step.action))
-    return turns, session.outcome()
+    episode = play(game, drawn(game, seed), player, seed=seed)
+    return [(turn.seat, turn.action) for turn in episode.turns], episode.session.outcome()
 
 
 @pytest.mark.parametrize("messages", [1, 2, 4])
@@ -42,7 +38,7 @@ def test_every_scripted_player_says_the_messages_in_turn_and_proposes_once(name:
     game = fixed(name, messages)
     expected = [(number % 2, "message") for number in range(messages)] + [(messages % 2, "propose")]
     for player, seed in product(game.players, range(3)):
-        turns, outcome = play(game, player, seed)
+        turns, outcome = played(game, player, seed)
         assert turns == expected, player
         assert outcome.status == "agreed" and outcome.num_proposals == 1 and outcome.num_illegal == 0
 
@@ -97,7 +93,7 @@ def test_the_turns_must_suffice_for_the_protocol(turns: int, suffice: bool) -> N
 def test_a_record_with_other_turns_is_refused(name: str, field: str, change: int) -> None:
     game = fixed(name, 2)
     state = game.sample_state(state_rng(0, 0))
-    _turns, outcome = play(game, "sharing")
+    _turns, outcome = played(game, "sharing")
     record = {
         "status": outcome.status, "score": outcome.score, "rewards": None, "proposal": outcome.decision,
         "normalized_reward": outcome.rewards[0], "num_messages": outcome.num_messages,
@@ -119,7 +115,7 @@ def test_of_a_one_sided_state_the_seat_that_sees_nothing_proposes(messages: int)
     game = one_sided(messages)
     expected = [((number + messages + 1) % 2, "message") for number in range(messages)] + [(1, "propose")]
     for player, seed in product(game.players, range(3)):
-        turns, outcome = play(game, player, seed)
+        turns, outcome = played(game, player, seed)
         assert turns == expected, player
         assert outcome.status == "agreed" and outcome.num_illegal == 0
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,15 @@ class OnlyTraining(Loop):
         pass
 
 
+IN_PLACE = {"iterate.evaluate_every": 0, "iterate.num_iterations": 3, "iterate.keep_processes": False}
+
+
+def looped(run: Path, *, interrupted: bool = False, **changes: Any) -> None:
+    """Run the loop of `OnlyTraining`, which its training or its record interrupts, or not."""
+    with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
+        asyncio.run(run_iterate(load_config("tiny", IN_PLACE | changes), run, OnlyTraining))
+
+
 def trained(output: Path, **changes: Any) -> TrainResult:
     """Make what a training of one step leaves, and say so."""
     made = {name: output / name for name in ("checkpoint", "trainer_state")}
@@ -136,9 +146,7 @@ def trained(output: Path, **changes: Any) -> TrainResult:
 
 
 def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_began_with(tmp_path, monkeypatch):
-    options = {"iterate.evaluate_every": 0, "iterate.keep_processes": False}
-    config, run = load_config("tiny", options), tmp_path / "run"
-    began_with = []
+    run, began_with = tmp_path / "run", []
 
     async def train(job, trainer):
         began_with.append(job.initial_trainer_state and job.initial_trainer_state.parent.name)
@@ -156,11 +164,10 @@ def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_b
 
     monkeypatch.setattr("selfplay_pipeline.iterate.loop.train_policy", train)
     monkeypatch.setattr(RunDirectory, "finish", cut)
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(run_iterate(config, run, OnlyTraining))
+    looped(run, interrupted=True)
     assert left() == ["iter_1", "iter_2"]
     monkeypatch.setattr(RunDirectory, "finish", finish)
-    asyncio.run(run_iterate(config, run, OnlyTraining))
+    looped(run)
     assert left() == ["iter_3"]
     assert began_with == [None, "iter_1", "iter_1", "iter_2"]
 
@@ -179,8 +186,7 @@ def test_a_training_begun_before_an_option_came_goes_on_with_its_default(tmp_pat
 
 @pytest.mark.parametrize("moved", [False, True], ids=["copied", "moved"])
 def test_a_run_in_another_place_goes_on_with_its_own_files(tmp_path, monkeypatch, moved):
-    options = {"iterate.evaluate_every": 0, "iterate.num_iterations": 2, "iterate.keep_processes": False}
-    config, run, place = load_config("tiny", options), tmp_path / "run", tmp_path / "elsewhere" / "run"
+    run, place, two = tmp_path / "run", tmp_path / "elsewhere" / "run", {"iterate.num_iterations": 2}
     began_with, identities = [], []
 
     async def train(job, trainer):
@@ -193,15 +199,14 @@ def test_a_run_in_another_place_goes_on_with_its_own_files(tmp_path, monkeypatch
         return trained(job.output)
 
     monkeypatch.setattr("selfplay_pipeline.iterate.loop.train_policy", train)
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(run_iterate(config, run, OnlyTraining))
+    looped(run, interrupted=True, **two)
     place.parent.mkdir()
     (shutil.move if moved else shutil.copytree)(run, place)
     (place / "iter_1" / "checkpoint" / "config.json").write_text("{}")
     with pytest.raises(UserError, match="holds other files than when the iteration had made it"):
-        asyncio.run(run_iterate(config, place, OnlyTraining))
+        looped(place, **two)
     (place / "iter_1" / "checkpoint" / "config.json").unlink()
-    asyncio.run(run_iterate(config, place, OnlyTraining))
+    looped(place, **two)
     first = place / "iter_1"
     assert began_with[-1] == (str(first / "checkpoint"), str(first / "trainer_state"))
     assert identities[-1] == identities[-2], "another identity would have been refused"
@@ -235,7 +240,6 @@ def test_a_hub_model_that_was_carried_forward_is_no_folder_that_was_removed(monk
 
 
 def test_a_loop_says_that_a_trainer_state_is_gone(tmp_path, monkeypatch, caplog):
-    options = {"iterate.evaluate_every": 0, "iterate.num_iterations": 3, "iterate.keep_processes": False}
     began_with, run = [], tmp_path / "run"
 
     async def train(job, trainer):
@@ -246,11 +250,10 @@ def test_a_loop_says_that_a_trainer_state_is_gone(tmp_path, monkeypatch, caplog)
         return trained(job.output)
 
     monkeypatch.setattr("selfplay_pipeline.iterate.loop.train_policy", train)
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(run_iterate(load_config("tiny", options), run, OnlyTraining))
+    looped(run, interrupted=True)
     assert "is gone" not in caplog.text
     with caplog.at_level("WARNING"):
-        asyncio.run(run_iterate(load_config("tiny", options), run, OnlyTraining))
+        looped(run)
     assert began_with[2:] == [None, run / "iter_2" / "trainer_state"]
     assert caplog.text.count("iteration 2: the trainer_state of the iteration before is gone") == 1
 

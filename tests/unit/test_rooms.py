@@ -16,14 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from factories import POLICY, byte_chat
+from factories import POLICY, byte_chat, completion
 from pydantic import BaseModel
 from rich.console import Console
 
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games import registry
 from selfplay_pipeline.games.base import INVALID, MESSAGE, Game, Opening, Outcome, Status, Step, check_may_act
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
@@ -108,12 +107,6 @@ class RoomsGame(Game):
     def sample_state(self, rng):
         return RoomsState(numbers=tuple(rng.integers(1, 9, 2).tolist()))
 
-    def state_to_json(self, state):
-        return state.model_dump()
-
-    def state_from_json(self, data):
-        return RoomsState.model_validate(data)
-
     def start(self, state):
         return RoomsSession(state)
 
@@ -141,7 +134,8 @@ class Model:
     async def generate(self, prompt, params, *, session=""):
         read = byte_chat().tokenizer.decode(prompt)
         hesitates = "help them" in read and "say a number" not in read
-        return said("hm" if hesitates else f"[message] {re.findall(r'[0-9]+', read)[-1]}", prompt)
+        text = "hm" if hesitates else f"[message] {re.findall(r'[0-9]+', read)[-1]}"
+        return completion(byte_chat(), text, read=len(prompt))
 
 
 class Looks:
@@ -149,12 +143,7 @@ class Looks:
 
     async def generate(self, prompt, params, *, session=""):
         answers = re.findall(r"the table says: ([0-9]+)", byte_chat().tokenizer.decode(prompt))
-        return said(f"[message] {answers[-1] if answers else 'look'}", prompt)
-
-
-def said(text, prompt) -> Completion:
-    ids = [*byte_chat().tokenizer.encode(text, add_special_tokens=False), byte_chat().end_of_turn]
-    return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, len(prompt), 0)
+        return completion(byte_chat(), f"[message] {answers[-1] if answers else 'look'}", read=len(prompt))
 
 
 @pytest.fixture(scope="module")

@@ -7,22 +7,17 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from tenacity import wait_none
 from test_client import PARAMS, until
 from test_shared_gpu import SGLang
 
 from selfplay_pipeline.core.content_hash import content_hash
-from selfplay_pipeline.engines import client
 from selfplay_pipeline.engines.attached import AttachedServer
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import EngineError
 
 EPISODES, TURNS = 24, 3
 
-
-@pytest.fixture(autouse=True)
-def _no_pauses_between_tries(monkeypatch):
-    monkeypatch.setattr(client, "wait_exponential_jitter", lambda **given: wait_none())
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
 @pytest.fixture

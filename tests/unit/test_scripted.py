@@ -5,9 +5,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-from factories import play_scripts
+from factories import play
 
-from selfplay_pipeline.games.base import HELD_OUT, Outcome, state_rng
+from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.mentions import told_cells
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
@@ -29,10 +29,6 @@ BOARDS = {
     "largest": MatchingConfig(size=16, hard_factor=0),
     "small scales": MatchingConfig(size=2, max_score=3, scale_max=2, hard_factor=0),
 }
-
-
-def play(game: MatchingGame, state: MatchingState, names: tuple[str, str], rng: np.random.Generator) -> Outcome:
-    return play_scripts(game, state, [SCRIPTED[name] for name in names], rng).session.outcome()
 
 
 GAMES = {"tiny": MatchingGame(BOARDS["tiny"]), "DialOp's own": MatchingGame(MatchingConfig())}
@@ -59,7 +55,9 @@ def held_out(board: str, number: int) -> list[MatchingState]:
 )
 def test_players_are_worth_what_their_names_promise(board, names, episodes, low, high) -> None:
     game, rng = GAMES[board], np.random.default_rng(0)
-    assert low <= np.mean([play(game, state, names, rng).rewards[0] for state in held_out(board, episodes)]) <= high
+    outcomes = [play(game, state, *names, seed=rng).session.outcome() for state in held_out(board, episodes)]
+    rewards = [outcome.rewards[0] for outcome in outcomes]
+    assert low <= np.mean(rewards) <= high
 
 
 def view_of(table: list[list[int | None]], **known: object) -> PlayerView:
@@ -88,7 +86,7 @@ def test_any_two_partners_agree_on_any_board_without_an_illegal_action(board: st
     for number, second in enumerate(names, len(names) * names.index(first)):  # another state for each pair
         if SLOW in (first, second) and board != "tiny" and not {first, second} <= {*OPPOSITE}:
             continue
-        outcome = play(game, game.sample_state(state_rng(0, number)), (first, second), np.random.default_rng(1))
+        outcome = play(game, game.sample_state(state_rng(0, number)), first, second, seed=1).session.outcome()
         # `shy` answers a plan that it finds bad with a rejection, however often it is proposed.
         assert outcome.status == "agreed" or "shy" in (first, second), second
         assert 0 <= outcome.rewards[0] <= 1

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from scripted_server import answer_to
-from tenacity import wait_none
 from test_client import PARAMS, Fake, Launched
 from test_resume import OnlyTraining, trained
 
@@ -17,7 +16,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines import client, pool, sglang_server
+from selfplay_pipeline.engines import pool, sglang_server
 from selfplay_pipeline.engines.pool import EnginePool
 from selfplay_pipeline.engines.requests import RELEASED, WITHOUT_WEIGHTS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
@@ -30,10 +29,7 @@ LOADS = ["pause_generation", "update_weights_from_disk", "flush_cache", "continu
 RELEASES = ["pause_generation", "flush_cache", "release_memory_occupation"]
 TAKES_BACK = ["pause_generation", "resume_memory_occupation", *LOADS[1:]]
 
-
-@pytest.fixture(autouse=True)
-def _no_pauses_between_tries(monkeypatch):
-    monkeypatch.setattr(client, "wait_exponential_jitter", lambda **given: wait_none())
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
 class SGLang(Fake):
@@ -189,32 +185,33 @@ def attached(server: SGLang, *acts, tell=lambda text: None) -> None:
     asyncio.run(play())
 
 
-def test_an_attached_server_with_a_memory_saver_releases_its_memory_and_says_that_it_has_no_weights(checkpoint):
-    server = Attached()
-    version = content_hash(str(checkpoint))
+async def reload(engine: SGLangEngine) -> None:
+    await engine.reload(Path(engine.clients[0].server.model))
 
-    async def is_without_weights(engine: SGLangEngine) -> None:
-        assert (server.released, server.weights) == (True, WITHOUT_WEIGHTS)
 
-    attached(
-        server, lambda engine: engine.serve(str(checkpoint)), ask, release, is_without_weights,
-        lambda engine: engine.reload(checkpoint), ask,
-    )  # fmt: skip
-    assert server.paths == [*LOADS, *["generate"] * 4, *RELEASES, *TAKES_BACK, *["generate"] * 4]
+ASKED = ["generate"] * 4
+
+
+@pytest.mark.parametrize(
+    ("saver", "acts", "does"),
+    [
+        (True, [ask, release, reload, ask], [*LOADS, *ASKED, *RELEASES, *TAKES_BACK, *ASKED]),
+        (False, [release, ask], [*LOADS, *ASKED]),
+        (True, [release], [*LOADS, *RELEASES, *TAKES_BACK]),
+    ],
+    ids=["released", "no memory saver", "given back by a command that ends"],
+)
+def test_an_attached_server_releases_its_memory_if_it_can_and_has_it_back_at_the_end(checkpoint, saver, acts, does):
+    server, version, seen = Attached(saver=saver), content_hash(str(checkpoint)), []
+
+    async def look(engine: SGLangEngine) -> None:
+        seen.append((server.released, server.weights))
+
+    at = acts.index(release) + 1
+    attached(server, lambda engine: engine.serve(str(checkpoint)), *acts[:at], look, *acts[at:])
+    assert server.paths == does
+    assert seen == [(True, WITHOUT_WEIGHTS) if saver else (False, version)]
     assert (server.released, server.weights) == (False, version)
-
-
-def test_an_attached_server_without_a_memory_saver_keeps_its_memory(checkpoint):
-    server = Attached(saver=False)
-    attached(server, lambda engine: engine.serve(str(checkpoint)), release, ask)
-    assert server.paths == [*LOADS, *["generate"] * 4]
-
-
-def test_a_command_that_ends_gives_an_attached_server_its_memory_and_weights_back(checkpoint):
-    server = Attached()
-    attached(server, lambda engine: engine.serve(str(checkpoint)), release)
-    assert server.paths == [*LOADS, *RELEASES, *TAKES_BACK]
-    assert (server.released, server.weights) == (False, content_hash(str(checkpoint)))
 
 
 def test_a_server_that_a_killed_command_left_without_memory_takes_it_back_for_the_next(checkpoint):
@@ -252,8 +249,7 @@ def test_a_command_that_is_stopped_while_a_server_releases_its_memory_gives_it_b
     assert (server.released, server.weights) == (False, content_hash(str(checkpoint)))
 
 
-def test_an_attached_server_that_a_resumed_command_has_not_used_releases_its_memory_too(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_an_attached_server_that_a_resumed_command_has_not_used_releases_its_memory_too(tmp_path):
     server = Attached()
 
     async def play() -> None:

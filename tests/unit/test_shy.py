@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from factories import play_scripts
+from factories import play
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,8 +111,8 @@ def test_a_plan_that_was_rejected_is_followed_by_another() -> None:
 def test_who_asks_does_clearly_better_and_nothing_leaks() -> None:
     rewards: dict[str, list[float]] = {"asker": [], "quiet": []}
     for index, agent in product(range(100), rewards):
-        state, rng = GAME.sample_state(state_rng(7, index, HELD_OUT)), np.random.default_rng(index)
-        episode = play_scripts(GAME, state, [SCRIPTED[agent], SHY], rng)
+        state = GAME.sample_state(state_rng(7, index, HELD_OUT))
+        episode = play(GAME, state, agent, SHY, seed=index)
         outcome, counts = episode.session.outcome(), asking(episode.turns, state, 0)
         rewards[agent].append(outcome.rewards[0])
         assert counts.leaks == 0 and bool(counts.learned) == bool(counts.questions) == (agent == "asker")
@@ -132,7 +132,7 @@ def test_the_asking_teacher_asks_for_one_cell_that_it_neither_sees_nor_asked_for
     asked = 0
     for index in range(100):
         state, before = GAME.sample_state(state_rng(8, index, HELD_OUT)), set[tuple[int, int]]()
-        episode = play_scripts(GAME, state, [AskingTeacher(), SHY], np.random.default_rng(index))
+        episode = play(GAME, state, AskingTeacher(), SHY, seed=index)
         for turn in episode.turns:
             if turn.seat == 0 and turn.text.startswith("[message]"):
                 (cell,) = asked_pairs(turn.text, state.papers, state.reviewers)

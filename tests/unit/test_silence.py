@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import selfplay
+from factories import play
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
@@ -30,7 +31,7 @@ from selfplay_pipeline.games.matching.wordless import (
     wordless_rewards,
 )
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.games.silence import STORED, THRESHOLDS, Line, LinesFile, code_of
+from selfplay_pipeline.games.silence import STORED, THRESHOLDS, Line, LinesFile, hashes_of
 from selfplay_pipeline.metrics.talk import talk_score
 
 TWO = {"size": 2, "scale_max": 1}
@@ -298,13 +299,8 @@ def free(name: str, **changes: Any) -> Game:
 @pytest.mark.long
 def test_scripted_players_reach_the_lines_in_muted_play(name: str, episodes: int, player: str, line: str) -> None:
     game = free(name, mute=True)
-    rewards = []
-    for number in range(episodes):
-        session, rng = game.start(game.sample_state(state_rng(21, number))), np.random.default_rng(number)
-        while session.seats:
-            step = session.step(session.seats[0], game.players[player].act(game.view(session, session.seats[0]), rng))
-            assert step.error is None
-        rewards.append(np.mean(session.outcome().rewards))
+    played = [play(game, game.sample_state(state_rng(21, number)), player, seed=number) for number in range(episodes)]
+    rewards = [np.mean(episode.session.outcome().rewards) for episode in played]
     error = float(np.std(rewards) / episodes**0.5)
     assert np.mean(rewards) == pytest.approx(game.wordless[line].value, abs=3.5 * error + 0.002)
 
@@ -390,12 +386,12 @@ def test_lines_of_an_own_game_are_those_of_its_code(here: Path) -> None:
     assert done.returncode == 0, done.stderr
     (stored,) = LinesFile.read(STORED).entries
     config = MatchingConfig().model_copy(update=stored.game)
-    assert list(stored.code) == ["path"] and stored.code == code_of(config)
+    assert list(stored.code) == ["path"] and stored.code == hashes_of(config.code())
     Path("mine.py").write_text(MINE + "# other rules\n")
-    assert stored.code != code_of(config)
+    assert stored.code != hashes_of(config.code())
     again = selfplay("game", "silence", "--game", "mine.py", "--num-states", "4")
     assert again.returncode == 0, "those of 20 states are of other code"
-    assert [entry.code == code_of(config) for entry in LinesFile.read(STORED).entries] == [False, True]
+    assert [entry.code == hashes_of(config.code()) for entry in LinesFile.read(STORED).entries] == [False, True]
 
 
 def test_lines_from_more_states_are_kept(here: Path) -> None:

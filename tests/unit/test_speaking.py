@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from factories import play_scripts
+from factories import play
 
 from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.games.matching import speaking
@@ -81,14 +81,12 @@ def test_it_turns_down_what_it_was_told_to_be_worse_and_what_nobody_could_know_t
         assert said.startswith("[accept]" if agrees else "[reject]")
 
 
-def rewards(config: MatchingConfig, names: tuple[str, str], episodes: int) -> list[float]:
+def rewards(config: MatchingConfig, name: str, episodes: int) -> list[float]:
     game, rng = MatchingGame(config), np.random.default_rng(0)
-    outcomes = [
-        play_scripts(game, game.sample_state(state_rng(7, index)), [SCRIPTED[name] for name in names], rng).session
-        for index in range(episodes)
-    ]
-    assert {session.status for session in outcomes} == {"agreed"}
-    return [session.outcome().rewards[0] for session in outcomes]
+    states = [game.sample_state(state_rng(7, index)) for index in range(episodes)]
+    sessions = [play(game, state, name, seed=rng).session for state in states]
+    assert {session.status for session in sessions} == {"agreed"}
+    return [session.outcome().rewards[0] for session in sessions]
 
 
 ONE_SIDED = SMALL.model_copy(update={"visibility": "one_sided", "protocol": "fixed"})
@@ -110,23 +108,22 @@ def test_a_brief_speaker_tells_its_largest_cells_in_any_order(most: int) -> None
 @pytest.mark.parametrize(("most", "reward"), [(1, 0.861), (2, 0.933), (3, 0.981)])
 def test_brief_speakers_reach_what_their_words_allow(most: int, reward: float) -> None:
     """The rewards were counted on 20,000 states or more: telling the largest cells, and following them."""
-    name = f"speaking-{most}"
-    found = rewards(ONE_SIDED, (name, name), 400)
+    found = rewards(ONE_SIDED, f"speaking-{most}", 400)
     assert np.mean(found) == pytest.approx(reward, abs=4 * np.std(found) / 400**0.5 + 0.004)
 
 
 @pytest.mark.parametrize("protocol", ["free", "fixed"])
 def test_two_who_speak_and_listen_find_the_best_plan(protocol: str) -> None:
-    assert rewards(SMALL.model_copy(update={"protocol": protocol}), ("speaking", "speaking"), 200) == [1.0] * 200
+    assert rewards(SMALL.model_copy(update={"protocol": protocol}), "speaking", 200) == [1.0] * 200
 
 
 def test_they_do_so_on_a_large_board_too() -> None:
-    assert np.mean(rewards(LARGE, ("speaking", "speaking"), 20)) > 0.995
+    assert np.mean(rewards(LARGE, "speaking", 20)) > 0.995
 
 
 def test_the_teacher_speaks_but_does_not_plan_with_what_it_hears() -> None:
     silence = 0.84  # one unheard proposal on these states
-    assert 0.7 < np.mean(rewards(SMALL, ("speaking-teacher", "speaking-teacher"), 300)) < silence
+    assert 0.7 < np.mean(rewards(SMALL, "speaking-teacher", 300)) < silence
     views = [replace(SHARED, history=((1, f"[message] Sofia has {score} for BLEU."),)) for score in (0, 9)]
     for number in range(20):
         texts = {SCRIPTED["speaking-teacher"].act(view, np.random.default_rng(number)) for view in views}

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from factories import play_scripts
+from factories import play
 
 from selfplay_pipeline.games.bargaining import speaking
 from selfplay_pipeline.games.bargaining.game import BargainingGame
@@ -38,7 +38,7 @@ def test_each_phrase_is_what_it_is_meant_for() -> None:
 
 def rewards(name: str, game: BargainingGame = GAME) -> list[float]:
     rng = np.random.default_rng(0)
-    sessions = [play_scripts(game, state, [game.players[name]] * 2, rng).session for state in STATES]
+    sessions = [play(game, state, name, seed=rng).session for state in STATES]
     assert {session.status for session in sessions} == {"agreed"}
     return [session.outcome().rewards[0] for session in sessions]
 

@@ -499,7 +499,7 @@ def test_figures_that_a_game_does_not_read_are_left_out():
     assert "questions" in Held(record, 0, "a", PERSON, 1, []).measures(reading)
 
     class Unread(MatchingGame):
-        reads_questions = False
+        asking = Game.asking
 
     found = Held(record, 0, "a", PERSON, 1, []).measures(Unread(BOARD))
     assert "questions" not in found and {"reward", "partner_words", "seconds"} <= found.keys()

@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import selfplay
-from factories import byte_chat
+from factories import byte_chat, completion
 from quick import long_but
 from test_protocol import MASKS, boards
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.stage import convert_episodes
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, swaps_of
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.evaluate.worth import Swapped, rise_of, worth_of_words
@@ -94,7 +93,7 @@ def players(monkeypatch):
 class WithoutRedraw(MatchingGame):
     """A game that cannot draw a state anew."""
 
-    redraw = None
+    redraw = Game.redraw
 
 
 def configured(messages: int = 1):
@@ -300,8 +299,7 @@ class Speaking:
         chat = byte_chat()
         read = chat.tokenizer.decode(prompt)
         text = PLAN if "[message] told" in read else f"[message] told {session}"
-        ids = [*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_of_turn]
-        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, len(prompt), 0)
+        return completion(chat, text, read=len(prompt))
 
 
 PLAN = "[propose] Proposal: BLEU: Ava\nElectra: Daniel\nGloVe: Sofia"
@@ -335,8 +333,7 @@ class Insisting:
         chat, seat = byte_chat(), session.rpartition("-")[2]
         text = self.turns[seat][chat.tokenizer.decode(prompt).count("assistant\n") - 1]
         text += f" {session}" if text.startswith("[message]") else ""
-        ids = [*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_of_turn]
-        return Completion(ids, [-0.5] * len(ids), FinishReason.STOP, len(prompt), 0)
+        return completion(chat, text, read=len(prompt))
 
 
 def test_a_counterfactual_policy_remembers_the_proposals_and_answers_of_the_real_one():

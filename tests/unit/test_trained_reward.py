@@ -21,6 +21,8 @@ from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.train.groups import read_data
 
 EPISODES = 4
+PAGE = Path("docs/changing-the-reward.md")
+OWN = "def reward(state, turns, outcome):\n    {}\n"
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def games(tmp_path) -> Path:
 def written(folder: Path, body: str) -> str:
     """A file of a reward of its own, whose function has this body."""
     path = folder / "own.py"
-    path.write_text(f"def reward(state, turns, outcome):\n    {body}\n")
+    path.write_text(OWN.format(body))
     return str(path)
 
 
@@ -45,13 +47,37 @@ def convert(games: Path, name: str, **settings) -> list[dict]:
 # --- the formula --------------------------------------------------------------------------------------------
 
 
-def test_costs_and_shares_are_what_the_episodes_say(games):
+def costs(record, seat, row):
+    said = [turn for turn in record.turns if (turn.seat, turn.action) == (seat, "message")]
+    return record.outcome.normalized_reward - 0.25 * len(said) - 0.001 * sum(row["response_mask"])
+
+
+def shares(record, seat, row):
+    own, other = (len(record.turns), record.outcome.best)[:: -1 if seat else 1]
+    return 0.75 * own + 0.25 * other
+
+
+def of_the_page(record, seat, row):
+    return record.outcome.normalized_reward - 0.01 * len(record.turns)
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "formula"),
+    [
+        ({"message_cost": 0.25, "token_cost": 0.001}, "", costs),
+        ({"partner_share": 0.25}, OWN.format("return [len(turns), outcome.best + 0 * state.size]"), shares),
+        ({}, PAGE.read_text().split("```python\n")[1].split("```")[0], of_the_page),
+    ],
+    ids=["costs", "a function whose rewards partners share", "the page's function"],
+)
+def test_the_trained_reward_is_what_costs_shares_and_functions_say_and_the_games_own_stays(
+    settings, code, formula, games, tmp_path
+):
+    (tmp_path / "own.py").write_text(code)
     records = {record.episode_id: record for record in read_episodes(games)}
-    for row in convert(games, "costs", message_cost=0.25, token_cost=0.001):
-        record, seat = records[row["extra_info"]["episode_id"]], row["extra_info"]["seat"]
-        said = [turn for turn in record.turns if (turn.seat, turn.action) == (seat, "message")]
-        cost = 0.25 * len(said) + 0.001 * sum(row["response_mask"])
-        assert row[TRAINED] == pytest.approx(record.outcome.normalized_reward - cost)
+    for row in convert(games, "out", **settings, **({"path": str(tmp_path / "own.py")} if code else {})):
+        record = records[row["extra_info"]["episode_id"]]
+        assert row[TRAINED] == pytest.approx(formula(record, row["extra_info"]["seat"], row))
         assert row["reward_model"]["normalized_reward"] == record.outcome.normalized_reward
 
 
@@ -61,15 +87,6 @@ def test_the_report_counts_what_is_compared_in_groups_and_what_is_trained_on_in_
     costs = run_convert(games, games.parent / "costs", reward=TrainedReward(RewardConfig(message_cost=0.25))).to_text()
     assert "groups                      8 of up to 4 episodes, several in a state\n" in costs
     assert " rows of 4 states\n" in costs
-
-
-def test_a_function_is_given_state_turns_and_outcome_and_partners_share_what_it_returns(games, tmp_path):
-    body = "return [len(turns), outcome.best + 0 * state.size]"
-    records = {record.episode_id: record for record in read_episodes(games)}
-    for row in convert(games, "own", path=written(tmp_path, body), partner_share=0.25):
-        record = records[row["extra_info"]["episode_id"]]
-        own, other = (len(record.turns), record.outcome.best)[:: -1 if row["extra_info"]["seat"] else 1]
-        assert row[TRAINED] == pytest.approx(0.75 * own + 0.25 * other)
 
 
 # --- what is trained on -------------------------------------------------------------------------------------
@@ -174,23 +191,22 @@ def test_it_cannot_be_combined_with_credits_of_turns_or_used_by_online_training(
 
 
 def test_a_run_is_refused_if_the_file_has_changed_and_goes_on_if_it_has_moved(tmp_path):
-    path = written(tmp_path, "return outcome.rewards")
-    RunDirectory(tmp_path / "run").open(load_config("tiny_honest", {"reward.path": path}))
-    (tmp_path / "moved.py").write_text(Path(path).read_text())
-    RunDirectory(tmp_path / "run").check(load_config("tiny_honest", {"reward.path": str(tmp_path / "moved.py")}))
+    def with_file(path):
+        return load_config("tiny_honest", {"reward.path": path} if path else {})
+
+    path, moved = written(tmp_path, "return outcome.rewards"), tmp_path / "moved.py"
+    run, plain = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "plain")
+    run.open(with_file(path)), plain.open(with_file(None))
+    moved.write_text(Path(path).read_text())
+    run.check(with_file(str(moved)))
     written(tmp_path, "return [0, 1]")
-    says = (
-        r"run was begun with contents of reward.path = '[0-9a-f]{32}', now it is .* \(content hash\); give the earlier"
-    )
-    with pytest.raises(UserError, match=says):
-        RunDirectory(tmp_path / "run").check(load_config("tiny_honest", {"reward.path": path}))
-    says = r"run was begun with a file as reward.path, now none is given; give the earlier"
-    with pytest.raises(UserError, match=says):
-        RunDirectory(tmp_path / "run").check(load_config("tiny_honest", {}))
-    RunDirectory(tmp_path / "other").open(load_config("tiny_honest", {}))
-    says = r"other was begun with no file as reward.path, now one is given; give the earlier"
-    with pytest.raises(UserError, match=says):
-        RunDirectory(tmp_path / "other").check(load_config("tiny_honest", {"reward.path": path}))
+    for begun, now, says in (
+        (run, path, r"contents of reward.path = '[0-9a-f]{32}', now it is .* \(content hash\); give the earlier"),
+        (run, None, "a file as reward.path, now none is given; give the earlier"),
+        (plain, path, "no file as reward.path, now one is given; give the earlier"),
+    ):
+        with pytest.raises(UserError, match=f"{begun.path.name} was begun with {says}"):
+            RunDirectory(begun.path).check(with_file(now))
 
 
 def test_a_file_that_is_changed_while_a_command_uses_it_is_refused(games, tmp_path):
@@ -218,12 +234,3 @@ def test_a_stored_run_makes_no_command_run_the_file_that_it_names(tmp_path):
     (tmp_path / "ran").unlink(missing_ok=True)
     selfplay("report", str(tmp_path / "run"))
     assert not (tmp_path / "ran").exists()
-
-
-def test_the_function_of_the_page_trains_on_what_it_says(games, tmp_path):
-    page = Path("docs/changing-the-reward.md").read_text()
-    (tmp_path / "own.py").write_text(page.split("```python\n")[1].split("```")[0])
-    records = {record.episode_id: record for record in read_episodes(games)}
-    for row in convert(games, "page", path=str(tmp_path / "own.py")):
-        record = records[row["extra_info"]["episode_id"]]
-        assert row[TRAINED] == pytest.approx(record.outcome.normalized_reward - 0.01 * len(record.turns))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from chat_templates import ALPACA_TEMPLATE, LLAMA2_TEMPLATE, shaped_tokenizer, with_template
+from factories import completion
 from hypothesis import example, given
 from hypothesis import strategies as st
 from quick import examples
@@ -31,17 +32,9 @@ def chat(name: str) -> ChatTokenizer:
     return ChatTokenizer(qwen.qwen_tokenizer(qwen.FEW) if name == "qwen2.5" else shaped_tokenizer(name))
 
 
-def sampled(tokenizer: ChatTokenizer, text: str, finish: FinishReason = FinishReason.STOP) -> Completion:
-    """What an engine returns that samples exactly the canonical tokens of a text."""
-    ids = tokenizer.tokenizer.encode(text, add_special_tokens=False)
-    if finish is FinishReason.STOP:
-        ids = [*ids, tokenizer.end_of_turn]
-    return Completion(ids, [-0.5] * len(ids), finish, prompt_tokens=0, cached_tokens=0)
-
-
 def speak(stream: TrajectoryBuilder, text: str, finish: FinishReason = FinishReason.STOP) -> list[int]:
     prompt = stream.prompt()
-    stream.reply(sampled(stream.chat, text, finish))
+    stream.reply(completion(stream.chat, text, finish))
     return prompt
 
 
@@ -75,8 +68,8 @@ def test_every_prompt_is_a_prefix_of_the_next_and_own_tokens_alone_are_unmasked(
         finish = FinishReason.LENGTH if cut else FinishReason.STOP
         prompt = speak(stream, reply, finish)
         assert prompt[: len(before)] == before
-        before = prompt + sampled(tokenizer, reply, finish).token_ids
-        own += sampled(tokenizer, reply, finish).token_ids
+        before = prompt + completion(tokenizer, reply, finish).token_ids
+        own += completion(tokenizer, reply, finish).token_ids
         stream.observe(heard)
     trajectory = stream.finish()
     assert [t for t, m in zip(trajectory.response_ids, trajectory.response_mask, strict=True) if m] == own
@@ -92,7 +85,7 @@ def test_the_newline_after_a_reply_and_the_end_of_a_cut_one_are_added_and_masked
     assert "Alibaba" not in tokenizer.tokenizer.decode(stream.prompt()), "Qwen's default system prompt"
     speak(stream, "[message] hi", finish)
     stream.observe("x")
-    after = stream.prompt()[len(stream.prompt_ids) + len(sampled(tokenizer, "[message] hi", finish).token_ids) :]
+    after = stream.prompt()[len(stream.prompt_ids) + len(completion(tokenizer, "[message] hi", finish).token_ids) :]
     assert tokenizer.tokenizer.decode(after) == f"{end}\n<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
     assert stream.response_mask[-1] == 0
 

@@ -10,10 +10,7 @@ from selfplay_pipeline.games import registry
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.generate.records import OutcomeRecord
 
-
-@pytest.fixture(autouse=True)
-def named_here_alone(monkeypatch):
-    monkeypatch.setattr(registry, "_found", {})
+pytestmark = pytest.mark.usefixtures("no_game_named")
 
 
 def game(name, **settings):

@@ -14,7 +14,6 @@ from selfplay_pipeline.evaluate.crossplay import CrossPlay
 from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
 from selfplay_pipeline.evaluate.worth import OTHER_STATES, rows_of_words
-from selfplay_pipeline.games.abilities import WordlessPlay
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.silence import SILENCE, LineName
 from selfplay_pipeline.metrics.bootstrap import FEW_STATES, Interval
@@ -54,7 +53,7 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
     about = f"({game.about_lines})\n" if game.about_lines else ""
     lines = [SILENCE] if game.silence_is_bound else get_args(LineName)
     unknown = ", ".join(name for name in lines if name not in game.wordless)
-    about += f"{unknown}: {HOW_TO_KNOW}\n" if unknown and isinstance(game, WordlessPlay) else ""
+    about += f"{unknown}: {HOW_TO_KNOW}\n" if unknown and game.has("wordless_rewards") else ""
     about += f"({OTHER_STATES})\n" if any(one is not None and not one.redrawn for one in words) else ""
     about += f"({TOO_NARROW})\n" if evaluation.num_states < FEW_STATES else ""
     written = one_line(f"written to {folder / 'evaluation.json'}")

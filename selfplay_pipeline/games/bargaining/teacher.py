@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from selfplay_pipeline.games.abilities import Lesson, Stage
 from selfplay_pipeline.games.bargaining.rules import ITEMS
 from selfplay_pipeline.games.bargaining.scripted import PlayerView, Random, tell
+from selfplay_pipeline.games.base import Lesson, Stage
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay_pipeline.games.abilities import Altered
 from selfplay_pipeline.games.altered import SWAPPED, first_clear
-from selfplay_pipeline.games.base import MESSAGE
+from selfplay_pipeline.games.base import MESSAGE, Altered
 from selfplay_pipeline.games.matching.mentions import Cell, Cells, retold, told_cells
 from selfplay_pipeline.games.matching.rules import Matching, MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.games.matching.states import draw_scores

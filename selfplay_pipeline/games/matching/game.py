@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.abilities import Altered, HumanEpisode
 from selfplay_pipeline.games.altered import KINDS
-from selfplay_pipeline.games.base import Asking, KnownLine, ScriptedPlayer, Turn
+from selfplay_pipeline.games.base import Altered, Asking, HumanEpisode, KnownLine, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching import draw, humans, measures, renaming, states

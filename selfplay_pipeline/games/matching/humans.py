@@ -10,8 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.games.abilities import HumanEpisode
-from selfplay_pipeline.games.base import Said
+from selfplay_pipeline.games.base import HumanEpisode, Said
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.proposals import format_proposal, short
 from selfplay_pipeline.games.matching.states import load_state

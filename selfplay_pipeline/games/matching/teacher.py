@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay_pipeline.games.abilities import Lesson, Stage
+from selfplay_pipeline.games.base import Lesson, Stage
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import Matching, best_matching
 from selfplay_pipeline.games.matching.scripted import (

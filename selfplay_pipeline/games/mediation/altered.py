@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay_pipeline.games.abilities import Altered
 from selfplay_pipeline.games.altered import SWAPPED, first_clear
-from selfplay_pipeline.games.base import INVALID, Turn
+from selfplay_pipeline.games.base import INVALID, Altered, Turn
 from selfplay_pipeline.games.mediation.rules import AGENT, USERS, MediationState
 from selfplay_pipeline.games.mediation.scripted import PlayerView, expected_scores, player_view
 from selfplay_pipeline.games.mediation.session import MediationSession

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from selfplay_pipeline.games.abilities import Altered, HumanEpisode
 from selfplay_pipeline.games.altered import KINDS
-from selfplay_pipeline.games.base import Asking, Choice, Game, ScriptedPlayer, Turn
+from selfplay_pipeline.games.base import Altered, Asking, Choice, Game, HumanEpisode, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.mediation import altered, draw, humans, measures, rules, states, wordless

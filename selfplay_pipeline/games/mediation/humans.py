@@ -16,8 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.games.abilities import HumanEpisode
-from selfplay_pipeline.games.base import MESSAGE, Said
+from selfplay_pipeline.games.base import MESSAGE, HumanEpisode, Said
 from selfplay_pipeline.games.mediation.rules import (
     AGENT,
     USERS,

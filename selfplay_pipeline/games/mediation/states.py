@@ -84,7 +84,7 @@ def check_fits(config: MediationConfig, state: MediationState) -> None:
 
 
 def redraw(state: MediationState, seat: int, config: MediationConfig, rng: np.random.Generator) -> MediationState:
-    """Returns a state drawn given the view of one seat; see `games/abilities.py: Redraw`."""
+    """Returns a state drawn given the view of one seat; see `Game.redraw`."""
     seen = {number: unseen_by_agent(state.users[number], config, rng) for number in USERS if seat == AGENT}
 
     def drawn() -> tuple[list[User], int]:

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay_pipeline.games.abilities import Lesson, Stage
-from selfplay_pipeline.games.base import MESSAGE
+from selfplay_pipeline.games.base import MESSAGE, Lesson, Stage
 from selfplay_pipeline.games.mediation.rules import AGENT, USERS, clashes
 from selfplay_pipeline.games.mediation.scripted import (
     MEAN_IMPORTANCE,

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from selfplay_pipeline.games.abilities import HumanEpisode
-from selfplay_pipeline.games.base import Asking, ScriptedPlayer, Turn
+from selfplay_pipeline.games.base import Asking, HumanEpisode, ScriptedPlayer, Turn
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.planning import draw, humans, measures, rules, states, wordless

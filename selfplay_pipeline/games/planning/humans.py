@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.games.abilities import HumanEpisode
-from selfplay_pipeline.games.base import MESSAGE, Said
+from selfplay_pipeline.games.base import MESSAGE, HumanEpisode, Said
 from selfplay_pipeline.games.planning.catalogue import value_of
 from selfplay_pipeline.games.planning.rules import (
     AGENT,

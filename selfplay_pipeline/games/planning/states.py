@@ -53,7 +53,7 @@ def sample_state(config: PlanningConfig, rng: np.random.Generator) -> PlanningSt
 
 
 def redraw(state: PlanningState, seat: int, config: PlanningConfig, rng: np.random.Generator) -> PlanningState:
-    """Returns a state drawn given the view of one seat; see `games/abilities.py: Redraw`."""
+    """Returns a state drawn given the view of one seat; see `Game.redraw`."""
     if seat == AGENT:
         return _legal(lambda: (state.places, draw_preferences(config, rng), weight(rng)))
     return _legal(lambda: (draw_places(config, rng), [_unseen(one, rng) for one in state.preferences], weight(rng)))

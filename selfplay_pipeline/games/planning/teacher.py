@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selfplay_pipeline.games.abilities import Lesson, Stage
+from selfplay_pipeline.games.base import Lesson, Stage
 from selfplay_pipeline.games.planning.catalogue import CATEGORIES, first_places
 from selfplay_pipeline.games.planning.rules import AGENT, Itinerary, itinerary_at, miles_between, scores
 from selfplay_pipeline.games.planning.scripted import NOTHING, PlayerView, Random, tell

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.abilities import Lesson
+from selfplay_pipeline.games.base import Lesson
 from selfplay_pipeline.games.seeded import (
     SeededGame,
     SeededSession,

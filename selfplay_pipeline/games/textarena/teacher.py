@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selfplay_pipeline.games.abilities import Lesson, Stage
+from selfplay_pipeline.games.base import Lesson, Stage
 from selfplay_pipeline.games.seeded import SeededGame
 from selfplay_pipeline.games.turn_session import Known
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.abilities import HumanEpisodes
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.registry import FIRST_GAME, game_named, game_of, make_game
 from selfplay_pipeline.generate.records import EpisodeRecord
@@ -165,7 +164,7 @@ def records_of(record: EpisodeRecord, step: int) -> Iterator[AskingRecord]:
 
 def human_reference(game: Game) -> HumanReference | None:
     """Returns the figures of the episodes that people played; None if there are no such episodes."""
-    if not isinstance(game, HumanEpisodes) or not (played := list(game.human_episodes())):
+    if not (played := list(game.human_episodes())):
         return None
     marks = [sum("?" in turn.text for turn in episode.turns) for episode in played]
     messages = [len(episode.turns) for episode in played]
