@@ -246,7 +246,8 @@ def spoken(evaluation: Path) -> dict[str, Any]:
         plans = [table.worth(plan) for plan in (0, 1)]
         if plans[0] == plans[1]:
             continue
-        told = list(told_cells(record.turns[0].text, table.papers, table.reviewers).items())
+        names: Any = record.state  # full ones, since speakers say those too
+        told = list(told_cells(record.turns[0].text, names["papers"], names["reviewers"]).items())
         found["tells one cell"].append(len(told) == 1)
         if not told:
             continue
