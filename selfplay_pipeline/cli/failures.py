@@ -144,13 +144,12 @@ def _key_of(error: Any) -> str | None:
     """Returns the configuration key that a mistyped option stands for, if the command uses it and takes --set."""
     from selfplay_pipeline.config.fields import keys
     from selfplay_pipeline.config.schema import Config
-    from selfplay_pipeline.config.used_keys import standing
 
     name = str(getattr(error, "option_name", "")).replace("--no-", "--", 1)
     if error.ctx is None or not any("--set" in param.opts for param in error.ctx.command.get_params(error.ctx)):
         return None
     found = (key for key in keys(Config) if key.name != "model" and key.option == name)
-    return next((key.name for key in found if standing(key, name_of(error.ctx)) == "used"), None)
+    return next((key.name for key in found if key.is_used_by(name_of(error.ctx))), None)
 
 
 def _alike(error: Any) -> list[str]:

@@ -131,14 +131,13 @@ def shared_with(context: typer.Context, command: str) -> dict[str, Any]:
     """Returns the given values that another command uses too, as options of that command for `suggest`."""
     from selfplay_pipeline.config.fields import keys
     from selfplay_pipeline.config.schema import Config
-    from selfplay_pipeline.config.used_keys import standing
 
     other, given = context.find_root().command.commands[command], context.meta[GIVEN]  # type: ignore[attr-defined]
     found = {name: given.value(name) for name in ("config", "game") if given.value(name) is not None}
     if not isinstance(other, Configured):
         return {"game": found["game"]} if "game" in found else {}
     own = {key.name: name for name, key in other.keys.items()}
-    used = {key.name for key in keys(Config) if standing(key, command) == "used" and key.name != "model"}
+    used = {key.name for key in keys(Config) if key.is_used_by(command) and key.name != "model"}
     settings = []
     for key, value in given.keys.items():
         if key in own and value is not None:

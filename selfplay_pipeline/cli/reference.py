@@ -19,18 +19,17 @@ from selfplay_pipeline.cli.options import Configured
 from selfplay_pipeline.config.fields import Key, keys, sections, used_by, value_of
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.config.used_keys import WORK
+from selfplay_pipeline.config.used_keys import CONFIGURED
 from selfplay_pipeline.core.sections import Section, UsedBy
 from selfplay_pipeline.games.registry import shipped_games
 
 HEAD = """# Options and keys
 
 Look here for each key of a configuration: a YAML file for `--config`, or `--set KEY=VALUE`. The named commands have an
-option for the key. "Used by" names the commands that use a key, if they differ from those of its section, and in
-brackets the replacements in other commands; another command that does the work of the section [refuses the
-key](configuration.md#keys-that-a-command-does-not-use). Defaults are those of the built-in
-configuration `default`, which is used with several GPUs. If `tiny_honest`, which is used without a GPU, has another
-default, it is named. `selfplay config` prints all keys with the values that would be used here.
+option for the key. "Used by" names the commands that use a key, and in brackets those that [refuse
+it](configuration.md#keys-that-a-command-does-not-use). Defaults are those of the
+built-in configuration `default`, which is used with several GPUs. If `tiny_honest`, which is used without a GPU, has
+another default, it is named. `selfplay config` prints all keys with the values that would be used here.
 
 `make docs` writes this page from the fields of the configuration.
 """
@@ -106,15 +105,12 @@ def _option(key: Key) -> str:
 def _used_by(key: Key) -> str:
     if key.used is None:
         return ""
-    replaced: dict[str, list[str]] = {}
-    for command in filter(key.used.instead.get, WORK):
-        replaced.setdefault(key.used.instead[command], []).append(command)
-    said = "; ".join(f"{', '.join(names)}: {what}" for what, names in replaced.items())
-    return _commands(key.used) + f" ({said})" * bool(said)
+    refused = f" (refused by {', '.join(sorted(key.used.refused_by))})" * bool(key.used.refused_by)
+    return _commands(key.used) + refused
 
 
 def _commands(mark: UsedBy) -> str:
-    return ", ".join(sorted(mark.commands, key=[*WORK, *sorted(mark.commands)].index))
+    return ", ".join(sorted(mark.commands, key=[*CONFIGURED, *sorted(mark.commands)].index))
 
 
 def _default(key: Key, usual: Config | None, tiny: Config | None) -> str:

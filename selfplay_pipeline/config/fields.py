@@ -15,11 +15,13 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from pydantic.fields import FieldInfo
 
-from selfplay_pipeline.core.sections import OF_MACHINE, Option, Section, UsedBy, kinds
+from selfplay_pipeline.core.sections import Option, Section, UsedBy, kinds
 
 COMMENT_WIDTH = 100
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 SEVERAL = {int: "whole numbers", float: "numbers", str: "texts"}
+OF_MACHINE = frozenset({"engine.data_parallel", "generate.max_concurrency", "train.gpus_per_node"})
+"""Keys whose numbers follow from the machine's GPUs unless they are given; `null` in a file means not given."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,10 @@ class Key:
     name: str
     field: FieldInfo
     used: UsedBy | None = None
+
+    def is_used_by(self, command: str) -> bool:
+        """Whether the key has an effect on a command."""
+        return self.used is None or command in self.used.commands
 
     @property
     def section(self) -> str:
@@ -137,14 +143,14 @@ def as_yaml(section: Section) -> str:
     return "\n".join(_lines(section)).strip("\n")
 
 
-def _lines(section: Section) -> Iterator[str]:
+def _lines(section: Section, above: str = "") -> Iterator[str]:
     values = section.model_dump(mode="json")
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if isinstance(value, Section):
             yield from ("", *_comment(inspect.getdoc(type(value)) or ""), f"{name}:")
-            yield from textwrap.indent("\n".join(_lines(value)), "  ").splitlines()
-        elif OF_MACHINE in field.metadata and name not in section.model_fields_set:
+            yield from textwrap.indent("\n".join(_lines(value, f"{above}{name}.")), "  ").splitlines()
+        elif above + name in OF_MACHINE and name not in section.model_fields_set:
             yield from (*_comment(field.description or ""), f"{name}: null  # {value} on this machine")
         elif name in values:
             yield from _comment(field.description or "")

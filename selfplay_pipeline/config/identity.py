@@ -1,8 +1,4 @@
-"""Identity of a run: the configuration fields that determine its results, and their comparison.
-
-A command stores these fields when its run begins, and compares them when the run is continued. A field decides the runs
-of the commands that use it (its mark `UsedBy`), unless its mark `Identity` names fewer commands.
-"""
+"""Identity of a run: the settings that decide its results, and their comparison when the run is continued."""
 
 from __future__ import annotations
 
@@ -14,32 +10,47 @@ from string import digits
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
 from selfplay_pipeline.config.fields import keys, used_by
 from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.training import TrainOptions
+from selfplay_pipeline.config.used_keys import TRAINING
 from selfplay_pipeline.core.content_hash import file_hash
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.sections import Identity, Section, UsedBy
+from selfplay_pipeline.core.sections import Section, UsedBy
 from selfplay_pipeline.core.shipped import as_listed
 from selfplay_pipeline.games.base import GameSettings
 from selfplay_pipeline.games.registry import check_as_imported
 
 KNOWN = frozenset(key.name for key in keys(Config))
 """All keys of the configuration, except those that only some games have."""
-PLAYED = {
-    "model": "policy.checkpoint", "engine.kind": "policy.engine", "engine.context_length": "context_length",
-    "generate.num_episodes": "num_groups", "generate.episodes_per_state": "episodes_per_state",
-    "generate.temperature": "policy.temperature", "generate.max_new_tokens": "policy.max_new_tokens",
-    "generate.thinking": "policy.thinking",
+MAY_CHANGE = frozenset({
+    # Servers and GPUs: how fast episodes are played and rows are trained on, not which.
+    "engine.server_url", "engine.data_parallel", "engine.memory_fraction", "engine.startup_timeout",
+    "engine.hang_timeout", "engine.extra_args", "generate.max_concurrency", "generate.max_failures",
+    "train.micro_batch_size", "train.max_tokens_per_pass", "train.offload", "train.ray_address",
+    "iterate.keep_processes", "plays_meanwhile", "shares_gpu",
+    # How long a run lasts, and what it shows and stores besides.
+    "iterate.num_iterations", "iterate.evaluate_every", "evaluate.num_states", "evaluate.swap_messages",
+    "train.save_every", "train.loggers", "train.dump_rows", "output", "games", "sampled_by", "any_model",
+    # The partner's section counts only if `chat` plays: `partner_arguments` stores its other keys and its endpoint.
+    "partner", "partner.base_url", "partner.timeout", "partner.max_concurrency", "partner.max_requests",
+    "partner.max_dollars", "partner.cache", "partner.prices",
+    # The contents of the file are compared in place of its path.
+    "reward.path",
+})  # fmt: skip
+"""Keys of the configuration, and fields of trainings, that may change in a continued run."""
+MAY_CHANGE_UNLESS = {
+    "device": TRAINING, "engine.kind": ("generate", "evaluate"), "engine.tensor_parallel": ("train-online",),
+    "evaluate.state_seed": ("iterate",),
 }  # fmt: skip
-"""Names under which records of played episodes store these keys; other keys keep their names."""
-TRAINED = {
+"""Keys that may change in a continued run, except of these commands."""
+STORED_AS = {
+    "context_length": "engine.context_length",
     "tensor_parallel": "engine.tensor_parallel",
-    **{key.removeprefix("train."): key for key in KNOWN if key.startswith("train.")},
-}  # fmt: skip
-"""Keys of the configuration by their names in records of trainings."""
-KEYS = {stored: key for key, stored in PLAYED.items()} | TRAINED
+    **{name: f"train.{name}" for name in TrainOptions.model_fields},
+}
+"""Keys of the configuration that are fields of a training itself."""
 HASHED = re.compile(r"(^|\.)weights(\.|$)|^rows$")
 """Pattern of record keys that hold content hashes of models or rows."""
 CONTENTS = "contents of "
@@ -53,11 +64,14 @@ LONGEST_VALUE = 100
 
 
 def deciding(section: Section, command: str, above: str = "", used: UsedBy | None = None) -> dict[str, Any]:
-    """Returns the fields that decide the runs of a command: their JSON values by dotted key.
+    """Returns the settings that a continued run of a command must have again: their JSON values by key.
 
-    Files with code of a game are in it too, each with the hash of its contents.
+    These are all settings that the command uses, except those that may change. Files with code of a game are in it too,
+    each with the hash of its contents.
 
     Args:
+        command: `generate`, `convert`, `imitate`, `train`, `train-online`, `iterate`, or `evaluate`, which also stands
+            for the pairs of `crossplay`.
         above: Name of the section, with a dot at its end.
         used: Mark of the section.
     """
@@ -65,13 +79,13 @@ def deciding(section: Section, command: str, above: str = "", used: UsedBy | Non
     if isinstance(section, GameSettings):
         found |= contents_of_game(section)
     for name, field in type(section).model_fields.items():
-        value, mark = getattr(section, name), used_by(field) or used
-        if not _decides(field, command):
+        value, mark, key = getattr(section, name), used_by(field) or used, STORED_AS.get(above + name, above + name)
+        if key in MAY_CHANGE or command not in MAY_CHANGE_UNLESS.get(key, (command,)):
             continue
         if isinstance(value, Section):
-            found |= deciding(value, command, f"{above}{name}.", mark)
+            found |= deciding(value, command, f"{key}.", mark)
         elif name in values and (mark is None or command in mark.commands):
-            found[above + name] = values[name]
+            found[key] = values[name]
     return found
 
 
@@ -134,14 +148,12 @@ def check_same(place: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the keys in which two runs differ, each with both values: keys of the configuration if possible, else
-    keys of the records.
+    """Returns the keys in which the records of two runs differ, each with both values.
 
     A key that `before` lacks, because it is newer, counts there with its default value. A key of the configuration that
     `now` lacks is not compared.
     """
-    then, today = _by_keys(before), _by_keys(now)
-    then, today = _anywhere(then), _anywhere(today)
+    then, today = _named(dict(before)), _named(dict(now))
     then = _defaults(then) | then
     compared = {key for key in then if not _is_key(key)} | today.keys()
     values = {key: (then.get(key), today.get(key)) for key in sorted(compared)}
@@ -199,33 +211,13 @@ def portable(record: Mapping[str, Any], place: Path) -> dict[str, Any]:
     return {key: inside(value) for key, value in record.items()}
 
 
-def _decides(field: FieldInfo, command: str) -> bool:
-    marks = [mark for mark in field.metadata if isinstance(mark, Identity)]
-    return all(command in mark.commands for mark in marks)
-
-
 def _is_key(name: str) -> bool:
     """Whether a name is a key of the configuration, or may be a key of a game."""
     return name in KNOWN or name.startswith("game.")
 
 
-def _by_keys(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a record with its keys renamed to configuration keys, and the number of groups converted to a number of
-    episodes.
-    """
-    groups, episodes = record.get("num_groups"), record.get("episodes_per_state")
-    if isinstance(groups, int) and isinstance(episodes, int):
-        record = {**record, "num_groups": groups * episodes}
-    return {KEYS.get(name, name): value for name, value in record.items()}
-
-
-def _anywhere(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a record in which the machine-independent `data/` names replace the paths of packaged files."""
-    return {key: _named(value) for key, value in record.items()}
-
-
 def _named(value: Any) -> Any:
-    """Returns a value with the `data/` names of packaged paths in it, also in lists and mappings."""
+    """Returns a value with the machine-independent `data/` names of packaged paths, also in lists and mappings."""
     if isinstance(value, list):
         return [_named(one) for one in value]
     if isinstance(value, dict):

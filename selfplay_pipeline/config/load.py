@@ -17,14 +17,14 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from selfplay_pipeline.config.fields import keys, listed
+from selfplay_pipeline.config.fields import OF_MACHINE, keys, listed
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.training import key_of
 from selfplay_pipeline.config.used_keys import check_set, check_used
 from selfplay_pipeline.config.yaml_file import YamlFile, read_value, read_yaml
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import gpu_visible, visible_gpus
-from selfplay_pipeline.core.sections import OF_MACHINE, Section
+from selfplay_pipeline.core.sections import Section
 from selfplay_pipeline.core.shipped import as_listed, built_in, shipped
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.games.registry import FIRST_GAME, file_of, find, known, split
@@ -246,9 +246,10 @@ def _sharing_a_step(config: Config, gpus: int) -> int:
 
 def _drop_nulls(file: YamlFile) -> None:
     """Remove the numbers that the machine decides if the file leaves them to it (`null`)."""
-    for key in keys(Config):
-        section, name = file.data.get(key.section), key.name.rpartition(".")[2]
-        if OF_MACHINE in key.field.metadata and isinstance(section, dict) and section.get(name, 0) is None:
+    for key in OF_MACHINE:
+        above, _, name = key.rpartition(".")
+        section = file.data.get(above)
+        if isinstance(section, dict) and section.get(name, 0) is None:
             del section[name]
 
 

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from selfplay_pipeline.config.schema import GenerateConfig, OnlineOptions
 from selfplay_pipeline.config.training import PolicyTraining
-from selfplay_pipeline.core.sections import FREE
 from selfplay_pipeline.games.registry import GameConfig
 
 
@@ -20,7 +19,7 @@ class OnlineConfig(PolicyTraining):
     generate: GenerateConfig
     game: GameConfig
     """The game that the states must belong to."""
-    games: Annotated[Path, FREE]
+    games: Path
     """Folder with train.parquet and test.parquet of `selfplay game states`."""
     context_length: Annotated[int, Field(ge=2)]
     """Longest trajectory in tokens."""

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from selfplay_pipeline.core.addresses import checked_address
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.sections import FREE, Option, Section
+from selfplay_pipeline.core.sections import Option, Section
 from selfplay_pipeline.core.server_keys import key_from_environment
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -19,8 +19,7 @@ OPENAI_URL = "https://api.openai.com/v1"
 class PartnerConfig(Section):
     """The chat model and its requests. Its key comes only from the environment variable OPENAI_API_KEY."""
 
-    # Runs are compared by `endpoint`, which may also come from the environment.
-    base_url: Annotated[str | None, FREE] = None
+    base_url: str | None = None
     """Address of an OpenAI-compatible endpoint, such as http://localhost:30000/v1.
 
     By default it is the address in the environment variable OPENAI_BASE_URL, else OpenAI's own.
@@ -36,26 +35,26 @@ class PartnerConfig(Section):
 
     Built in are `plain`, which is the game's own system prompt alone, and `shy`, in games that have it.
     """
-    timeout: Annotated[float, Field(gt=0), FREE] = 60
+    timeout: Annotated[float, Field(gt=0)] = 60
     """Seconds for one request, from sending it to the last byte of its answer."""
-    max_concurrency: Annotated[int, Field(ge=1), FREE] = 16
+    max_concurrency: Annotated[int, Field(ge=1)] = 16
     """Number of requests under way at the same time."""
-    max_requests: Annotated[Annotated[int, Field(ge=1)] | None, FREE] = None
+    max_requests: Annotated[int, Field(ge=1)] | None = None
     """Largest number of requests of one command, retries included, after which it stops; null is no limit.
 
     The next command begins the interrupted episodes again; answers in `cache` cost nothing then.
     """
-    max_dollars: Annotated[Annotated[float, Field(gt=0)] | None, Option("--budget"), FREE] = None
+    max_dollars: Annotated[Annotated[float, Field(gt=0)] | None, Option("--budget")] = None
     """US dollars after which a command sends no further request, by `partner.prices`; null is no limit.
 
     Requests that are under way then are still paid for, and requests without an answer in time are not counted.
     `benchmark` also counts what its stored episodes cost.
     """
-    cache: Annotated[Path | None, FREE] = None
+    cache: Path | None = None
     """File, or folder for one, that stores all answers, so that a repeated run does not pay for the same requests
     again.
     """
-    prices: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=2, max_length=2), FREE] = [2.0, 8.0]
+    prices: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=2, max_length=2)] = [2.0, 8.0]
     """Prices of a million prompt tokens and of a million completion tokens in US dollars.
 
     The default is gpt-4.1's list price (openai.com/api/pricing, unchanged since April 2025), without the discount for

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from selfplay_pipeline.config.partner import PartnerConfig
-from selfplay_pipeline.config.training import SUPERVISED, TrainOptions
+from selfplay_pipeline.config.training import TrainOptions
 from selfplay_pipeline.config.used_keys import MEASURING, PLAYING, TRAINING
 from selfplay_pipeline.core.addresses import checked_address
-from selfplay_pipeline.core.sections import FREE, OF_MACHINE, Identity, Option, Section, UsedBy
+from selfplay_pipeline.core.sections import Option, Section, UsedBy
 from selfplay_pipeline.core.server_keys import SERVER_KEY
 from selfplay_pipeline.games.registry import GameConfig, first_game_config
 
@@ -18,29 +18,27 @@ from selfplay_pipeline.games.registry import GameConfig, first_game_config
 class EngineConfig(Section):
     """The engine, which samples completions from the model."""
 
-    kind: Annotated[Literal["sglang", "transformers"], Option("--engine"), Identity("generate", "evaluate")] = "sglang"
+    kind: Annotated[Literal["sglang", "transformers"], Option("--engine")] = "sglang"
     """Engine that runs the model: `sglang` is a server, `transformers` runs in the command's own process.
 
     `transformers` is slow, and meant for machines where SGLang cannot run.
     """
-    server_url: Annotated[list[str], FREE] = []
+    server_url: list[str] = []
     """Addresses of running SGLang servers to play with, instead of launching one."""
-    tensor_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online"), FREE] = 1
+    tensor_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online")] = 1
     """Number of GPUs that share one copy of the model."""
-    data_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online"), FREE, OF_MACHINE] = 1
+    data_parallel: Annotated[int, Field(ge=1), UsedBy(*PLAYING, "train-online")] = 1
     """Number of copies of the model, each on GPUs of its own; by default as many as the visible GPUs hold.
 
     `train-online` runs as many copies as fit on the GPUs that it trains on; it accepts only this number or 1.
     """
-    memory_fraction: Annotated[
-        float, Field(gt=0, lt=1), UsedBy(*PLAYING, instead={"train-online": "a key of verl's"}), FREE
-    ] = 0.8
+    memory_fraction: Annotated[float, Field(gt=0, lt=1), UsedBy(*PLAYING)] = 0.8
     """Share of the GPU's memory that the server uses for weights and key-value cache."""
     context_length: Annotated[int | None, UsedBy(*PLAYING, "train-online", "imitate")] = None
     """Longest trajectory in tokens; by default the model's own limit."""
-    startup_timeout: Annotated[float, Field(gt=0), FREE] = 900
+    startup_timeout: Annotated[float, Field(gt=0)] = 900
     """Seconds to wait for a launched server to answer, or for an attached server that another command is using."""
-    hang_timeout: Annotated[float, Field(gt=0), FREE] = 60
+    hang_timeout: Annotated[float, Field(gt=0)] = 60
     """Seconds without a sign of life after which a server with open requests counts as hung.
 
     Signs of life are an answer, a passed health check, and work of the server's processes if these are visible. A
@@ -48,7 +46,7 @@ class EngineConfig(Section):
     before its episodes are lost. With several servers, its episodes go on at the others, and the server is used again
     if it is back within this time.
     """
-    extra_args: Annotated[list[str], FREE] = []
+    extra_args: list[str] = []
     """Further command-line arguments for the SGLang server."""
 
     @field_validator("server_url")
@@ -60,52 +58,17 @@ class EngineConfig(Section):
 class GenerateConfig(Section):
     """Number of episodes, and sampling of the policy."""
 
-    num_episodes: Annotated[
-        int,
-        Field(ge=1),
-        UsedBy(
-            "generate",
-            "iterate",
-            instead={
-                "train-online": "online.steps",
-                "play": "--num-episodes",
-                **dict.fromkeys(MEASURING, "evaluate.num_states"),
-                "benchmark": "the published states",
-            },
-        ),
-    ] = 100
+    num_episodes: Annotated[int, Field(ge=1), UsedBy("generate", "iterate")] = 100
     """Number of episodes to play, rounded up to whole groups; each episode gives one row per seat of the policy."""
-    episodes_per_state: Annotated[
-        int,
-        Field(ge=1),
-        UsedBy(
-            "generate",
-            "iterate",
-            "train-online",
-            instead={
-                "evaluate": "--episodes",
-                "crossplay": "--episodes",
-                "listen": "one episode a state",
-                "benchmark": "one episode a state",
-                "play": "one episode a state",
-            },
-        ),
-    ] = 8
+    episodes_per_state: Annotated[int, Field(ge=1), UsedBy("generate", "iterate", "train-online")] = 8
     """Number of episodes per game state (GRPO's group size G); they form one group."""
     temperature: Annotated[
-        float,
-        Field(ge=0),
-        UsedBy(
-            "generate",
-            "play",
-            "iterate",
-            "train-online",
-            "evaluate",
-            "crossplay",
-            instead={"listen": "greedy play", "benchmark": "greedy play"},
-        ),
+        float, Field(ge=0), UsedBy("generate", "play", "iterate", "train-online", "evaluate", "crossplay")
     ] = 0.7
-    """Sampling temperature; 0 plays greedily, and greedy episodes cannot be trained on."""
+    """Sampling temperature; 0 plays greedily, and greedy episodes cannot be trained on.
+
+    `listen` and `benchmark` always play greedily.
+    """
     max_new_tokens: Annotated[int, Field(ge=1)] = 256
     """Token limit of one turn, thoughts included; a longer turn is cut and counts as an error."""
     thinking: Annotated[bool, UsedBy(*PLAYING, "train-online", "imitate", "convert")] = False
@@ -114,35 +77,13 @@ class GenerateConfig(Section):
     The model's chat template must have the switch `enable_thinking` (Qwen3, SmolLM3). The thoughts are trained on; the
     partner does not read them.
     """
-    max_concurrency: Annotated[
-        int,
-        Field(ge=1),
-        UsedBy(
-            "generate",
-            "iterate",
-            *MEASURING,
-            "benchmark",
-            instead={"train-online": "all episodes of a step", "play": "one episode at a time"},
-        ),
-        FREE,
-        OF_MACHINE,
-    ] = 256
+    max_concurrency: Annotated[int, Field(ge=1), UsedBy("generate", "iterate", *MEASURING, "benchmark")] = 256
     """Number of episodes that are played at the same time, by default 256 for each copy of the model.
 
     The server queues requests that it cannot process yet.
     """
     max_failures: Annotated[
-        int,
-        Field(ge=0),
-        UsedBy(
-            "generate",
-            "iterate",
-            *MEASURING,
-            "benchmark",
-            "train-online",
-            instead={"play": "the first loss ends the command"},
-        ),
-        FREE,
+        int, Field(ge=0), UsedBy("generate", "iterate", *MEASURING, "benchmark", "train-online")
     ] = 16
     """Number of episodes that may be lost to the server or the partner; so many are tried again at the end of the run.
 
@@ -154,16 +95,12 @@ class GenerateConfig(Section):
 class ConvertConfig(Section):
     """Conversion of episodes to training rows."""
 
-    val_fraction: Annotated[
-        float,
-        Field(ge=0, lt=1),
-        UsedBy("convert", "iterate", instead={"imitate": "imitate.held_out", "train-online": "online.held_out_states"}),
-    ] = 0.0
+    val_fraction: Annotated[float, Field(ge=0, lt=1), UsedBy("convert", "iterate")] = 0.0
     """Share of groups to set aside in val.parquet, at least one group; with 0, the file is not written.
 
     val.parquet is for tools of your own: no command here reads it.
     """
-    credit: Annotated[Literal["episode", "turn"], UsedBy("convert", "iterate", instead=SUPERVISED)] = "episode"
+    credit: Annotated[Literal["episode", "turn"], UsedBy("convert", "iterate", refused_by=["train-online"])] = "episode"
     """Score that GRPO compares: the reward of the whole `episode`, or the credit of each `turn`.
 
     A turn's credit is the reward minus the reward within reach before the turn: of the best plan given its seat's
@@ -181,7 +118,7 @@ class ConvertConfig(Section):
 class RewardConfig(Section):
     """Reward that the policy is trained on. Episodes, figures and evaluations keep the game's own reward."""
 
-    path: Annotated[str | None, Option("--reward"), FREE] = None  # the hash of its contents decides
+    path: Annotated[str | None, Option("--reward")] = None
     """Python file with a function `reward(state, turns, outcome)`, whose code is run; by default the game's reward.
 
     The function returns one number for each seat.
@@ -226,30 +163,15 @@ class ImitateConfig(Section):
 class EvaluateConfig(Section):
     """Evaluation of a checkpoint on held-out states."""
 
-    num_states: Annotated[
-        int,
-        Field(ge=2),
-        UsedBy(*MEASURING, instead={"iterate": "iterate.evaluate_states", "train-online": "online.held_out_states"}),
-        FREE,
-    ] = 500
+    num_states: Annotated[int, Field(ge=2), UsedBy(*MEASURING)] = 500
     """Number of held-out states to play."""
-    swap_messages: Annotated[
-        bool,
-        UsedBy(
-            "evaluate",
-            "iterate",
-            instead={"listen": "altered messages", **dict.fromkeys(("crossplay", "train-online"), "messages as said")},
-        ),
-        FREE,
-    ] = False
+    swap_messages: Annotated[bool, UsedBy("evaluate", "iterate")] = False
     """Play all episodes again with swapped messages, to measure the worth of words.
 
     Each message that a player hears is replaced by a message of the same partner in another state, in which everything
     hidden from the hearer is resampled. The worth of words is the reward minus the reward with swapped messages.
     """
-    state_seed: Annotated[
-        int, Field(ge=0), UsedBy(*MEASURING, "iterate", "train-online", "game states"), Identity("iterate")
-    ] = 0
+    state_seed: Annotated[int, Field(ge=0), UsedBy(*MEASURING, "iterate", "train-online", "game states")] = 0
     """Seed of the held-out states; separate from `seed`, so that runs of all seeds are measured on the same states."""
 
 
@@ -292,7 +214,7 @@ class PartnerShare(Section):
 class IterateConfig(Section):
     """The loop of playing, converting and training."""
 
-    num_iterations: Annotated[int, Field(ge=1), UsedBy("iterate", instead={"train-online": "online.steps"}), FREE] = 3
+    num_iterations: Annotated[int, Field(ge=1), UsedBy("iterate")] = 3
     """Number of iterations, each of which generates, converts and trains."""
     partner: str = SELF
     """The policy's partner: `self`, or a player that is not trained: a script, `chat`, or another checkpoint.
@@ -322,12 +244,12 @@ class IterateConfig(Section):
     What a seat says is retold in the names of the others, so that a code that depends on names does not help. Games
     whose names cannot be exchanged refuse it; evaluations keep the names.
     """
-    keep_processes: Annotated[bool, FREE] = True
+    keep_processes: bool = True
     """Keep the server running while training, and the trainer while playing, instead of restarting them.
 
     On a GPU that both use, the one that waits releases its memory; the trainer's state is then in host memory.
     """
-    ahead: Annotated[int, Field(ge=0, le=1), UsedBy("iterate", instead={"train-online": "online.mode"})] = 0
+    ahead: Annotated[int, Field(ge=0, le=1), UsedBy("iterate")] = 0
     """Number of iterations that playing is ahead: 1 plays each iteration while the one before is trained.
 
     The checkpoint with which a training begins plays the next iteration's episodes meanwhile, and is evaluated. So
@@ -335,13 +257,9 @@ class IterateConfig(Section):
     difference, as `train.old_log_probs` says, and `metrics.jsonl` gives it as `staleness`. A server and a trainer on
     the same GPUs are refused, since only one of them has memory there at a time.
     """
-    evaluate_every: Annotated[
-        int, Field(ge=0), UsedBy("iterate", instead={"train-online": "online.validate_every"}), FREE
-    ] = 1
+    evaluate_every: Annotated[int, Field(ge=0), UsedBy("iterate")] = 1
     """Number of iterations between evaluations on held-out states, the first before iteration 1; 0 never evaluates."""
-    evaluate_states: Annotated[
-        int, Field(ge=2), UsedBy("iterate", instead={"train-online": "online.held_out_states"})
-    ] = 100
+    evaluate_states: Annotated[int, Field(ge=2), UsedBy("iterate")] = 100
     """Number of monitor states (`evaluate.state_seed`) in each of these evaluations.
 
     Each state is played once sampled and once greedily. `selfplay evaluate` plays other states, which chose no
@@ -455,17 +373,18 @@ class Config(Section):
     So two runs with one seed play the same states, but a policy's episodes differ. SGLang 0.5.12 uses the seed of a
     request only in its deterministic mode, which has no attention backend for CPUs.
     """
-    device: Annotated[Literal["auto", "cpu", "cuda"], UsedBy(*PLAYING, *TRAINING), Identity(*TRAINING)] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], UsedBy(*PLAYING, *TRAINING)] = "auto"
     """Device that the model plays and is trained on; `auto` is cuda if a GPU is visible, else cpu."""
     game: GameConfig = Field(default_factory=first_game_config)
-    engine: Annotated[EngineConfig, UsedBy(*PLAYING)] = EngineConfig()
+    engine: Annotated[EngineConfig, UsedBy(*PLAYING, refused_by=["train-online"])] = EngineConfig()
     generate: Annotated[GenerateConfig, UsedBy(*PLAYING, "train-online")] = GenerateConfig()
-    convert: Annotated[ConvertConfig, UsedBy("convert", "iterate")] = ConvertConfig()
-    reward: Annotated[RewardConfig, UsedBy("convert", "iterate")] = RewardConfig()
+    convert: Annotated[ConvertConfig, UsedBy("convert", "iterate", refused_by=["imitate", "train-online"])] = (
+        ConvertConfig()
+    )
+    reward: Annotated[RewardConfig, UsedBy("convert", "iterate", refused_by=["train-online"])] = RewardConfig()
     imitate: Annotated[ImitateConfig, UsedBy("imitate")] = ImitateConfig()
     train: Annotated[TrainOptions, UsedBy(*TRAINING)] = TrainOptions()
     evaluate: Annotated[EvaluateConfig, UsedBy(*MEASURING, "iterate")] = EvaluateConfig()
-    iterate: Annotated[IterateConfig, UsedBy("iterate")] = IterateConfig()
+    iterate: Annotated[IterateConfig, UsedBy("iterate", refused_by=["train-online"])] = IterateConfig()
     online: Annotated[OnlineOptions, UsedBy("train-online")] = OnlineOptions()
-    # The section decides a run only if `chat` plays; `partner_arguments` adds it then.
-    partner: Annotated[PartnerConfig, UsedBy(*PLAYING), FREE] = PartnerConfig()
+    partner: Annotated[PartnerConfig, UsedBy(*PLAYING)] = PartnerConfig()

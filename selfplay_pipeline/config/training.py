@@ -8,11 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from selfplay_pipeline.core.sections import FREE, OF_MACHINE, Option, Section, UsedBy
-
-SUPERVISED = {"imitate": "a supervised loss"}
-"""Loss of `imitate`, which needs none of GRPO's options."""
-
+from selfplay_pipeline.core.sections import Option, Section, UsedBy
 
 Schedule = Literal["constant", "cosine"]
 Logger = Literal["console", "tensorboard", "wandb", "trackio", "mlflow", "swanlab", "clearml"]
@@ -21,72 +17,50 @@ Logger = Literal["console", "tensorboard", "wandb", "trackio", "mlflow", "swanla
 class TrainOptions(Section):
     """Training of the policy. Settings of verl without a key here can be set through `overrides`."""
 
-    method: Annotated[Literal["grpo", "filtered-bc"], UsedBy("train", "iterate", instead=SUPERVISED)] = "grpo"
+    method: Annotated[Literal["grpo", "filtered-bc"], UsedBy("train", "iterate", refused_by=["train-online"])] = "grpo"
     """Training method: `grpo` compares the episodes of each group, `filtered-bc` imitates the best of them.
 
     `filtered-bc` is filtered behaviour cloning: supervised training on the policy's own turns, in the same loop. It
     does not use the options of PPO's loss, of advantages and of the reference policy.
     """
-    best_of_group: Annotated[int | None, Field(ge=0), UsedBy("train", "imitate", "iterate")] = None
+    best_of_group: Annotated[
+        int | None, Field(ge=0), UsedBy("train", "imitate", "iterate", refused_by=["train-online"])
+    ] = None
     """Number of episodes of each group to imitate, those with the highest reward; 0 imitates all.
 
     By default `method: filtered-bc` imitates 1, and `imitate` all. With 0, also groups without a signal are imitated.
     """
-    epochs: Annotated[
-        int, Field(ge=1), UsedBy("train", "imitate", "iterate", instead={"train-online": "online.steps"})
-    ] = 1
+    epochs: Annotated[int, Field(ge=1), UsedBy("train", "imitate", "iterate")] = 1
     """Number of passes over the data."""
-    train_batch_size: Annotated[
-        int,
-        Field(ge=2),
-        UsedBy(
-            "train",
-            "iterate",
-            instead={"imitate": "imitate.train_batch_size", "train-online": "online.states_per_step"},
-        ),
-    ] = 64
+    train_batch_size: Annotated[int, Field(ge=2), UsedBy("train", "iterate")] = 64
     """Number of rows in one batch.
 
     GRPO takes whole groups (the rows that are compared with each other), so it rounds this number to the nearest whole
     number of groups, at least one. The steps of an epoch have batches of nearly equal size, none larger.
     """
-    mini_batches: Annotated[
-        int,
-        Field(ge=1),
-        UsedBy("train", "iterate", instead={"imitate": "one update a batch", "train-online": "one update a step"}),
-    ] = 1
+    mini_batches: Annotated[int, Field(ge=1), UsedBy("train", "iterate")] = 1
     """Number of optimizer steps per batch: the batch is cut into this many mini-batches, each with rows of all its
     groups.
 
     Rows are assigned to mini-batches at random. A batch that is smaller than `train_batch_size` has fewer mini-batches,
     so that each has about as many rows. No batch has more mini-batches than groups.
     """
-    micro_batch_size: Annotated[
-        int,
-        Field(ge=1),
-        UsedBy("train", "imitate", "iterate", instead={"train-online": "train.max_tokens_per_pass"}),
-        FREE,
-    ] = 8
+    micro_batch_size: Annotated[int, Field(ge=1), UsedBy("train", "imitate", "iterate")] = 8
     """Number of rows in one forward and backward pass on one device.
 
     If you give it, it replaces the `max_tokens_per_pass` of a built-in configuration.
     """
-    max_tokens_per_pass: Annotated[int | None, Field(ge=1), FREE] = None
+    max_tokens_per_pass: Annotated[int | None, Field(ge=1)] = None
     """Largest number of tokens in one forward and backward pass on one device, instead of `micro_batch_size` rows.
 
     The number is raised to the tokens of the longest row if it is smaller. `train-online` always counts tokens: by
     default 16384 on a GPU and 4096 on a CPU, raised to the context length if that is larger.
     """
-    learning_rate: Annotated[
-        float, Field(gt=0), UsedBy("train", "iterate", "train-online", instead={"imitate": "imitate.learning_rate"})
-    ] = 1e-6
+    learning_rate: Annotated[float, Field(gt=0), UsedBy("train", "iterate", "train-online")] = 1e-6
     """AdamW's learning rate. It is constant within one training; `iterate.decay_iterations` lowers it between
     iterations.
     """
-    old_log_probs: Annotated[
-        Literal["step", "games"],
-        UsedBy("train", "iterate", instead=SUPERVISED | {"train-online": "one update a step"}),
-    ] = "step"
+    old_log_probs: Annotated[Literal["step", "games"], UsedBy("train", "iterate")] = "step"
     """Weights in the denominator of PPO's ratio: those at the start of the `step`, or those that played the `games`.
 
     With `step`, the old log-probs are those of the weights before the batch. With one mini-batch the update's
@@ -94,7 +68,7 @@ class TrainOptions(Section):
     that played. With `games`, the old log-probs are those stored while playing: clipping limits the distance to the
     weights that played, and replaces the importance weights, which verl then omits.
     """
-    kl_coef: Annotated[float, Field(ge=0), UsedBy("train", "iterate", "train-online", instead=SUPERVISED)] = 0.0
+    kl_coef: Annotated[float, Field(ge=0), UsedBy("train", "iterate", "train-online")] = 0.0
     """Weight of the KL loss to the reference policy, the model that a run begins with; 0 is off."""
     lora_rank: Annotated[int, Field(ge=0)] = 0
     """Rank of a LoRA adapter, which is trained while the model's own weights are frozen; 0 trains all weights instead.
@@ -109,22 +83,22 @@ class TrainOptions(Section):
     """Names of the linear layers that get an adapter, such as q_proj; an empty list means all but the head."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass, which saves memory and takes time."""
-    offload: Annotated[Literal["auto", "none", "cpu"], FREE] = "auto"
+    offload: Literal["auto", "none", "cpu"] = "auto"
     """Memory that holds weights, gradients and optimizer on a machine with GPUs: the GPUs' (`none`) or the host's
     (`cpu`).
 
     With `cpu`, layers are fetched when they are computed, and the optimizer runs on the CPU. `auto` is `cpu` if the
     GPUs' memory would be too small.
     """
-    keep_zero_signal: Annotated[bool, UsedBy("train", "iterate", instead={"imitate": "train.best_of_group"})] = False
+    keep_zero_signal: Annotated[bool, UsedBy("train", "iterate", refused_by=["train-online"])] = False
     """Train also on groups whose episodes all scored alike, which give GRPO no signal."""
-    save_every: Annotated[int, Field(ge=0), FREE] = 0
+    save_every: Annotated[int, Field(ge=0)] = 0
     """Number of steps between saved states, from which a training can continue; 0 saves only at the end."""
-    gpus_per_node: Annotated[int, Field(ge=1), OF_MACHINE] = 1
+    gpus_per_node: Annotated[int, Field(ge=1)] = 1
     """Number of GPUs per machine to train on, by default all visible ones; on a CPU, number of worker processes."""
     nodes: Annotated[int, Field(ge=1)] = 1
     """Number of machines to train on; more than one need a running Ray cluster (`ray_address`)."""
-    ray_address: Annotated[str, FREE] = "local"
+    ray_address: str = "local"
     """Ray cluster to train in; `local` is this machine, with Ray only if several processes are needed.
 
     `auto` joins the cluster of this machine; HOST:PORT joins the cluster with this head address.
@@ -134,9 +108,9 @@ class TrainOptions(Section):
 
     Master weights are always float32.
     """
-    loggers: Annotated[list[Logger], Option("--logger"), FREE] = ["console", "tensorboard"]
+    loggers: Annotated[list[Logger], Option("--logger")] = ["console", "tensorboard"]
     """Loggers of each step's metrics and of the figures of `iterate`, in addition to metrics.jsonl."""
-    dump_rows: Annotated[bool, UsedBy("train", "iterate"), FREE] = False
+    dump_rows: Annotated[bool, UsedBy("train", "iterate", refused_by=["imitate", "train-online"])] = False
     """Write the rows that were trained on, with their log-probs and advantages, to trained_rows.jsonl.
 
     Imitated rows have no advantages, so that this option is refused for them.
@@ -222,7 +196,7 @@ class PolicyTraining(TrainOptions):
     """The policy that played: a folder or a hub name."""
     base_model: str | None = None
     """The model that a LoRA adapter is added to; `model` by default."""
-    output: Annotated[Path, FREE]
+    output: Path
     """Folder for checkpoint/ (Hugging Face), trainer_state/ (verl's shards and optimizer), metrics.jsonl and train.log.
     """
     seed: Annotated[int, Field(ge=0)] = 0
@@ -257,17 +231,17 @@ class TrainConfig(PolicyTraining):
 
     The first of W such steps has 1/W of that value.
     """
-    sampled_by: Annotated[str | None, FREE] = None
+    sampled_by: str | None = None
     """The model that must have sampled the rows; `model` by default."""
-    any_model: Annotated[bool, FREE] = False
+    any_model: bool = False
     """Whether to train a model that did not sample the rows.
 
     The rows' log-probs then belong to another model, so that importance weights, and PPO's ratio with `old_log_probs:
     games`, mean nothing.
     """
-    plays_meanwhile: Annotated[bool, FREE] = False
+    plays_meanwhile: bool = False
     """Whether episodes are played during the training, for which it leaves one core."""
-    shares_gpu: Annotated[bool, FREE] = False
+    shares_gpu: bool = False
     """Whether a server needs the GPU's memory before and after the training.
 
     A trainer that keeps running releases that memory after the training.

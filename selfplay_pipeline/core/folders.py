@@ -127,7 +127,7 @@ def made_by(folder: Path) -> set[str]:
         keys = _keys(arguments)
         if "player0" in keys:
             makers.add("generate")
-        elif "policy.checkpoint" in keys:
+        elif "policy.weights" in keys:
             between_two = re.fullmatch(r"\d+-\d+\.args\.json", arguments.name)
             listened = arguments.name == "heard.args.json"
             makers.add("crossplay" if between_two else "listen" if listened else "evaluate")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -22,45 +22,18 @@ class Option:
 class UsedBy:
     """Mark of a field, or of a section whose fields have no mark of their own, with the commands that use it.
 
-    A command refuses a key that a file changes from its default if the command does the work of the key's section
-    (`used_keys.py: WORK`), but neither uses the key nor has a replacement for it. `doctor` and `config` accept all
-    keys.
+    A field without any mark is used by all commands. A command that neither uses nor refuses a key ignores it, so that
+    one file can configure all commands.
 
     Attributes:
         commands: Commands that use the field.
-        instead: Replacements of the field in other commands that do the work of the section, by command: another key,
-            an option, or the command's fixed behaviour.
+        refused_by: Commands that refuse a file in which the field is not at its default, because the user may expect
+            an effect.
     """
 
-    def __init__(self, *commands: str, instead: Mapping[str, str] = {}) -> None:
+    def __init__(self, *commands: str, refused_by: Collection[str] = ()) -> None:
         self.commands = frozenset(commands)
-        self.instead = dict(instead)
-
-
-class Identity:
-    """Mark of a field or section with the commands for which it is part of a run's identity.
-
-    The commands are `generate`, `evaluate` (which also stands for the pairs of `crossplay`), `imitate`, `train`,
-    `train-online` and `iterate`.
-
-    `Annotated[int, Identity("iterate")]` decides for `iterate` alone, `Annotated[int, FREE]` for no command. A field
-    without this mark decides for every command that uses it (`UsedBy`), so that a new field is compared unless it is
-    marked.
-    """
-
-    def __init__(self, *commands: str) -> None:
-        self.commands = frozenset(commands)
-
-
-FREE = Identity()
-"""Mark of fields that a continued run may change: they do not decide what is played, learned or compared."""
-
-
-class OfMachine:
-    """Mark of a number that follows from the machine's GPUs unless it is given; `null` in a file means not given."""
-
-
-OF_MACHINE = OfMachine()
+        self.refused_by = frozenset(refused_by)
 
 
 class Section(BaseModel):

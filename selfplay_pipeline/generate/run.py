@@ -297,7 +297,7 @@ def _check_played(job: GenerateJob, summary: Summary) -> None:
     if turns and summary.statuses[Status.CONTEXT_LENGTH.value] < played:
         return
     statuses = ", ".join(f"{name} {count}" for name, count in sorted(summary.statuses.items()))
-    longer = longer_context(job.policy.checkpoint, job.arguments.get("context_length"))
+    longer = longer_context(job.policy.checkpoint, job.arguments.get("engine.context_length"))
     raise NoTurnsError(
         f"{job.output}: no episode was played to its end ({statuses}; {turns:.1f} turns an "
         f"episode), because one more turn of {job.policy.max_new_tokens} tokens might not fit into the context of "

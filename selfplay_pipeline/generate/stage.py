@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.config.identity import PLAYED, deciding, portable
+from selfplay_pipeline.config.identity import deciding, portable
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
@@ -72,7 +72,7 @@ def make_job(
     arguments = {
         **record_of(config, "generate", policy, seats_named(config, names, policy)),
         "first_state": first_state,
-        "num_groups": num_groups(config),
+        "generate.num_episodes": num_groups(config) * config.generate.episodes_per_state,
         **{f"player{number}": name for number, name in enumerate(names)},
         **(
             {"groups": " ".join("-".join(str(names.index(name)) for name in group) for group in groups)}
@@ -94,15 +94,16 @@ def make_job(
 
 
 def record_of(config: Config, command: str, policy: PolicyRecord, seats: Sequence[SeatRecord]) -> dict[str, Any]:
-    """Returns all settings of the configuration and of the seats that determine a command's episodes.
-
-    The keys are the names in the stored arguments.
-    """
-    decided = {PLAYED.get(key, key): value for key, value in deciding(config, command).items()}
-    sampled = {f"policy.{key}": value for key, value in policy.model_dump().items()}
+    """Returns all settings of the configuration and of the seats that determine a command's episodes."""
+    sampled = {
+        "model": policy.checkpoint,
+        "generate.temperature": policy.temperature,  # 0 if the command plays greedily, whatever the configuration says
+        "policy.weights": policy.weights,
+        "policy.iteration": policy.iteration,
+    }
     others = [seat.policy.weights if seat.kind == "checkpoint" and seat.policy else "" for seat in seats]
     weights = {f"weights.{number}": hashed for number, hashed in enumerate(others)}
-    return decided | sampled | weights | partner_arguments(config, [seat.name for seat in seats])
+    return deciding(config, command) | sampled | weights | partner_arguments(config, [seat.name for seat in seats])
 
 
 def policy_record(

@@ -378,17 +378,13 @@ def claim(config: PolicyTraining, training: dict[str, Any]) -> None:
 def check_claim(config: PolicyTraining, training: dict[str, Any]) -> bool:
     """Whether the folder already belongs to this training.
 
-    An option that is missing in the record has its default value.
-
     Raises:
         UserError: The folder holds another training.
     """
     record, training = config.output / TRAINING_RECORD, portable(training, config.output)
     if not record.exists():
         return False
-    fields = type(config).model_fields
-    defaults = {name: fields[name].default for name in training if name in fields and not fields[name].is_required()}
-    check_same(config.output, defaults | read_object(record, "selfplay train"), training)
+    check_same(config.output, read_object(record, "selfplay train"), training)
     return True
 
 

@@ -1,33 +1,123 @@
-"""What makes two runs the same run: every field unless it is marked, one comparison and one message."""
+"""What makes two runs the same run: every key that may not change, one comparison and one message."""
 
 import json
 import re
-from functools import reduce
 from pathlib import Path
 from typing import Annotated
 
 import pytest
 from command import selfplay
 from pydantic import create_model
+from test_used_keys import KEYS, another
 
 from selfplay_pipeline.config import identity
+from selfplay_pipeline.config.fields import value_of
 from selfplay_pipeline.config.identity import KNOWN, check_same, contents, deciding, differences
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.training import TrainConfig
+from selfplay_pipeline.convert.stage import decided_by
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.sections import FREE, Identity, Section, UsedBy
+from selfplay_pipeline.core.sections import Section, UsedBy
 from selfplay_pipeline.evaluate.pairing import Pairing
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.chat_player import CHAT, partner_arguments
 from selfplay_pipeline.generate.stage import make_job
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.train.offline import claim
+from selfplay_pipeline.train.offline_stage import training_of
 
 COMMANDS = ("generate", "evaluate", "iterate")
 """Whose runs the whole configuration is asked for; trainings have configurations of their own."""
+
+
+PLAY = {"engine.context_length", "generate.max_new_tokens", "generate.thinking", "generate.temperature", "game.size"}
+OPTIMIZER = {
+    "train.learning_rate", "train.kl_coef", "train.lora_rank", "train.lora_alpha", "train.lora_targets",
+    "train.gradient_checkpointing", "train.gpus_per_node", "train.nodes", "train.dtype", "train.overrides",
+}  # fmt: skip
+UPDATES = OPTIMIZER | {
+    "train.method", "train.best_of_group", "train.epochs", "train.train_batch_size", "train.mini_batches",
+    "train.old_log_probs", "train.keep_zero_signal",
+}  # fmt: skip
+REWARDS = {"reward.partner_share", "reward.message_cost", "reward.token_cost"}
+ROWS = {"convert.val_fraction", "convert.credit", "convert.placebo"} | REWARDS
+KEPT = {
+    "generate": PLAY | {"seed", "engine.kind", "generate.num_episodes", "generate.episodes_per_state"},
+    "chat": {"partner.base_url", "partner.model", "partner.temperature", "partner.max_tokens", "partner.prompt"},
+    "evaluate": PLAY | {"engine.kind"},
+    "convert": ROWS | {"reward.path"},
+    "imitate": {"engine.context_length", "game.size", "imitate.seats", "imitate.min_reward", "imitate.held_out",
+                "imitate.train_batch_size", "imitate.learning_rate"},
+    "train": UPDATES | {"seed", "device"},
+    "train-online": PLAY | OPTIMIZER | {
+        "model", "seed", "device", "engine.tensor_parallel", "generate.episodes_per_state", "online.mode",
+        "online.steps", "online.states_per_step", "online.held_out_states", "online.validate_every",
+    },
+    "iterate": PLAY | ROWS | UPDATES | {
+        "model", "seed", "device", "generate.num_episodes", "generate.episodes_per_state", "evaluate.state_seed",
+        "iterate.partner", "iterate.seat", "iterate.partners", "iterate.foreign", "iterate.other_play", "iterate.ahead",
+        "iterate.evaluate_states", "iterate.decay_iterations",
+    },
+}  # fmt: skip
+"""Keys that a continued run of each command must have as before; all other keys may change. Models, files and states
+are compared by their contents.
+"""
+
+
+def settings(config: Config, command: str) -> dict:
+    """What a command stores of a configuration, without what it reads."""
+    if command == "chat":
+        return partner_arguments(config, [CHAT])
+    if command == "generate":
+        return make_job(config, Path("/games.jsonl"), "data/tiny_model", 0, 0).arguments
+    if command == "convert":
+        return decided_by(config, Path("/games.jsonl"), Path("/"))
+    if command == "imitate":
+        parts = {name: getattr(config, name) for name in ("imitate", "game", "engine")}
+        return {key: one for name, part in parts.items() for key, one in deciding(part, command, f"{name}.").items()}
+    if command == "train":
+        return deciding(training_of(config, Path("d"), Path("o"), checkpoint="m", seed=config.seed), command)
+    if command == "train-online":
+        shared = {name: getattr(config, name) for name in ("model", "seed", "device", "game", "generate", "online")}
+        engine = {
+            "context_length": config.engine.context_length or 64,
+            "tensor_parallel": config.engine.tensor_parallel,
+        }
+        made = OnlineConfig.model_construct(**dict(config.train), **shared, **engine, output=Path("o"), games=Path("g"))
+        return deciding(made, command)
+    return deciding(config, command)
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer")  # some of the other values are of another type
+@pytest.mark.parametrize("command", [name for name in KEPT if name != "evaluate"])
+def test_the_keys_that_a_continued_run_must_have_as_before(command, tmp_path):
+    (tmp_path / "reward.py").write_text("")
+    usual, kept = load_config("tiny", {}), set()
+    for name, key in KEYS.items():
+        if name.startswith("game."):  # those of another game
+            continue
+        changed = usual.model_copy(deep=True)
+        special = {"reward.path": str(tmp_path / "reward.py"), "partner.prompt": "plain"}
+        value = special.get(name) or another(key, value_of(usual, name))
+        section, _, field = name.rpartition(".")
+        setattr(value_of(changed, section) if section else changed, field, value)
+        if differences(settings(usual, command), settings(changed, command)):
+            kept.add(name)
+    resized = usual.model_copy(update={"game": usual.game.model_copy(update={"size": 5})})
+    if differences(settings(usual, command), settings(resized, command)):
+        kept.add("game.size")
+    assert kept == KEPT[command]
+
+
+def test_an_evaluation_keeps_its_settings_too(tmp_path):
+    usual = load_config("tiny", {})
+    assert deciding(usual, "evaluate").keys() - {key for key in deciding(usual, "evaluate") if "game." in key} == (
+        KEPT["evaluate"] - {"game.size"} | {"model"}
+    )
 
 
 def changed(section: str, **fields) -> Config:
@@ -36,9 +126,8 @@ def changed(section: str, **fields) -> Config:
     if not section:
         return create_model("Changed", __base__=Config, **fields)(**base.model_dump())
     kind = create_model("Longer", __base__=type(getattr(base, section)), **fields)
-    marks = [mark for mark in Config.model_fields[section].metadata if isinstance(mark, Identity | UsedBy)]
-    marked = reduce(lambda found, mark: Annotated[found, mark], marks, kind)
-    whole = create_model("Changed", __base__=Config, **{section: (marked, kind())})
+    mark = next((mark for mark in Config.model_fields[section].metadata if isinstance(mark, UsedBy)), None)
+    whole = create_model("Changed", __base__=Config, **{section: (Annotated[kind, mark] if mark else kind, kind())})
     return whole(**base.model_dump())
 
 
@@ -52,15 +141,22 @@ def changed(section: str, **fields) -> Config:
         ("online", set()),
     ],
 )
-def test_a_new_field_decides_unless_it_is_marked(section, commands):
-    free, own = (Annotated[int, FREE], 1), (Annotated[int, Identity("iterate")], 1)
-    config = changed(section, new=(int, 1), free=free, own=own)
+def test_a_new_field_decides_unless_it_may_change(section, commands, monkeypatch):
     above = f"{section}." if section else ""
+    monkeypatch.setattr(identity, "MAY_CHANGE", identity.MAY_CHANGE | {f"{above}free"})
+    monkeypatch.setattr(identity, "MAY_CHANGE_UNLESS", {f"{above}own": ("iterate",)})
+    config = changed(section, new=(int, 1), free=(int, 1), own=(int, 1))
     for command in COMMANDS:
         found = deciding(config, command)
         assert (f"{above}new" in found) == (command in commands)
         assert f"{above}free" not in found
         assert (f"{above}own" in found) == (command == "iterate" and section != "online")
+
+
+def test_what_may_change_is_a_key_or_a_field_of_a_training():
+    fields = {*TrainConfig.model_fields, *OnlineConfig.model_fields, "partner"}
+    for key in identity.MAY_CHANGE | identity.MAY_CHANGE_UNLESS.keys():
+        assert key in KEYS or key in fields
 
 
 PLAYING = {"games": "g", "game": {}, "generate": {"temperature": 0.8, "max_new_tokens": 64}}
@@ -112,23 +208,17 @@ def test_a_run_goes_on_only_with_the_same_values_of_what_decides(tmp_path):
             check_same(tmp_path, before | {"weight": 3}, before)
 
 
-def test_fields_of_all_marks_are_decided_as_the_marks_say_and_a_fields_own_mark_goes_before_its_sections():
+def test_a_field_decides_for_the_commands_of_its_mark_and_its_own_mark_goes_before_its_sections():
     class Part(Section):
         plain: int = 1
-        free: Annotated[int, FREE] = 1
         own: Annotated[int, UsedBy("train", "iterate")] = 1
-        narrower: Annotated[int, UsedBy("train", "iterate"), Identity("iterate")] = 1
 
     class Whole(Section):
         open: Part = Part()
-        closed: Annotated[Part, FREE] = Part()
-        of_one: Annotated[Part, Identity("train")] = Part()
         used: Annotated[Part, UsedBy("train")] = Part()
 
-    named = {command: set(deciding(Whole(), command)) for command in ("train", "iterate")}
-    plain = {"open.plain", "open.own", "used.own"}
-    assert named["train"] == plain | {"of_one.plain", "of_one.own", "used.plain"}
-    assert named["iterate"] == plain | {"open.narrower", "used.narrower"}
+    assert set(deciding(Whole(), "train")) == {"open.plain", "open.own", "used.plain", "used.own"}
+    assert set(deciding(Whole(), "iterate")) == {"open.plain", "open.own", "used.own"}
 
 
 PLAYED = {
@@ -176,7 +266,7 @@ def test_trainings_and_loops_go_on_from_any_folder_with_the_same_values_alone(tm
     offline = TrainConfig(model="m", output=tmp_path / "offline", data=tmp_path)
     for training, command, key in (
         (made, "train-online", "generate.max_new_tokens"),
-        (offline, "train", "learning_rate"),
+        (offline, "train", "train.learning_rate"),
     ):
         claim(training, deciding(training, command))
         free = training.model_copy(update={"save_every": 3})

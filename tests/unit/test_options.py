@@ -19,7 +19,6 @@ from selfplay_pipeline.config import load, schema
 from selfplay_pipeline.config.fields import keys
 from selfplay_pipeline.config.load import read_settings
 from selfplay_pipeline.config.schema import Config, GenerateConfig
-from selfplay_pipeline.config.used_keys import standing
 from selfplay_pipeline.core.sections import Option
 from selfplay_pipeline.games.registry import shipped_games
 
@@ -84,7 +83,7 @@ def test_a_command_names_keys_that_there_are_and_shows_each_under_an_option_of_i
     shown = " ".join(printed.split())
     for key in command.keys.values():
         assert f"{key.option} " in shown and key.help.split()[0] in shown
-        assert standing(key, name) == "used" or name in ("doctor", "config")
+        assert key.is_used_by(name) or name in ("doctor", "config")
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -88,7 +88,7 @@ def task(folder: Path, name: str, engine: Counting, **changes) -> PlayTask:
     """A job of three states that is played sampled or greedily, by its name."""
     job = replace(make_job(config(), folder / name, MODEL, 1, 0), **changes)
     policy = job.policy.model_copy(update={"temperature": 0.0 if name == GREEDY else 1.0})
-    arguments = job.arguments | {"policy.temperature": policy.temperature}
+    arguments = job.arguments | {"generate.temperature": policy.temperature}
     player = PolicyPlayer(engine, ChatTokenizer.load(MODEL), policy, 1024)
     return PlayTask(
         replace(job, policy=policy, arguments=arguments),
@@ -139,7 +139,7 @@ def test_each_file_holds_what_it_would_hold_alone(tmp_path):
         stored = json.loads((tmp_path / "pool" / name).with_suffix(".summary.json").read_text())
         assert stored["mean_reward"] == pytest.approx(played.mean_reward) and stored["episodes"] == 3
         arguments = json.loads((tmp_path / "pool" / name).with_suffix(".args.json").read_text())
-        assert arguments["policy.temperature"] == (0.0 if name == GREEDY else 1.0)
+        assert arguments["generate.temperature"] == (0.0 if name == GREEDY else 1.0)
 
 
 @pytest.mark.long

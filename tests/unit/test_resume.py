@@ -174,14 +174,14 @@ def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_b
 
 def test_a_training_begun_before_an_option_came_goes_on_with_its_default(tmp_path):
     config = TrainConfig(model="m", data=Path("train.parquet"), output=tmp_path)
-    options = config.model_dump(mode="json", exclude={"output"})
+    options = deciding(config, "train")
     record = tmp_path / "trainer_state" / "training.json"
     record.parent.mkdir()
-    since = {"old_log_probs", "method", "schedule", "warm_up"}
+    since = {"train.old_log_probs", "train.method"}
     record.write_text(json.dumps({key: value for key, value in options.items() if key not in since}))
     claim(config, options)
     with pytest.raises(UserError, match=r"train\.old_log_probs = 'step', now it is 'games'"):
-        claim(config, options | {"old_log_probs": "games"})
+        claim(config, options | {"train.old_log_probs": "games"})
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["copied", "moved"])
@@ -270,4 +270,4 @@ def test_the_identity_of_episodes_does_not_hold_where_a_run_is(tmp_path):
         )
         arguments.append([played, evaluated.job(config).arguments])
     assert arguments[0] == arguments[1]
-    assert {arguments[0][0]["policy.checkpoint"], arguments[0][1]["first"]} == {"iter_1/checkpoint"}
+    assert {arguments[0][0]["model"], arguments[0][1]["first"]} == {"iter_1/checkpoint"}

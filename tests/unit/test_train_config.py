@@ -303,8 +303,8 @@ def test_workers_of_a_cluster_get_as_text_what_they_inherit_elsewhere(device):
 
 def test_where_a_training_runs_may_change_and_how_many_processes_it_has_may_not():
     decides = deciding(config(**CLUSTER), "train")
-    assert (decides["nodes"], decides["gpus_per_node"]) == (2, 4)
-    assert "ray_address" not in decides
+    assert (decides["train.nodes"], decides["train.gpus_per_node"]) == (2, 4)
+    assert "train.ray_address" not in decides
 
 
 @pytest.mark.parametrize(

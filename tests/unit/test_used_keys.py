@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
-from command import selfplay
 
 from selfplay_pipeline.cli.reference import commands
 from selfplay_pipeline.config.fields import Key, keys, value_of
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.config.used_keys import WORK, standing
+from selfplay_pipeline.config.used_keys import CONFIGURED
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import built_in
 from selfplay_pipeline.train import imitation
@@ -65,8 +64,8 @@ def another(key: Key, current: Any) -> Any:
 
 
 def test_the_table_of_all_keys_and_commands():
-    for command in WORK:
-        found = {key.name for key in KEYS.values() if standing(key, command) == "refused"}
+    for command in CONFIGURED:
+        found = {name for name, key in KEYS.items() if key.used and command in key.used.refused_by}
         assert found == REFUSED.get(command, set()), command
 
 
@@ -75,19 +74,11 @@ def test_what_a_mark_says_is_there(name):
     mark, there = KEYS[name].used, commands()
     if mark is None:
         return
-    assert mark.commands and mark.commands <= there.keys()
-    assert not mark.commands & mark.instead.keys()
-    for command, what in mark.instead.items():
-        assert KEYS[name].section in WORK[command], f"{command} does not do this work, so that it needs no reason"
-        if what in KEYS:
-            assert standing(KEYS[what], command) == "used"
-        elif what.startswith("--"):
-            assert what in " ".join(selfplay(command, "--help").stdout.split())
-        else:
-            assert "." not in what and "_" not in what, f"{what} is no key"
+    assert mark.commands and mark.commands | mark.refused_by <= there.keys()
+    assert not mark.commands & mark.refused_by
 
 
-@pytest.mark.parametrize("command", WORK)
+@pytest.mark.parametrize("command", CONFIGURED)
 def test_a_key_that_has_no_effect_on_a_command_is_refused_unless_it_has_its_default(command, tmp_path):
     settings, file = load_config("tiny", {}).model_dump(mode="json"), tmp_path / "my.yaml"
     file.write_text(yaml.safe_dump(settings))
@@ -101,7 +92,7 @@ def test_a_key_that_has_no_effect_on_a_command_is_refused_unless_it_has_its_defa
             load_config(str(file), {}, command=command)
 
 
-@pytest.mark.parametrize("command", WORK)
+@pytest.mark.parametrize("command", CONFIGURED)
 def test_all_built_in_configurations_are_for_every_command_but_the_partner_for_training_while_playing(
     command, tmp_path
 ):
@@ -116,7 +107,7 @@ def test_all_built_in_configurations_are_for_every_command_but_the_partner_for_t
     load_config(str(on_top), {}, command="train-online")
 
 
-@pytest.mark.parametrize("command", WORK)
+@pytest.mark.parametrize("command", CONFIGURED)
 def test_one_file_configures_all_commands(command, tmp_path):
     example = re.search("```yaml\n(.*?)```", (ROOT / "docs" / "configuration.md").read_text(), re.DOTALL)
     assert example
@@ -153,11 +144,11 @@ def usually_told() -> list[Any]:
 
 
 def concerned(command: str) -> list[str]:
-    """Returns the keys of the sections whose work a command does, but for those that it refuses."""
+    """Returns the keys that a command uses or ignores."""
     return [
         name
         for name, key in KEYS.items()
-        if key.section in ("", *WORK[command]) and name != "model" and standing(key, command) != "refused"
+        if name != "model" and not name.startswith("game.") and name not in REFUSED.get(command, ())
     ]
 
 
@@ -167,7 +158,7 @@ def test_training_while_playing_acts_on_the_keys_that_it_uses_and_on_no_other(na
     changed = load_config("tiny", ONLINE)
     section, _, key = name.rpartition(".")
     setattr(value_of(changed, section) if section else changed, key, another(KEYS[name], value_of(changed, name)))
-    assert (begun_online(changed) != usually_told()) == (standing(KEYS[name], "train-online") == "used")
+    assert (begun_online(changed) != usually_told()) == KEYS[name].is_used_by("train-online")
 
 
 DATA = TrainData(
@@ -206,7 +197,7 @@ def test_training_on_stored_episodes_acts_on_the_keys_that_it_uses(command, name
     setattr(changed.train, name.partition(".")[2], another(KEYS[name], value_of(usual, name)))
     differ, used = (
         told_offline(usual, command) != told_offline(changed, command),
-        standing(KEYS[name], command) == "used",
+        KEYS[name].is_used_by(command),
     )
     assert differ or not used
     if command == "train":  # a supervised loss is told of options that it has no use for
