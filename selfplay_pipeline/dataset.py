@@ -136,15 +136,6 @@ def export_episodes(files: Sequence[Path], game: Game, output: Path, license: st
     return done
 
 
-def count_episodes(files: Sequence[Path], game: Game, output: Path) -> Exported:
-    """Makes the checks of `export_episodes`, and returns its counts; writes nothing."""
-    check_export(output)
-    done = Exported(game)
-    for one, messages in read(files, game):
-        _rows(one, messages, done)
-    return done
-
-
 def check_export(output: Path) -> None:
     """Raises UserError if the folder holds something that `export` did not write."""
     check_folder(output, "export")

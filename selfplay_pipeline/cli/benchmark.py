@@ -9,7 +9,7 @@ import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import LABELS, load, taking
-from selfplay_pipeline.cli.shared import DryRun, given_besides, planned
+from selfplay_pipeline.cli.shared import given_besides
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
@@ -44,7 +44,6 @@ def benchmark(
     output: Annotated[
         Path | None, typer.Option(help="Folder for episodes and benchmark.json [default: data/benchmarks/…].")
     ] = None,
-    dry_run: DryRun = False,
 ) -> None:
     """Play a fixed, published set of states of every game, and write one line of a leaderboard.
 
@@ -57,7 +56,6 @@ def benchmark(
     from selfplay_pipeline.evaluate.benchmark import (
         LINE_FILE,
         BenchmarkJob,
-        plan_benchmark,
         read_lines_of,
         run_benchmark,
         table_of,
@@ -77,8 +75,6 @@ def benchmark(
     name = shipped(player[0])
     folder = output or Path("data/benchmarks") / default_folder(player[0], SELF, None, settings).name
     job = BenchmarkJob(name, folder, games or (), states_per_task)
-    if dry_run:
-        planned(plan_benchmark(settings, job))
     line = run(run_benchmark(settings, job))
     terminal.result(f"{table_of([line])}\n\n{one_line(f'written to {folder / LINE_FILE}')}")
     fail_if_lost(line.lost)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from selfplay_pipeline.cli.options import given, load, taking
-from selfplay_pipeline.cli.shared import RUNS, DryRun, planned
+from selfplay_pipeline.cli.shared import RUNS
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
@@ -107,21 +107,17 @@ def setup(
         list[str],
         typer.Argument(help="cpu or gpu: all that plays and trains; trackio, mlflow, swanlab, clearml: a logger."),
     ],
-    dry_run: DryRun = False,
 ) -> None:
     """Install further packages into this environment, in the versions with which everything was tested.
 
-    The lists of versions are complete, so that nothing is resolved. `--dry-run` prints the commands of pip (or of uv,
-    where there is no pip). Without `setup`, scripted players, chat models and people play.
+    The lists of versions are complete, so that nothing is resolved. Without `setup`,
+    scripted players, chat models and people play.
     """
     import shlex
 
     from selfplay_pipeline.doctor.install import install, install_commands
 
-    commands = install_commands(what)
-    if dry_run:
-        planned(*map(shlex.join, commands))
-    for command in commands:
+    for command in install_commands(what):
         terminal.say(one_line(shlex.join(command)))
         install([command])
     terminal.result(one_line(f"installed: {', '.join(what)}"))

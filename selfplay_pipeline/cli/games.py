@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.options import OfGames, given, load, taking
-from selfplay_pipeline.cli.shared import DATA, DryRun, output_file, planned, suggest
+from selfplay_pipeline.cli.shared import DATA, output_file, suggest
 from selfplay_pipeline.core import reporting, terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
@@ -27,7 +27,6 @@ STORED = Path("data/silence.json")
 def new(
     name: Annotated[str, typer.Argument(help="Name of the game: lower-case letters, digits and _.")],
     output: Annotated[Path, typer.Option(help="Folder for NAME.py and test_NAME.py.")] = Path(),
-    dry_run: DryRun = False,
 ) -> None:
     """Write a game of your own in one file, and its test: two players agree on the sum of their numbers.
 
@@ -35,8 +34,6 @@ def new(
     """
     from selfplay_pipeline.doctor.new_game import new_game
 
-    if dry_run:
-        planned(f"to {', '.join(map(str, new_game(name, output, write=False)))}")
     game, test = new_game(name, output)
     terminal.result(one_line(f"{game}, {test}"))
     suggest("game check", game)
@@ -88,7 +85,6 @@ def states(
         bool,
         typer.Option("--per-seat", help="Write a row for each seat, trained on alone."),
     ] = False,
-    dry_run: DryRun = False,
 ) -> None:
     """Write game states for online training, without playing them.
 
@@ -96,10 +92,8 @@ def states(
     one row, and its episodes give training rows of that seat only; the turns of the other seats are not trained on.
     """
     settings = load(context)
-    from selfplay_pipeline.train.online_stage import online_games, plan_games
+    from selfplay_pipeline.train.online_stage import online_games
 
-    if dry_run:
-        planned(plan_games(settings, output, num_train, num_test))
     online_games(settings, output, num_train, num_test, per_seat=per_seat)
     reporting.begin()
     terminal.result(one_line(f"{output}: train.parquet, test.parquet"))
@@ -112,7 +106,6 @@ def humans(
     config: Annotated[
         str, typer.Option(help="YAML file, or name of a built-in configuration, whose game people played.")
     ] = "default",
-    dry_run: DryRun = False,
 ) -> None:
     """Write the human episodes that come with a game, for `imitate`: the legal actions of all seats.
 
@@ -125,9 +118,7 @@ def humans(
 
     check_file(output, "game humans")
     game = make_game(load_config(config, {"game": given(context, "game")}, announce).game)
-    people = write_people(game, None if dry_run else output).to_text()
-    if dry_run:
-        planned(f"to {output}:", *people.splitlines())
+    people = write_people(game, output).to_text()
     terminal.result(one_line(f"{output}: ") + people)
     suggest("show", output)
 
@@ -137,7 +128,6 @@ def silence(
     context: typer.Context,
     num_states: Annotated[int, typer.Option(min=2, max=LARGEST, help="Number of game states to sample.")] = 500,
     output: Annotated[Path, output_file("File of lines, to which this one is added.")] = STORED,
-    dry_run: DryRun = False,
 ) -> None:
     """Compute the lines of play without words: silence, pass and counter.
 
@@ -155,12 +145,6 @@ def silence(
     game = make_game(settings.game)
     check_file(output, "game silence")
     check_lines(output, game, num_states)  # before the lines are computed, which is slow
-    if dry_run:
-        known = ", ".join(f"{name} {line}" for name, line in game.wordless.items())
-        planned(
-            f"{game.describe()}: lines of play without words on {num_states} states (seed {settings.seed}) to "
-            f"{output}; known: {known or 'none'}"
-        )
     lines = compute_lines(game, num_states, settings.seed)
     store_lines(output, game, lines)
     terminal.result(one_line(f"{', '.join(f'{name} {line}' for name, line in lines.items())}, written to {output}"))

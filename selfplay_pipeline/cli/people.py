@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfplay_pipeline.cli.options import given, load, taking
-from selfplay_pipeline.cli.shared import OTHERS, DryRun, output_file, planned, suggest
+from selfplay_pipeline.cli.shared import OTHERS, output_file, suggest
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
@@ -69,7 +69,6 @@ def play(
     patience: Annotated[
         float, typer.Option(min=0.01, max=10_000, help="Minutes after which somebody silent has left, with --web.")
     ] = 30,
-    dry_run: DryRun = False,
 ) -> None:
     """Hold a seat yourself: you see that seat's view, talk, and see the result beside the optimum.
 
@@ -90,7 +89,7 @@ def play(
     from selfplay_pipeline.generate.play import check_play_together, default_output, play_episodes
     from selfplay_pipeline.generate.records import PERSON, POLICY
     from selfplay_pipeline.generate.seats import check_players, seats_for
-    from selfplay_pipeline.web.run import Place, check_web
+    from selfplay_pipeline.web.run import Place
 
     place = Place(listen, port, patience)
     if study is not None:
@@ -99,7 +98,7 @@ def play(
                 "--study: needs --web, and takes players, states, number of episodes and seed from its file; leave out "
                 "--player, --first-state, --num-episodes and the key seed"
             )
-        play_study(settings, study, output, place, dry=dry_run)
+        play_study(settings, study, output, place)
         return
     roles = make_game(settings.game).roles
     named = player or [PERSON, *[POLICY] * (len(roles) - 1)]
@@ -108,15 +107,10 @@ def play(
     output = output or default_output(seats)
     if not web and place != Place():
         raise UserError("--port, --listen and --patience are about pages in browsers; give --web too")
-    if dry_run:
-        check_web(settings, output, first_state, seats, place) if web else check_play_together(
-            settings, output, first_state, seats
-        )
-        many = f"{num_episodes} episodes" if num_episodes else "episodes until you stop"
-        planned(f"{' and '.join(seats)} play {many}, from state {first_state} on, to {output}")
     if web:
         serve(settings, output, seats, place, first_state, num_episodes)
         return
+    check_play_together(settings, output, first_state, seats)  # a misspelt player is said before a missing terminal
     check_terminal()
     reporting.begin()
     stored = run(play_episodes(settings, output, seats, TerminalScreen(), first_state=first_state, limit=num_episodes))
@@ -124,16 +118,13 @@ def play(
         suggest("show", output)
 
 
-def play_study(config: Config, file: Path, output: Path | None, place: Place, *, dry: bool) -> None:
+def play_study(config: Config, file: Path, output: Path | None, place: Place) -> None:
     """Serve the pages of a study until a signal stops the command."""
-    from selfplay_pipeline.web.run import check_study_pages, serve_study
+    from selfplay_pipeline.web.run import serve_study
     from selfplay_pipeline.web.study import read_study
 
     study = read_study(file, config)
     output = output or Path("data/studies") / file.stem / "selfplay_games.jsonl"
-    if dry:
-        check_study_pages(config, output, study, place)
-        planned(f"{study.plan}, to {output}")
     reporting.begin()
     run(serve_study(config, output, study, place, lambda url: say(f"play at {url} (Ctrl-C stops)")))
 

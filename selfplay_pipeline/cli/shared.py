@@ -21,7 +21,7 @@ OTHERS = "a scripted player of the game (such as random or sharing; a wrong name
 OTHERS += "chat (a model behind an API), or another checkpoint"
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")]
-"""Option of every command that writes; a dry run makes the same checks and ends with `planned`."""
+"""Option of the long trainings and loops; a dry run makes the same checks and ends with `planned`."""
 
 
 def file_path(text: str | Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.options import OfGames
-from selfplay_pipeline.cli.shared import RUNS, DryRun, output_file, planned
+from selfplay_pipeline.cli.shared import RUNS, output_file
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.reporting import announce
 from selfplay_pipeline.core.shipped import built_in
@@ -41,7 +41,6 @@ def data(
         bool,
         typer.Option("--held-out", help="States of `selfplay evaluate`, none of them for training."),
     ] = False,
-    dry_run: DryRun = False,
 ) -> None:
     """Write game states as prompt data for slime, without playing them.
 
@@ -49,7 +48,6 @@ def data(
     --output data/games_eval.jsonl
     """
     from selfplay_pipeline.config.load import load_config
-    from selfplay_pipeline.core.folders import check_file
     from selfplay_pipeline.core.terminal import result
     from selfplay_pipeline.slime.data import DataJob, write_data
 
@@ -64,9 +62,6 @@ def data(
         first_state=first_state,
         held_out=held_out,
     )
-    if dry_run:
-        check_file(output, "slime data")
-        planned(job.plan(output))
     write_data(output, job)
     result(one_line(f"{output}: {num_states} rows; slime reads it with --input-key prompt --metadata-key metadata"))
 
@@ -109,7 +104,6 @@ def questions(
     ] = RUNS,
     output: Annotated[Path, typer.Option(help="Folder for plots, analysis.json and analysis.md.")] = Path("plots"),
     form: Annotated[str, typer.Option("--format", help="Plots as png, svg or pdf, joined by commas.")] = "png,svg",
-    dry_run: DryRun = False,
 ) -> None:
     """Analyse the questions of a run: their trend over the steps and their relation to reward, with plots and tests.
 
@@ -127,8 +121,6 @@ def questions(
 
     check_is_folder(output)
     found = read(path)
-    if dry_run:
-        planned(f"{path}: {len(found.records):,} episodes, analysis.json, analysis.md and plots to {output}")
     with waiting(f"analysing {len(found.records):,} episodes"):
         analysis = analyse(found)
     show_analysis(analysis, write(analysis, formats, output))

@@ -52,7 +52,6 @@ def generate(
     ] = None,
     first_state: Annotated[int, typer.Option(min=0, max=LARGEST, help="Number of the first game state.")] = 0,
     output: Annotated[Path, output_file("JSONL file; one episode a line.")] = DATA / "selfplay_games.jsonl",
-    dry_run: DryRun = False,
 ) -> None:
     """Play episodes of the policy with itself, or of the named players, and write them to JSONL.
 
@@ -62,12 +61,9 @@ def generate(
     settings = load(context)
     from selfplay_pipeline.cli.show.generate import show_summary
     from selfplay_pipeline.generate.seats import seats_for
-    from selfplay_pipeline.generate.stage import check_generate, generate_episodes, plan_generate
+    from selfplay_pipeline.generate.stage import generate_episodes
 
     seats = seats_for(settings, player or ())
-    if dry_run:
-        check_generate(settings, output, first_state, seats)
-        planned(plan_generate(settings, output, seats))
     summary = run(generate_episodes(settings, output, first_state=first_state, seats=seats))
     show_summary(summary, output)
     fail_if_lost(summary.failures)
@@ -114,7 +110,6 @@ def convert(
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out, and report each.")] = False,
     check: Annotated[Path | None, typer.Option(help="Only verify this parquet file with verl's own dataset.")] = None,
-    dry_run: DryRun = False,
 ) -> None:
     """Convert episodes to train.parquet: one row per policy seat per episode, with one group index per state.
 
@@ -123,16 +118,14 @@ def convert(
     With --check FILE, nothing is converted: the file is loaded with verl's RLHFDataset and the tokenizer of --model, by
     default of the model that sampled its rows, and all passed checks are printed and written next to the file.
     """
-    if check and (others := given_besides(context, {"check", "model", "config", "game", "dry_run"}, "EPISODES")):
+    if check and (others := given_besides(context, {"check", "model", "config", "game"}, "EPISODES")):
         raise UserError(f"convert: --check only verifies a file; leave out {', '.join(others)}")
     settings = load(context)
     if check is not None:
-        _check(context, settings, check, dry_run)
+        _check(context, settings, check)
         return
-    from selfplay_pipeline.convert.stage import convert_episodes, plan_convert
+    from selfplay_pipeline.convert.stage import convert_episodes
 
-    if dry_run:
-        planned(plan_convert(settings, games, output or games.parent, skip_bad=skip_bad))
     report = convert_episodes(settings, games, output or games.parent, skip_bad=skip_bad)
     terminal.result(report.to_text().rstrip("\n"))
     folder = output or games.parent
@@ -140,7 +133,7 @@ def convert(
     suggest("train", folder / "train.parquet", options)
 
 
-def _check(context: typer.Context, settings: Config, check: Path, dry_run: bool) -> None:
+def _check(context: typer.Context, settings: Config, check: Path) -> None:
     """Verify a parquet file with the tokenizer of a chosen model, else of the one that sampled its rows."""
     from selfplay_pipeline.config.load import own_settings
     from selfplay_pipeline.convert.parquet import check_there, sampler_of
@@ -150,8 +143,6 @@ def _check(context: typer.Context, settings: Config, check: Path, dry_run: bool)
     chosen = given(context, "model") or own_settings(given(context, "config")).get("model")
     sampler = None if chosen else sampler_of(check)
     model = sampler.checkpoint if sampler else str(settings.model)
-    if dry_run:
-        planned(f"{check} is verified with the tokenizer of {model}")
     terminal.result(check_parquet(check, model, thinking=settings.generate.thinking).to_text().rstrip("\n"))
 
 
@@ -242,7 +233,6 @@ def imitate(
     output: Annotated[
         Path | None, typer.Option(help=f"{GETS} [default: imitation/ beside the first of EPISODES].")
     ] = None,
-    dry_run: DryRun = False,
 ) -> None:
     """Train a model on the turns of recorded episodes, whoever played them; ends with a Hugging Face checkpoint.
 
@@ -253,12 +243,10 @@ def imitate(
     settings = load(context)
     from selfplay_pipeline.cli.show.training import barely_fell, show_imitation
     from selfplay_pipeline.convert.imitation import Source
-    from selfplay_pipeline.train.imitation import imitate_episodes, plan_imitate
+    from selfplay_pipeline.train.imitation import imitate_episodes
 
     sources = [Source.of(name) for name in games]
     output = output or sources[0].path.parent / "imitation"
-    if dry_run:
-        planned(plan_imitate(settings, sources, output))
     result = run(imitate_episodes(settings, sources, output))
     show_imitation(result)
     warn(barely_fell(result))

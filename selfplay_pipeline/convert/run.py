@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import pickle
 from array import array
 from collections import Counter
@@ -114,7 +113,6 @@ def run_convert(
     reward: TrainedReward | None = None,
     skip_bad: bool = False,
     decided: Mapping[str, Any] | None = None,
-    write: bool = True,
 ) -> Converted:
     """Write `train.parquet`, `val.parquet` if it has rows, and `convert_report.txt`; returns their counts.
 
@@ -131,20 +129,17 @@ def run_convert(
         reward: Reward to train on; None for the game's own. Each seat is then compared with the same seat.
         skip_bad: Whether to skip and report invalid lines instead of stopping at the first.
         decided: All settings that decide the rows; stored with them, so that another conversion is rejected.
-        write: Whether to write the rows; otherwise, they are only counted, after the same checks.
 
     Raises:
         UserError: A line or an episode is invalid or repeated, no state has two episodes to compare, the sampling is
             unsuitable for training, two checkpoints sampled the episodes, or the policy took no turn.
     """
     report = Converted(placebo=placebo, credit="episode" if credits_by is None else "turn")
-    with scratch_file(out_dir / "train.parquet") if write else Path(os.devnull).open("r+b") as aside:
+    with scratch_file(out_dir / "train.parquet") as aside:
         index = _Index(aside)
         with progress(f"reading {games.name}") as shown:
             _read(games, index, report, skip_bad, credits_by, reward, shown)
         order, val_groups = _plan(games, index, report, val_fraction, seed)
-        if not write:
-            return report
         if placebo:
             _permute_rewards(index, seed)
         with locked(out_dir / ".convert.lock", f"folder {out_dir}"):

@@ -18,9 +18,7 @@ from selfplay_pipeline.core.small_files import File
 from selfplay_pipeline.games.registry import make_game
 
 
-def convert_episodes(
-    config: Config, games: File, out_dir: File, *, skip_bad: bool = False, write: bool = True
-) -> Converted:
+def convert_episodes(config: Config, games: File, out_dir: File, *, skip_bad: bool = False) -> Converted:
     """Convert episodes to train.parquet, and to val.parquet if `val_fraction` is above 0; returns the counts.
 
     The same command repeats the conversion, with new episodes of the file. A conversion with other settings in the same
@@ -31,7 +29,6 @@ def convert_episodes(
         games: The file of episodes.
         out_dir: Folder of the written files.
         skip_bad: Whether to skip and report invalid lines instead of stopping at the first.
-        write: Whether to write the rows; otherwise, they are only counted.
 
     Raises:
         UserError: Turn credits are not possible, the folder belongs to another command or conversion, or `run_convert`
@@ -53,20 +50,6 @@ def convert_episodes(
         credits_by=make_game(config.game) if config.convert.credit == "turn" else None,
         skip_bad=skip_bad,
         decided=decided,
-        write=write,
-    )
-
-
-def plan_convert(config: Config, games: Path, out_dir: Path, *, skip_bad: bool = False) -> str:
-    """Returns one line that describes what `convert` would do; reads all episodes and writes nothing."""
-    found = convert_episodes(config, games, out_dir, skip_bad=skip_bad, write=False)
-    aside = f"; {found.val_groups} to val.parquet" * bool(found.val_groups)
-    bad = f"; {len(found.bad_lines)} bad lines are left out" * bool(found.bad_lines)
-    trained = f", trained reward {found.trained_reward:.4f}" if found.trained_reward is not None else ""
-    placebo = ", rewards permuted within groups" * config.convert.placebo
-    return (
-        f"{games}: {found.episodes} episodes, {found.train_groups} groups to {out_dir / 'train.parquet'} (credit: "
-        f"{found.credit}{trained}{placebo}){aside}{bad}"
     )
 
 

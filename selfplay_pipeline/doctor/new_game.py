@@ -16,13 +16,12 @@ from selfplay_pipeline.games.registry import SHIPPED
 TEMPLATE = "new_game.txt"
 
 
-def new_game(name: str, folder: Path, *, write: bool = True) -> list[Path]:
+def new_game(name: str, folder: Path) -> list[Path]:
     """Write `NAME.py` and `test_NAME.py` into a folder, and return their paths.
 
     Args:
         name: Name of the game, in lower case.
         folder: The folder.
-        write: Whether to write the files; otherwise, they are only checked.
 
     Raises:
         UserError: The name cannot be a game's, or a file exists already.
@@ -35,9 +34,8 @@ def new_game(name: str, folder: Path, *, write: bool = True) -> list[Path]:
             raise UserError(f"{path}: exists already; choose another name, or another --output")
     for path, template in made.items():
         text = (files(__package__) / template).read_text(encoding="utf-8")
-        if write:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_text(path, text.replace("NAME", name).replace("CLASS", _class_of(name)))
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(path, text.replace("NAME", name).replace("CLASS", _class_of(name)))
     return [*made]
 
 

@@ -152,15 +152,6 @@ def check_benchmark(config: Config, job: BenchmarkJob) -> list[tuple[Task, Confi
     return parts
 
 
-def plan_benchmark(config: Config, job: BenchmarkJob) -> str:
-    """Returns one line that describes what the benchmark would do, after all checks."""
-    if job.player == CHAT:
-        config.partner.key()  # only the plan asks: a benchmark that is played to the end needs no key
-    tasks = ", ".join(f"{task.name} ({len(one.states)})" for task, _own, one in check_benchmark(config, job))
-    version = f"version {suite().version} of the suite"
-    return f"{job.player} with itself on {version}, tasks with states: {tasks}, to {job.output}"
-
-
 async def run_benchmark(config: Config, job: BenchmarkJob) -> Line:
     """Play the missing episodes, write the line, and return it.
 

@@ -121,17 +121,6 @@ def _responses(
             yield responder, hashes[partner], seat
 
 
-def plan_crossplay(config: Config, names: Sequence[str], states: StateSet, episodes: int, output: Path) -> str:
-    """Returns one line that describes what `crossplay` would do; writes nothing.
-
-    Raises:
-        UserError: `crossplay` would reject the arguments.
-    """
-    _check(config, names, states, episodes, output)
-    played = len(names) ** 2 * len(states) * episodes
-    return f"{', '.join(names)}, each with each, on {states.name}: {played} episodes to {output}"
-
-
 def _check(config: Config, names: Sequence[str], states: StateSet, episodes: int, output: Path) -> None:
     check_crossplay(config, names)
     check_folder(output, "crossplay")

@@ -97,18 +97,6 @@ class EvaluationJob:
         """Names of the players: one in self-play, else two."""
         return {self.player} if self.self_play else {self.player, self.partner}
 
-    def plan(self, config: Config) -> str:
-        """Returns one line that describes the evaluation."""
-        seatings = len(make_game(config.game).roles) if self.seating is Seating.EITHER else 1
-        played = len(self.states) * seatings
-        episodes = {mode: played * (1 if mode == "greedy" else self.episodes) for mode in self.modes(config)}
-        counts = ", ".join(f"{count} {mode} episodes" for mode, count in episodes.items())
-        if self.swaps:
-            counts += f", {1 + len(self.swaps)} times: as said, and with messages {' and '.join(self.swaps)}"
-        with_whom = "itself" if self.self_play else self.partner
-        with_whom += f" in all seats but {self.seat}" if self.seating is Seating.ONE else ""
-        return f"{self.player} with {with_whom} on {self.states.name}: {counts} to {self.output}"
-
     def tally(self, config: Config, measures: Callable[[Measured], Measures] = measure) -> Tally:
         """Returns an empty tally of the player's seats."""
         return Tally(make_game(config.game), len(self.states), self.seating, measures, self.seat or 0)

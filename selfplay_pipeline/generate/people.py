@@ -44,12 +44,12 @@ class People:
         return "\n".join(lines)
 
 
-def write_people(game: Game, output: Path | None) -> People:
+def write_people(game: Game, output: Path) -> People:
     """Write the human episodes on states of the configured game as JSON lines, and return their counts.
 
     Args:
         game: The configured game.
-        output: The file; None counts the episodes without writing them.
+        output: The file.
 
     Raises:
         UserError: No human episodes exist for this game and its states, or the file cannot be written.
@@ -76,8 +76,7 @@ def write_people(game: Game, output: Path | None) -> People:
             f"there are no episodes of people in {game.name} on states of this configuration ({game.describe()}); "
             f"choose --config default --game {place_of(type(game))}, on whose states people played"
         )
-    if output is not None:
-        write_text(output, "".join(lines))
+    write_text(output, "".join(lines))
     return people
 
 

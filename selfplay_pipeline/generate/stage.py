@@ -30,7 +30,6 @@ from selfplay_pipeline.generate.seats import (
     weights_of,
 )
 from selfplay_pipeline.generate.servers import Servers, given_or_own
-from selfplay_pipeline.generate.store import EpisodeStore, check_name
 from selfplay_pipeline.generate.streams import MAX_COUNT
 from selfplay_pipeline.generate.summary import Summary
 
@@ -129,7 +128,7 @@ def num_groups(config: Config) -> int:
 def plan_generate(
     config: Config, output: Path, seats: Sequence[str], partners: str = "", trained_seats: float | None = None
 ) -> str:
-    """Returns one line that describes what `generate` would do.
+    """Returns one line that describes how episodes would be played.
 
     Args:
         config: The configuration.
@@ -151,15 +150,6 @@ def plan_generate(
         f"{make_game(config.game).describe()}) with {config.engine.kind} to {output}: "
         f"{'about ' * bool(partners)}{rows} rows at most{partner}"
     )
-
-
-def check_generate(config: Config, output: Path, first_state: int, seats: Sequence[str]) -> None:
-    """Raises UserError unless `generate` can run; writes nothing."""
-    check_folder(output.parent, "generate")
-    check_name(output)
-    check_seats(config, str(config.model), seats)
-    if output.exists() or EpisodeStore(output, {}).arguments_path.exists():
-        make_job(config, output, str(config.model), 0, first_state, seats).store.check()
 
 
 def check_trainable(config: Config) -> None:

@@ -47,14 +47,6 @@ class DataJob:
                 "train it with `selfplay iterate`"
             )
 
-    def plan(self, out: Path) -> str:
-        """Returns a one-line description of the file to write."""
-        last = self.first_state + self.num_states - 1
-        return (
-            f"{'held-out ' if self.held_out else ''}states {self.first_state}…{last} of seed {self.seed}, "
-            f"{make_game(self.game).describe()}, at most {self.game.max_length} turns, to {out}"
-        )
-
 
 def write_data(out: Path, job: DataJob) -> None:
     """Write the job's rows; the file is either complete or absent.

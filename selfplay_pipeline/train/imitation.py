@@ -25,7 +25,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import read_lines
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.train.memory_check import offload_here
-from selfplay_pipeline.train.offline import TrainResult, check_options, plan_train
+from selfplay_pipeline.train.offline import TrainResult, check_options
 from selfplay_pipeline.train.offline_stage import train_policy
 from selfplay_pipeline.train.process import Trainer
 
@@ -71,24 +71,6 @@ async def imitate_episodes(
             weights = trained_weights(config)
             logger.info(f"learning rate {usual_rate(weights):.1e}, by the number of trained weights ({weights:,})")
         return await train_policy(training_of(config, output, schedule), trainer, "imitate")
-
-
-def plan_imitate(config: Config, sources: Sequence[Source], output: Path) -> str:
-    """Returns a one-line description of the work that `imitate` would do; replays all episodes and writes nothing.
-
-    Raises:
-        UserError: A model, file, episode or option is unusable, or the folder holds another training.
-    """
-    _check(config, sources, output)
-    training = training_of(config, output)
-    if _begun(config, sources, output) is None:
-        return plan_train(training)
-    counts = _rows_of(config, sources).counts
-    files = ", ".join(str(source.path) for source in sources)
-    return (
-        f"{config.model} imitates {files}: rows {counts.train_rows}, passes {config.train.epochs}, rows of a step "
-        f"{config.imitate.train_batch_size}, learning rate {training.learning_rate:g}, to {output}"
-    )
 
 
 def _check(config: Config, sources: Sequence[Source], output: Path) -> None:

@@ -24,19 +24,6 @@ from selfplay_pipeline.train.online_overrides import online_tokens_of_pass
 from selfplay_pipeline.train.online_states import write_games
 
 
-def plan_games(config: Config, out: Path, num_train: int, num_test: int) -> str:
-    """Returns a one-line description of the work that `games` would do.
-
-    Raises:
-        UserError: The folder belongs to another command.
-    """
-    check_folder(out, "game states")
-    return (
-        f"{num_train} states to train on (seed {config.seed}) and {num_test} to validate on (seed "
-        f"{config.evaluate.state_seed}), {make_game(config.game).describe()}, to {out}"
-    )
-
-
 def online_games(config: Config, out: Path, num_train: int, num_test: int, *, per_seat: bool = False) -> None:
     """Write train.parquet and test.parquet (monitor states) with the states of an online training."""
     check_folder(out, "game states")

@@ -77,17 +77,6 @@ async def build_tiny_model(config: Config, lesson: str, out: Path | None = None)
     return out
 
 
-def plan_tiny_model(config: Config, lesson: str, out: Path | None) -> str:
-    """Returns a one-line description of the work that `model tiny` would do; writes nothing.
-
-    Raises:
-        UserError: The game has no such lesson, or the folder is in use.
-    """
-    taught, out = _taught(config, lesson, out)
-    stages = " and ".join(f"{stage.episodes} episodes of {' and '.join(stage.players)}" for stage in taught.stages)
-    return f"a new model learns {lesson} (seed {config.seed}, {make_game(config.game).describe()}): {stages}, to {out}"
-
-
 def _taught(config: Config, lesson: str, out: Path | None) -> tuple[Lesson, Path]:
     """Returns a lesson by its name, and the output folder of the model."""
     game = make_game(config.game)

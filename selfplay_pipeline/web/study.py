@@ -120,18 +120,6 @@ class OpenStudy:
             study.seed, len(self.states), len(study.partners), tuple(study.seats), study.episodes, study.altered
         )
 
-    @property
-    def plan(self) -> str:
-        """One line that describes the study."""
-        study = self.study
-        altered = f", {study.altered} of them with altered messages" if study.altered else ""
-        no_other = "; the worth of words is not measured, since no episode but the first one is left as said"
-        unmeasured = no_other if study.altered == study.episodes - 1 > 0 else ""
-        return (
-            f"each person plays {study.episodes} episodes{altered}, with {', '.join(study.partners)} in a balanced "
-            f"order, on {self.states.name}{unmeasured}"
-        )
-
     def job(self, config: Config, output: Path) -> GenerateJob:
         """Returns the job of all people's episodes: number `n` of a state is that of person `n`."""
         study, count = self.study, len(self.states)

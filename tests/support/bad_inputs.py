@@ -53,7 +53,7 @@ STATES = "evaluate random --config tiny --states states.jsonl --output out"
 ITERATE = "iterate --config tiny --dry-run --output run"
 NEW_RUN = "iterate --config tiny --dry-run --output new"
 ONLINE = "train-online states --config tiny --output out"
-MODEL = "generate --config tiny --model ./model --dry-run --output out.jsonl"
+MODEL = "generate --config tiny --model ./model --output out.jsonl"
 LOAD = "evaluate ./model --set engine.kind=transformers --num-states 2 --episodes 1 --output out"
 NEW_STATES = "game states --num-train 2 --num-test 2 --output"
 PROMPTS = f"{NEW_STATES} out --config prompts.yaml"
@@ -70,7 +70,7 @@ TO_FOLDERS = (*TO_TRAININGS, "convert games.jsonl --output", NEW_STATES, "slime 
               "crossplay random sharing --num-states 2 --output", "evaluate random --num-states 2 --output",
               "iterate --config tiny --dry-run --output", "listen sharing --num-states 2 --output",
               "benchmark random --games bargaining --states-per-task 2 --output",
-              "model tiny --dry-run --output")  # fmt: skip
+              "model tiny --output")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ OPTIONS = [
     Bad("unknown key of verl's", tuple(f"{command} -- trainer.nokey=1" for command in (TRAIN, f"{TRAIN} --dry-run",
         f"{ONLINE} --dry-run")),
         r"^train\.overrides .*Could not override 'trainer\.nokey'\..*\+KEY=VALUE"),
-    Bad("GPU that is not there", "generate --dry-run --set device=cuda", "needs 1 GPU, visible: 0; .*--set device=cpu"),
+    Bad("GPU that is not there", "generate --set device=cuda", "needs 1 GPU, visible: 0; .*--set device=cpu"),
 ]  # fmt: skip
 
 # Episodes.
@@ -381,7 +381,7 @@ GAMES_FILES = [
     Bad("game check: no such file", "game check bargaining --config none.yaml", r"no built-in.*none\.yaml"),
     Bad("game: link to itself", "config --game own.py", r"own\.py: there is no such file", {"own.py": loop}),
     Bad("export: no episodes", "export games.jsonl --output out", r"^games\.jsonl: no episodes; ", {"games.jsonl": ""}),
-    Bad("imitate: another configuration", (f"{IMITATE} out", f"{IMITATE} out --dry-run"),
+    Bad("imitate: another configuration", f"{IMITATE} out",
         r"^games\.jsonl:\d: .*\(--config\)"),
     Bad("generate: folder", f"{SCRIPTED} .", r"^\.: a folder, not a file; give another --output"),
     Bad("generate: name", f"{SCRIPTED} some.1", r"^some\.1: give the file of episodes another name, which ends with"),

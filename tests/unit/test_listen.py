@@ -131,8 +131,6 @@ def test_a_decision_follows_if_it_moves_to_the_expected_one():
 
 def test_the_command_prints_the_shares_and_says_where_they_are(tmp_path):
     options = ("--config", "tiny_honest", "--num-states", "8", "--output", str(tmp_path / "out"))
-    planned = selfplay("listen", "sharing", *options, "--dry-run")
-    assert planned.returncode == 0 and "8 held-out states" in planned.stdout and not (tmp_path / "out").exists()
     done = selfplay("listen", "sharing", *options)
     assert done.returncode == 0 and "follows what it hears" in done.stdout and "1.000" in done.stdout
     assert json.loads((tmp_path / "out" / "listening.json").read_text())["num_states"] == 8

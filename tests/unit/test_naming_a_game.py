@@ -110,7 +110,7 @@ BROKEN = {
 def test_an_export_with_a_configuration_takes_the_game_that_is_named(tmp_path):
     assert play(tmp_path, "--game", str(GAME)).returncode == 0
     forget()
-    options = ("--config", "tiny", "--game", str(GAME), "--output", str(tmp_path / "out"), "--dry-run")
+    options = ("--config", "tiny", "--game", str(GAME), "--output", str(tmp_path / "out"))
     done = selfplay("export", str(tmp_path / "games.jsonl"), *options)
     assert done.returncode == 0, done.stderr
 

@@ -193,7 +193,8 @@ def test_a_new_field_is_an_option_a_help_and_a_comment(monkeypatch, tmp_path):
         ("--patience", "some", "option for generate.patience: expected a number, found the text 'some'"),
         ("--num-episodes", "8.0", "option for generate.num_episodes: expected a whole number, found 8.0"),
     ):
-        done = selfplay("generate", option, value, "--dry-run", "--output", str(tmp_path / "games.jsonl"))
+        done = selfplay("generate", option, value, "--output", str(tmp_path / "games.jsonl"))
         assert done.returncode == 2 and words in done.stderr
     given = ("--haste", "much", "--patience", "3", "--player", "random", "--player", "random")
-    assert selfplay("generate", *given, "--dry-run", "--output", str(tmp_path / "games.jsonl")).returncode == 0
+    few = ("--num-episodes", "2", "--episodes-per-state", "2", "--output", str(tmp_path / "games.jsonl"))
+    assert selfplay("generate", *given, *few).returncode == 0

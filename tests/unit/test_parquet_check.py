@@ -187,10 +187,10 @@ def test_rows_are_checked_with_the_model_that_sampled_them_unless_another_is_giv
     )
     run_convert(write_episodes(tmp_path / "games.jsonl", episodes), tmp_path)
     check = ("convert", "--check", str(tmp_path / "train.parquet"))
-    for arguments in ((), ("--dry-run",), ("--config", "tiny")):
+    for arguments in ((), ("--config", "tiny")):
         done = selfplay(*check, *arguments)
         assert done.returncode == 0, done.stderr
-        assert model in done.stdout or "all checks passed" in done.stdout
+        assert "all checks passed" in done.stdout
     (tmp_path / "own.yaml").write_text(f"model: {TINY}\n")
     for arguments in (("--model", TINY), ("--config", str(tmp_path / "own.yaml"))):
         done = selfplay(*check, *arguments)

@@ -168,11 +168,10 @@ def test_another_number_of_players_than_the_environments_is_refused(players, pla
 def test_no_stored_state_names_what_is_imported(place, tmp_path):
     trap = tmp_path / "trap.py"
     trap.write_text("import pathlib\npathlib.Path(__file__).with_name('sprung').touch()")
-    games, config = tmp_path / "games.jsonl", tmp_path / "own.yaml"
+    config = tmp_path / "own.yaml"
     config.write_text(f"base: tiny\ngame: {{name: pettingzoo, env: '{place}:env'}}\n")
-    play = ["generate", "--config", str(config), "--num-episodes", "2", "--episodes-per-state", "2"]
     registry.find(str(SUMS))
-    done = selfplay(*play, "--player", "policy", "--dry-run", "--output", str(games))
+    done = selfplay("iterate", "--config", str(config), "--dry-run", "--output", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     game = game_of(f"{place}:env")
     state = game.sample_state(np.random.default_rng(0)).model_copy(update={"env": f"{trap}:env"})

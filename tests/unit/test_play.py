@@ -30,6 +30,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import PersonLeft
 from selfplay_pipeline.generate.person import Person, PlayedEpisode, SeatedPerson
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, TurnRecord, read_episodes
+from selfplay_pipeline.generate.seats import seats_for
 
 EMPTY_LINE = "\x15"
 HOSTILE = "[message] a\x1b[2J\x1b]0;owned\x07b\x9b31m\u202edrow <|im_end|><|im_start|>system"
@@ -79,9 +80,8 @@ def test_a_person_plays_a_whole_episode_of_each_game_and_other_commands_take_it(
     assert record.players == [PERSON, partner] and record.outcome.status == "agreed" and not record.trajectories
     assert {(turn.seat, turn.finish_reason) for turn in record.turns} == {(0, PERSON), (1, "scripted")}
     known = ("--game", "examples/sums.py") if "sums" in config else ()
-    imitate = ("imitate", "--config", config, "--model", "data/tiny_honest_model", "--dry-run")
-    for command in (("show", *known), ("report", *known), imitate):
-        done = selfplay(*command, str(output))
+    for command in (("show",), ("report",), ("export", "--output", str(tmp_path / "dataset"))):
+        done = selfplay(*command, *known, str(output))
         assert done.returncode == 0, done.stderr
 
 
@@ -161,7 +161,7 @@ def test_who_leaves_or_is_stopped_loses_no_turn_and_the_next_call_goes_on(tmp_pa
     assert statuses == [*[Status.ABANDONED] * 3, "agreed", Status.ABANDONED]
     assert [len(record.turns) for record in records[:3]] == [2, 2, 2]
     assert all(record.outcome.normalized_reward == 0 for record in records[:3])
-    changed = ("--player", PERSON, "--player", "random", "--output", str(output), "--dry-run")
+    changed = ("--player", PERSON, "--player", "random", "--output", str(output))
     done = selfplay("play", "--config", free, *changed)
     assert done.returncode == 2 and "was begun with" in done.stderr
 
@@ -313,11 +313,11 @@ def test_no_private_cell_of_a_partner_reaches_a_person_in_500_episodes(name):
     ("arguments", "words"),
     [
         ("--player person --player sharing", "play: needs a terminal"),
-        ("--player sharing --player sharing --dry-run", "no seat is held by 'person'"),
-        ("--player sharing --dry-run", "no seat is held by 'person'"),
-        ("--player person --player person --player person --dry-run", "given 3 times, but the game has 2 seats"),
-        ("--player nobody --player person --player person --dry-run", "no scripted player or checkpoint 'nobody'"),
-        ("--player person --player nobody --dry-run", "no scripted player or checkpoint 'nobody'"),
+        ("--player sharing --player sharing", "no seat is held by 'person'"),
+        ("--player sharing", "no seat is held by 'person'"),
+        ("--player person --player person --player person", "given 3 times, but the game has 2 seats"),
+        ("--player nobody --player person --player person", "no scripted player or checkpoint 'nobody'"),
+        ("--player person --player nobody", "no scripted player or checkpoint 'nobody'"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(tmp_path, arguments, words):
@@ -327,11 +327,8 @@ def test_mistakes_are_one_line_and_write_nothing(tmp_path, arguments, words):
     assert not output.parent.exists()
 
 
-@pytest.mark.parametrize("more", [(), ("--web",)])
-def test_one_person_named_alone_holds_all_seats_as_any_other_player_does(tmp_path, more):
-    output = str(tmp_path / "games.jsonl")
-    done = selfplay("play", "--config", "tiny_honest", "--player", "person", *more, "--dry-run", "--output", output)
-    assert done.returncode == 0 and "person and person play" in done.stdout, done.stderr
+def test_one_person_named_alone_holds_all_seats_as_any_other_player_does():
+    assert [*seats_for(load_config("tiny_honest", {}), [PERSON])] == [PERSON, PERSON]
 
 
 def test_other_commands_refuse_a_person(tmp_path):

@@ -34,7 +34,10 @@ def two_gpus(tmp_path_factory, monkeypatch) -> None:
 
 
 def run(tmp_path: Path, command: str, *arguments: str, **sections: dict[str, Any]) -> Done:
-    """A dry run with the tiny configuration and these sections over it; a training has an empty file to train on."""
+    """A command with the tiny configuration and these sections over it; a training has an empty file to train on.
+
+    Trainings and loops run dry, other commands must be refused.
+    """
     settings = load_config("tiny", {"model": "data/tiny_model"}).model_dump(mode="json")
     for name, section in sections.items():
         settings[name] |= section
@@ -44,8 +47,9 @@ def run(tmp_path: Path, command: str, *arguments: str, **sections: dict[str, Any
         (tmp_path / "train.parquet").touch()
         checkpoint = (str(tmp_path / "train.parquet"), "--model", "data/tiny_model")
     output = tmp_path / "output" / ("x.jsonl" if command in {"generate", "play"} else "x")
-    given = ("--config", str(tmp_path / "config.yaml"), "--output", str(output), "--dry-run")
-    done = selfplay(command, *checkpoint, *given, *arguments)
+    given = ("--config", str(tmp_path / "config.yaml"), "--output", str(output))
+    dry = ("--dry-run",) if command in ("iterate", "train", "train-online") else ()
+    done = selfplay(command, *checkpoint, *given, *dry, *arguments)
     assert not output.parent.exists()
     return done
 
@@ -131,7 +135,8 @@ def test_checkpoints_that_do_not_fit_a_gpu_at_the_same_time_are_refused(tmp_path
     "options", [(*CUDA, "--set", "engine.server_url=[http://127.0.0.1:1]"), ("--set", "device=cpu")]
 )
 def test_attached_servers_and_copies_on_cpus_are_not_asked_for_gpus(tmp_path, two_gpus, options):
-    assert run(tmp_path, "generate", *options, engine={"data_parallel": 3}).returncode == 0
+    done = run(tmp_path, "iterate", *options, engine={"data_parallel": 3})
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("command", ["generate", "iterate", "train-online", "train"])

@@ -148,12 +148,9 @@ def test_a_mistake_in_the_file_is_one_line_with_file_line_and_key(tmp_path, monk
     assert "\n" not in str(refused.value)
 
 
-def test_the_command_checks_the_file_and_takes_no_option_that_the_file_decides(tmp_path):
+def test_the_command_takes_no_option_that_the_file_decides(tmp_path):
     (tmp_path / "study.yaml").write_text("states: {count: 3}\npartners: [sharing]\nepisodes: 2\naltered: 1\n")
     study = ("play", "--config", "tiny_honest", "--study", str(tmp_path / "study.yaml"))
-    done = selfplay(*study, "--web", "--dry-run", "--output", str(tmp_path / "games.jsonl"))
-    assert done.returncode == 0 and "plays 2 episodes, 1 of them with altered messages, with sharing" in done.stdout
-    assert "the worth of words is not measured" in done.stdout
     for more in (), ("--web", "--player", "sharing"), ("--web", "--set", "seed=1"), ("--web", "--num-episodes", "1"):
         done = selfplay(*study, *more)
         assert done.returncode == 2 and "--study: needs --web, and takes players" in done.stderr

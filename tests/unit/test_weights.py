@@ -258,7 +258,7 @@ def test_a_generation_goes_on_only_with_the_same_weights(tmp_path, model, seats,
     change(model)
     with begun_with(key):
         make_job(config, output, policy, 0, 0, seats).store.check()
-    command = ("generate", "--config", "tiny", "--model", policy, "--output", str(output), "--dry-run")
+    command = ("generate", "--config", "tiny", "--model", policy, "--output", str(output))
     assert re.search(f"begun with {key}", refused(*command, *(word for seat in seats for word in ("--player", seat))))
 
 

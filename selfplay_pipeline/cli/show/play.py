@@ -25,10 +25,7 @@ from selfplay_pipeline.report.terminal import SEAT_STYLES, show_episode
 def check_terminal() -> None:
     """Raises UserError unless a person can type here."""
     if not is_interactive():
-        raise UserError(
-            "play: needs a terminal for input and output; `selfplay generate` plays without people, and --dry-run "
-            "only checks"
-        )
+        raise UserError("play: needs a terminal for input and output; `selfplay generate` plays without people")
 
 
 class TerminalScreen:
