@@ -27,6 +27,7 @@ from selfplay_pipeline.convert.selection import held_out
 from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, replacing, scratch_file, write_json, write_text
+from selfplay_pipeline.core.folders import own_folder
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.games.base import Game
@@ -143,6 +144,7 @@ def run_convert(
         if placebo:
             _permute_rewards(index, seed)
         with locked(out_dir / ".convert.lock", f"folder {out_dir}"):
+            own_folder(out_dir, "convert")
             if decided is not None and not check_claim(out_dir, decided):
                 write_json(out_dir / CONVERTED, decided)
             with progress("writing train.parquet") as shown:

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.files import check_is_folder
+from selfplay_pipeline.core.files import check_is_folder, write_text
 from selfplay_pipeline.core.links import check_links
-from selfplay_pipeline.core.small_files import check_is_no_pattern, check_regular, read_json
+from selfplay_pipeline.core.small_files import check_is_no_pattern, check_regular, read_json, read_small_text
 
-HOLDS = {
-    "generate": "episodes of `selfplay generate`",
-    "convert": "rows of `selfplay convert`",
-    "train": "a training of `selfplay train`",
-    "imitate": "a training of `selfplay imitate`",
-    "iterate": "a run of `selfplay iterate`",
-    "iterate --members": "a population of `selfplay iterate --members`",
-    "game states": "game states of `selfplay game states`",
-    "train-online": "a training of `selfplay train-online`",
-    "evaluate": "an evaluation of `selfplay evaluate`",
-    "crossplay": "episodes of `selfplay crossplay`",
-    "listen": "a listening test of `selfplay listen`",
-    "benchmark": "a line of `selfplay benchmark`",
-    "model": "a model",
-}
-"""Descriptions of a folder's content, by the command that wrote it."""
+OWNER = ".selfplay"
+"""File in an output folder with the name of the command that wrote into it first."""
 OWNERS = {
     "train",
     "imitate",
@@ -37,7 +22,9 @@ OWNERS = {
     "listen",
     "benchmark",
 }
-"""Commands that own everything in their folder; other commands write a few files next to the user's own."""
+"""Commands that own everything in their folder."""
+BESIDE_OTHERS = {"generate", "convert", "game states"}
+"""Commands that write a few files into a folder, next to the user's own."""
 IMITATED = "imitate.json"
 """File with the choices that made the rows of `imitate`."""
 TRAINING_RECORD = Path("trainer_state/training.json")
@@ -74,11 +61,14 @@ def check_folder(folder: Path, command: str) -> None:
         check_links(folder)
     if command in TRAININGS | {"iterate", "iterate --members"}:
         check_is_no_pattern(folder)  # a server loads the checkpoints in it
-    makers = made_by(folder)
-    own = STAGES if command in STAGES else {command} - {"model"}  # no model is written over
-    if makers and not makers & own:
-        listed = " and ".join(HOLDS[maker] for maker in sorted(makers))
-        raise UserError(f"{folder} holds {listed}; `selfplay {command}` needs its own: give another --output")
+    owner = owner_of(folder)
+    if owner and owner != command and not {owner, command} <= STAGES:
+        raise UserError(
+            f"{folder} holds what `selfplay {owner}` wrote; `selfplay {command}` needs its own: give another --output, "
+            f"or remove {folder / OWNER} too if nothing of it is left"
+        )
+    if _is_model(folder):
+        raise UserError(f"{folder} holds a model; `selfplay {command}` needs its own: give another --output")
     checkpoint = folder / "checkpoint"
     if command in TRAININGS and checkpoint.exists() and not (folder / TRAINING_RECORD).exists():
         raise UserError(f"{checkpoint} exists but was not made by a training here; give another --output")
@@ -101,43 +91,31 @@ def check_file(file: Path, command: str) -> None:
         raise UserError(f"{file} holds something that `selfplay {command}` did not write; give another --output")
 
 
-def made_by(folder: Path) -> set[str]:
-    """Returns the commands that have written into a folder, recognised by the first file that each of them writes.
+def own_folder(folder: Path, command: str) -> None:
+    """Write into a folder that it belongs to a command, unless it belongs to one already."""
+    if not owner_of(folder):
+        write_text(folder / OWNER, f"{command}\n")
 
-    The content of these files is checked too, because other programs may write files with the same names.
+
+def owner_of(folder: Path) -> str:
+    """Returns the command that a folder belongs to; "" if it belongs to none.
+
+    Raises:
+        UserError: The file that names the command is damaged.
     """
-    makers = {"convert"} if (folder / "convert_report.txt").exists() else set()
-    if (folder / "test.parquet").exists() and (folder / "train.parquet").exists():
-        makers.add("game states")
-    signs = (
-        ("iterate", "manifest.json", "packages"),
-        ("iterate --members", "member_1/manifest.json", "packages"),
-        ("model", "config.json", "model_type"),
-        ("benchmark", "benchmark.json", "suite"),
-    )
-    for command, name, key in signs:
-        if key in _keys(folder / name):
-            makers.add(command)
-    training = _keys(folder / TRAINING_RECORD)
-    if training:
-        makers.add("train-online" if "online.steps" in training else "train")
-    if "imitate.held_out" in _keys(folder / IMITATED):
-        makers = {"imitate"}
-    for arguments in folder.glob("*.args.json"):
-        keys = _keys(arguments)
-        if "player0" in keys:
-            makers.add("generate")
-        elif "policy.weights" in keys:
-            between_two = re.fullmatch(r"\d+-\d+\.args\.json", arguments.name)
-            listened = arguments.name == "heard.args.json"
-            makers.add("crossplay" if between_two else "listen" if listened else "evaluate")
-    return makers
+    marker = folder / OWNER
+    if not marker.exists():
+        return ""
+    owner = read_small_text(marker).strip()
+    if owner not in OWNERS | BESIDE_OTHERS:
+        raise UserError(f"{marker}: names no command that writes into a folder; remove it, or give another --output")
+    return owner
 
 
-def _keys(path: Path) -> set[str]:
-    """Returns the keys of a JSON file; empty if the file is missing or holds no object."""
+def _is_model(folder: Path) -> bool:
+    """Whether a folder is a model in the format of Hugging Face, which need not be one of ours."""
     try:
-        data = read_json(path)
+        config = read_json(folder / "config.json")
     except UserError:
-        return set()
-    return set(data) if isinstance(data, dict) else set()
+        return False
+    return isinstance(config, dict) and "model_type" in config

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, write_text
-from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.folders import check_folder, own_folder
 from selfplay_pipeline.core.shipped import as_listed
 from selfplay_pipeline.core.small_files import read_small_text
 from selfplay_pipeline.evaluate.pairing import check_names
@@ -162,6 +162,7 @@ async def run_benchmark(config: Config, job: BenchmarkJob) -> Line:
     parts = check_benchmark(config, job)
     results = {}
     async with Servers(parts[0][1], job.output) as servers:
+        own_folder(job.output, "benchmark")
         if job.player == CHAT and config.partner.max_dollars is not None:
             servers.chat(parts[0][1].partner).total += PartnerUsage(dollars=spent(job.output))
         for task, own, evaluation in parts:

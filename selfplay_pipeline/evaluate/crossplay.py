@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
-from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.folders import check_folder, own_folder
 from selfplay_pipeline.evaluate.gaps import BestResponse, Gaps, best_response, gaps_of
 from selfplay_pipeline.evaluate.pairing import Pairing, check_begun, check_meeting, check_names, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet
@@ -91,6 +91,7 @@ async def run_crossplay(
     """
     _check(config, names, states, episodes, output)
     async with Servers(config, output, at_once=_at_once(config, names)) as servers:
+        own_folder(output, "crossplay")
         cells = [
             [await _cell(config, names, pair, states, episodes, output, servers) for pair in row]
             for row in _pairs(names)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.files import write_text
-from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.folders import check_folder, own_folder
 from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.evaluate.pairing import Pairing, check_begun, play_pairing
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_job
@@ -111,6 +111,7 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
     game, pairing = make_game(config.game), _pairing(config, job)
     game.need("alter", "listen")
     async with given_or_own(servers, config, job.output) as running:
+        own_folder(job.output, "listen")
         lost = await play_pairing(config, pairing, running)
         name = POLICY if is_checkpoint(config, job.player) else job.player
         seats = seats_named(config, [name], pairing.job(config).policy)

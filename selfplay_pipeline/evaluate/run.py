@@ -17,7 +17,7 @@ from selfplay_pipeline.config.identity import portable
 from selfplay_pipeline.config.schema import SELF, Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import read_model, write_text
-from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.folders import check_folder, own_folder
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.shipped import as_listed, shipped
 from selfplay_pipeline.core.small_files import read_object
@@ -206,6 +206,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
     pairings = [job.pairing(config, mode, swap) for mode, swap in kinds]
     at_once = len(checkpoints_among(config, job.players))
     async with given_or_own(servers, config, job.output, at_once) as running:
+        own_folder(job.output, "evaluate")
         lost = dict(zip(kinds, await play_pairings(config, pairings, running), strict=True))
     words, reports = _words_before(job.output), dict[Mode, ModeReport]()
     for mode in job.modes(config):

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.folders import check_folder, own_folder
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, Status, state_rng
 from selfplay_pipeline.games.registry import make_game
@@ -94,6 +94,7 @@ async def play_episodes(
     async with Servers(
         config, output.parent, at_once=len(checkpoints_of(config, others, str(config.model)))
     ) as servers:
+        own_folder(output.parent, "generate")
         named = [seat for seat in seats_named(config, seats, job.policy) if seat.name != PERSON]
         by_name = await seat_players(config, named, servers)
         players: list[Player] = [Person(screen) if name == PERSON else by_name[name] for name in seats]

@@ -11,7 +11,7 @@ from typing import Any
 from selfplay_pipeline.config.identity import deciding, portable
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.folders import check_folder, own_folder
 from selfplay_pipeline.games.base import TRAIN, State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.chat_player import partner_arguments
@@ -206,6 +206,7 @@ async def generate_episodes(
         if other_play:
             job = replace(job, arguments={**job.arguments, "other_play": True})
         job.store.check()  # before the slow start of a server
+        own_folder(output.parent, "generate")
         by_name: dict[str, Player] = {}
 
         async def begin(names: Sequence[str]) -> None:

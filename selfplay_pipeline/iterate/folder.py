@@ -20,7 +20,7 @@ from selfplay_pipeline.convert.reward import contents_of
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, read_model, write_json, write_text
-from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.folders import check_folder, own_folder
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.generate.chat_player import partner_arguments
 from selfplay_pipeline.generate.seats import is_checkpoint, weights_of
@@ -147,6 +147,7 @@ class RunDirectory:
         """
         self.check(config)
         if not self.manifest.exists():
+            own_folder(self.path, "iterate")
             files = contents_of(config.reward) | contents_of_game(config.game)
             begun = {"partner": _partner(config), "weights": _weights(config), "contents": files}
             write_json(self.manifest, describe(config.model_dump(mode="json")) | begun)

@@ -26,6 +26,7 @@ from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json, write_lines
+from selfplay_pipeline.core.folders import own_folder
 from selfplay_pipeline.core.gpus import resolve_device
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.stopping import computing
@@ -131,6 +132,7 @@ async def run_together(
         with computing():
             for run, (own, _) in zip(runs, members, strict=True):
                 run.open(own)
+        own_folder(folder, "iterate --members")  # a single run has its own folder already
         reporting.begin()
         servers = Servers(config, folder, at_once=at_once(config), shares_gpu=shares_gpu(config), alone=True)
         trainer = Trainer()

@@ -15,7 +15,7 @@ from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
-from selfplay_pipeline.core.folders import IMITATED, check_folder
+from selfplay_pipeline.core.folders import IMITATED, check_folder, own_folder
 from selfplay_pipeline.core.gpus import resolve_device
 from selfplay_pipeline.core.model_sizes import model_context_length, sizes_of
 from selfplay_pipeline.core.reporting import logger
@@ -65,6 +65,7 @@ async def imitate_episodes(
     with locked(output / ".imitate.lock", f"training folder {output}"):
         with computing():
             if rows is not None and _begun(config, sources, output) is not None:
+                own_folder(output, "imitate")
                 rows.write(output)
                 write_json(output / IMITATED, decided)
         if config.imitate.learning_rate is None:

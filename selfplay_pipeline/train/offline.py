@@ -17,7 +17,7 @@ from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.core.content_hash import content_hash, file_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, write_json
-from selfplay_pipeline.core.folders import TRAINING_RECORD
+from selfplay_pipeline.core.folders import TRAINING_RECORD, own_folder
 from selfplay_pipeline.core.gpus import Device, resolve_device
 from selfplay_pipeline.core.processes import check_open_files
 from selfplay_pipeline.core.reporting import Update, logger, progress
@@ -365,13 +365,14 @@ def check_sampler(config: TrainConfig) -> None:
         )
 
 
-def claim(config: PolicyTraining, training: dict[str, Any]) -> None:
+def claim(config: PolicyTraining, training: dict[str, Any], command: str = "train") -> None:
     """Record in the folder that it belongs to this training; a later call for another training is rejected.
 
     Raises:
         UserError: The folder holds another training.
     """
     if not check_claim(config, training):
+        own_folder(config.output, command)
         write_json(config.output / TRAINING_RECORD, portable(training, config.output))
 
 

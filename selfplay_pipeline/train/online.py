@@ -128,7 +128,7 @@ async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
 
     with locked(config.output / ".train.lock", f"training folder {config.output}"):
         with computing():
-            claim(config, _identity(config))
+            claim(config, _identity(config), "train-online")
             check_checkpoint_remains(config)
         keep_lines(metrics_path(config), planned)  # removes an incomplete last line, left by a killed process
         _absorb(config, read_lines(verl_log(config)))

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from selfplay_pipeline.convert.rows import AGENT_NAME
 from selfplay_pipeline.core.files import locked, replacing
+from selfplay_pipeline.core.folders import own_folder
 from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.games.base import MONITOR, TRAIN, Game, GameSettings, State, state_rng
 from selfplay_pipeline.games.registry import make_game
@@ -84,6 +85,7 @@ def write_games(
                 done += 1
                 report(done, num_train + num_test)
     with locked(out / ".games.lock", f"folder {out}"):
+        own_folder(out, "game states")
         for path in files:
             with replacing(path) as temporary:
                 pq.write_table(pa.Table.from_pylist(rows[path], schema=SCHEMA), temporary)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.folders import own_folder
 from selfplay_pipeline.core.loopback import ADDRESS
 from selfplay_pipeline.core.server_keys import SHORTEST_SECRET, key_from_environment
 from selfplay_pipeline.games.base import Game
@@ -237,6 +238,7 @@ async def _serve(
         ended[record.episode_id] = record
 
     async with AsyncExitStack() as stack:
+        own_folder(output.parent, "generate")
         at_once = len(checkpoints_of(config, others, str(config.model)))
         servers = await stack.enter_async_context(Servers(config, output.parent, at_once=at_once))
         by_name = await seat_players(config, seats_named(config, others, job.policy), servers)

@@ -493,6 +493,8 @@ SMALL_FILES = [
         "^run: a folder, not a file; give another --output"),
     Bad("new folder for a file", tuple(f"{command} new/" for command in (SCRIPTED, *TO_FILES)),
         "^new/: a folder, not a file; give another --output"),
+    Bad("owner of a folder", (EVALUATE.replace("--output out", "--output evaluation"), f"{NEW_STATES} evaluation"),
+        r"^evaluation/\.selfplay: names no command that writes", {"evaluation/.selfplay": "somebody"}),
     Bad("link to itself for a folder", tuple(f"{command} link" for command in TO_FOLDERS),
         "^link: is a link that leads nowhere; give a folder, or remove the link", {"link": loop}),
     Bad("foreign checkpoint", tuple(f"{command} foreign" for command in TO_TRAININGS),

@@ -14,6 +14,7 @@ from selfplay_pipeline.cli import app
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.files import write_json
+from selfplay_pipeline.core.folders import own_folder
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.iterate.folder import RunDirectory, describe
 from selfplay_pipeline.train.online_states import write_games
@@ -171,8 +172,7 @@ def test_a_command_refuses_what_is_not_its_own(name, folder):
     if name in ("game humans", "game silence", "report", "slime data"):
         output.write_text("something else")
     else:
-        maker = {"gpu": 1, "packages": {}} if name != "iterate" else {"model_type": "qwen2"}
-        write_json(output / ("config.json" if name == "iterate" else "manifest.json"), maker)
+        own_folder(output, "iterate" if name != "iterate" else "evaluate")
     at = output / "games.jsonl" if name in ("generate", "play") else output
     before = content(folder)
     done = begin(name, at)

@@ -11,12 +11,14 @@ from typer.testing import CliRunner
 from selfplay_pipeline.cli import app
 from selfplay_pipeline.config.identity import differences, in_words
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_json
-from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.folders import check_folder, own_folder
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.iterate.folder import RunDirectory
+from selfplay_pipeline.train.offline import claim
 
 
 def selfplay(*arguments):
@@ -58,11 +60,11 @@ WRITERS = {
 
 MADE = {
     **{name: WRITERS[name] for name in ("generate", "convert", "game states", "evaluate", "crossplay", "benchmark")},
-    "train": lambda folder: write_json(folder / "trainer_state" / "training.json", {"model": "m"}),
-    "imitate": lambda folder: write_json(folder / "imitate.json", {"imitate.held_out": 0.05}),
-    "train-online": lambda folder: write_json(folder / "trainer_state" / "training.json", {"online.steps": 5}),
+    "train": lambda folder: claim(TrainConfig(model="m", data=folder, output=folder), {}),
+    "imitate": lambda folder: own_folder(folder, "imitate"),
+    "train-online": lambda folder: claim(TrainConfig(model="m", data=folder, output=folder), {}, "train-online"),
     "iterate": lambda folder: RunDirectory(folder).open(load_config("tiny", {})),
-    "iterate --members": lambda folder: RunDirectory(folder / "member_1").open(load_config("tiny", {})),
+    "iterate --members": lambda folder: own_folder(folder, "iterate --members"),
     "a model": lambda folder: write_json(folder / "config.json", {"model_type": "qwen2"}),
 }
 STAGES = {"generate", "convert", "train"}
@@ -175,11 +177,11 @@ def test_trainings_go_beside_what_they_are_trained_on(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     games = write_episodes(Path("own") / "games.jsonl", episodes())
     for command, read, folder in (("train", "own/train.parquet", "training"), ("imitate", games, "imitation")):
-        write_json(Path("own") / folder / "manifest.json", {"packages": {}})
+        own_folder(Path("own") / folder, "iterate")
         said = selfplay(command, read).stderr
-        assert f"own/{folder} holds a run of `selfplay iterate`; `selfplay {command}` needs its own" in said
-    write_json(Path("data/matching_game_selfplay/training/manifest.json"), {"packages": {}})
-    assert "data/matching_game_selfplay/training holds a run" in selfplay("train").stderr
+        assert f"own/{folder} holds what `selfplay iterate` wrote; `selfplay {command}` needs its own" in said
+    own_folder(Path("data/matching_game_selfplay/training"), "iterate")
+    assert "data/matching_game_selfplay/training holds what" in selfplay("train").stderr
 
 
 def test_of_many_differences_a_message_lists_some():

@@ -135,7 +135,7 @@ def test_the_command_prints_the_shares_and_says_where_they_are(tmp_path):
     assert done.returncode == 0 and "follows what it hears" in done.stdout and "1.000" in done.stdout
     assert json.loads((tmp_path / "out" / "listening.json").read_text())["num_states"] == 8
     other = selfplay("evaluate", "sharing", *options)
-    assert other.returncode == 2 and "a listening test of `selfplay listen`" in other.stderr
+    assert other.returncode == 2 and "holds what `selfplay listen` wrote" in other.stderr
 
 
 class Unlucky(TransformersEngine):

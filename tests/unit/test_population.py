@@ -248,7 +248,7 @@ def test_another_number_of_members_and_the_folder_of_a_run_are_refused(tmp_path)
     asyncio.run(run_population(config(**{"iterate.num_iterations": 1}), tmp_path / "all", 2, Stages))
     with pytest.raises(UserError, match=r"member_1 was begun with iterate\.partners = "):
         asyncio.run(run_population(config(), tmp_path / "all", 3, Stages))
-    with pytest.raises(UserError, match="holds a population of `selfplay iterate --members`; `selfplay iterate`"):
+    with pytest.raises(UserError, match="holds what `selfplay iterate --members` wrote; `selfplay iterate` needs"):
         asyncio.run(run_iterate(config(), tmp_path / "all", Stages))
-    with pytest.raises(UserError, match="holds a run of `selfplay iterate`; `selfplay iterate --members` needs"):
+    with pytest.raises(UserError, match="holds what `selfplay iterate` wrote; `selfplay iterate --members` needs"):
         asyncio.run(run_population(config(), tmp_path / "all" / "member_1", 2, Stages))
