@@ -27,7 +27,7 @@ KNOWN = frozenset(key.name for key in keys(Config))
 MAY_CHANGE = frozenset({
     # Servers and GPUs: how fast episodes are played and rows are trained on, not which.
     "engine.server_url", "engine.data_parallel", "engine.memory_fraction", "engine.startup_timeout",
-    "engine.hang_timeout", "engine.extra_args", "generate.max_concurrency", "generate.max_failures",
+    "engine.hang_timeout", "engine.extra_args", "generate.max_concurrency",
     "train.micro_batch_size", "train.max_tokens_per_pass", "train.offload", "train.ray_address",
     "iterate.keep_processes", "plays_meanwhile", "shares_gpu",
     # How long a run lasts, and what it shows and stores besides.

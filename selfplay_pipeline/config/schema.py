@@ -82,14 +82,6 @@ class GenerateConfig(Section):
 
     The server queues requests that it cannot process yet.
     """
-    max_failures: Annotated[
-        int, Field(ge=0), UsedBy("generate", "iterate", *MEASURING, "benchmark", "train-online")
-    ] = 16
-    """Number of episodes that may be lost to the server or the partner; so many are tried again at the end of the run.
-
-    If more are lost, the command stops, and `iterate` does not train on the rest. The same command, given again, plays
-    the lost episodes. `train-online` counts the lost episodes of each step.
-    """
 
 
 class ConvertConfig(Section):

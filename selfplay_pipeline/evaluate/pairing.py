@@ -82,7 +82,6 @@ class Pairing:
             num_groups=len(self.states),
             episodes_per_state=self.episodes * (len(self_play(config)) if self.both_seatings else 1),
             max_concurrency=config.generate.max_concurrency,
-            max_failures=config.generate.max_failures,
             policy=policy,
             arguments=portable(arguments, self.file),
         )

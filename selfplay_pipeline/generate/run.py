@@ -25,6 +25,13 @@ from selfplay_pipeline.generate.state_source import StateSource
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Summary, line_of
 
+MAX_FAILURES = 16
+"""Number of episodes that may be lost to the server or the partner; so many are tried again at the end of the run.
+
+If more are lost, the command stops, and `iterate` does not train on the rest. The same command, given again, plays the
+lost episodes. `train-online` counts the lost episodes of each step.
+"""
+
 
 class NoTurnsError(RuntimeError):
     """No episode can be learned from: the context was full, or no turn was legal."""
@@ -47,9 +54,9 @@ class GenerateJob:
     num_groups: int
     episodes_per_state: int
     max_concurrency: int
-    max_failures: int
     policy: PolicyRecord
     arguments: dict[str, Any]
+    max_failures: int = MAX_FAILURES
 
     @property
     def num_episodes(self) -> int:
@@ -149,7 +156,7 @@ async def run_tasks(tasks: Sequence[PlayTask], phases: Sequence[Phase] = ()) -> 
         if summary.failures:
             logger.warning(
                 f"playing {job.output.name}: {summary.failures} of {job.num_episodes} episodes were lost twice to the "
-                f"engine or the partner, at most {job.max_failures} may be (generate.max_failures)"
+                f"engine or the partner, at most {job.max_failures} may be"
             )
     return summaries
 

@@ -86,7 +86,6 @@ def make_job(
         num_groups=num_groups(config),
         episodes_per_state=config.generate.episodes_per_state,
         max_concurrency=config.generate.max_concurrency,
-        max_failures=config.generate.max_failures,
         policy=policy,
         arguments=portable(arguments, output),
     )

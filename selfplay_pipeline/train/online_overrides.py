@@ -10,6 +10,7 @@ from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.config.training import TrainOptions
 from selfplay_pipeline.core.gpus import Device
 from selfplay_pipeline.games.registry import known, place_of
+from selfplay_pipeline.generate.run import MAX_FAILURES
 from selfplay_pipeline.train.loggers import logging_environment, name_of_run
 from selfplay_pipeline.train.verl_overrides import (
     everywhere,
@@ -117,7 +118,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         f"{rollout}.agent.agent_loop_config_path": str(config_folder() / "agent_loops.yaml"),
         "trainer.v1.trainer_mode": TRAINERS[online.mode].trainer,
         "trainer.v1.sampler.custom_sampler.name": TRAINERS[online.mode].buffer,
-        "trainer.v1.sampler.sampler_kwargs.max_failures": config.generate.max_failures,
+        "trainer.v1.sampler.sampler_kwargs.max_failures": MAX_FAILURES,
         "trainer.v1.sampler.sampler_kwargs.versions_path": str(versions_path(config)),
         "trainer.v1.sampler.sampler_kwargs.held_out_path": str(held_out_path(config)),
         "trainer.total_training_steps": online.steps,

@@ -162,7 +162,7 @@ def test_a_chat_model_is_billed_as_counted_and_within_the_budget(tmp_path):
 def test_what_a_lost_attempt_cost_is_no_part_of_the_line(tmp_path):
     with ChatEndpoint() as endpoint:
         partner = {"base_url": endpoint.url, "cache": str(tmp_path / "cache"), "prices": [2000, 8000]}
-        generate = {"max_concurrency": 1, "max_failures": 3}
+        generate = {"max_concurrency": 1}
         (tmp_path / "my.yaml").write_text(json.dumps({"partner": partner, "generate": generate}))
         endpoint.script = [*[says("[message] fine")] * 2, fails(400)]
         command = ("benchmark", "chat", "--config", "my.yaml", "--games", "bargaining-fixed", *FEW, "--output", "one")

@@ -152,7 +152,7 @@ def games(tmp_path_factory):
     path = tmp_path_factory.mktemp("rooms") / "selfplay_games.jsonl"
     policy = PolicyPlayer(Model(), byte_chat(), POLICY, 100_000)
     players = [Scripted("helpful"), policy, policy]
-    job = GenerateJob(path, 0, 0, 2, 2, 4, 0, POLICY, {})
+    job = GenerateJob(path, 0, 0, 2, 2, 4, POLICY, {}, max_failures=0)
     states = [RoomsState(numbers=(3, 4)), RoomsState(numbers=(5, 9))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_found", dict(registry._found))
