@@ -32,7 +32,7 @@ LONGEST = 150
 
 
 class Program(Commands):
-    """The command `selfplay`, whose help lists the commands in groups."""
+    """The command `selfplay`; its help lists the commands in groups."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a list of each group."""

@@ -18,7 +18,7 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 
 app = typer.Typer()
 GPU_MEMORY = 80 * 10**9
-"""Memory in bytes of a described GPU whose memory is not given."""
+"""Default memory of a described GPU, in bytes."""
 
 
 @app.command(cls=taking("model", "device", "generate.num_episodes"))
@@ -108,7 +108,7 @@ def setup(
         typer.Argument(help="cpu or gpu: all that plays and trains; trackio, mlflow, swanlab, clearml: a logger."),
     ],
 ) -> None:
-    """Install further packages into this environment, in the versions with which everything was tested.
+    """Install further packages into this environment, in their tested versions.
 
     The lists of versions are complete, so that nothing is resolved. Without `setup`,
     scripted players, chat models and people play.

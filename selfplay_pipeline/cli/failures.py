@@ -72,7 +72,7 @@ def fail_if_lost(episodes: int) -> None:
 
 
 def check_directory() -> None:
-    """Exit with code 2 if the working directory has been deleted, in which no path has a meaning."""
+    """Exit with code 2 if the working directory has been deleted, since paths then have no meaning."""
     try:
         Path.cwd()
     except OSError as error:
@@ -99,7 +99,7 @@ def _check_arguments(arguments: list[str]) -> None:
 
 @contextlib.contextmanager
 def _stopped_first() -> Iterator[None]:
-    """Raises KeyboardInterrupt in place of any failure after a signal, of which it may be a consequence."""
+    """Replace any failure after a signal by KeyboardInterrupt, since the signal may have caused it."""
     try:
         yield
     except BaseException:

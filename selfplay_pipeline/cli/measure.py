@@ -190,7 +190,7 @@ def _checkpoint_of(player: str) -> str:
 
 
 def _trained_with(player: str) -> tuple[str, int] | None:
-    """Returns the content hash of the one checkpoint that a run was trained with, and its seat; None without one."""
+    """Returns the hash and the seat of a run's training partner; None unless exactly one checkpoint was its partner."""
     from selfplay_pipeline.iterate.folder import trained_with
 
     return trained_with(Path(player)) if _is_run(player) else None
@@ -201,7 +201,7 @@ def _is_run(player: str) -> bool:
 
 
 def _load_for(context: typer.Context, player: str, *others: str) -> Config:
-    """Returns the configuration; without --config, a shipped model plays the game that it was trained for."""
+    """Returns the configuration; without --config, a shipped model plays its own game."""
     from selfplay_pipeline.config.load import configuration_of
 
     settings = load(context, {"model": player if configuration_of(player) else None})

@@ -1,4 +1,4 @@
-"""Command with which people play: play."""
+"""The command `play`."""
 
 from __future__ import annotations
 

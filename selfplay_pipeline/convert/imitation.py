@@ -172,6 +172,7 @@ def make_rows(
     group_rows = Counter(row["extra_info"]["index"] for row in rows)
     for row in rows:
         row["extra_info"] |= {"episodes_per_state": most, "group_rows": group_rows[row["extra_info"]["index"]]}
+        # Weights compare rows; with an average of 1 they leave the size of the loss, and so the learning rate, alone.
         row[WEIGHT] /= mean
     done.train_rows, done.held_out_rows = len(parts[TRAIN]), len(parts[HELD_OUT])
     done.trained_tokens = sum(int(row["response_mask"].sum()) for row in parts[TRAIN])

@@ -15,7 +15,7 @@ class Converted(BaseModel):
     bad_lines: list[str] = []
     """File, line number and reason of each skipped line."""
     without_turn: int = Field(default=0, exclude_if=lambda count: count == 0)
-    """Number of episodes in which the policy took no turn, so that they have no row and are in no group."""
+    """Number of episodes without a turn of the policy, which have no row and no group."""
     groups: int = 0
     """Number of groups whose episodes are compared with each other."""
     single_episode_groups_dropped: int = 0

@@ -62,7 +62,7 @@ CREDITS = "turn_credits"
 PARTNER = "partner"
 """Extra column if a state was played with different partners: names of the row's partners, part of the group's key."""
 TRAINED = "trained_reward"
-"""Extra column of rows that are trained on another reward than the game's own, which `reward_model` keeps."""
+"""Extra column of rows with another reward than the game's own, which stays in `reward_model`."""
 FURTHER = {
     WEIGHT: pa.float32(), CREDITS: pa.list_(pa.float64()), TRAINED: pa.float64(), PARTNER: pa.string()
 }  # fmt: skip

@@ -146,6 +146,7 @@ def run_convert(
         with locked(out_dir / ".convert.lock", f"folder {out_dir}"):
             own_folder(out_dir, "convert")
             if decided is not None and not check_claim(out_dir, decided):
+                # Before the rows, so that an interrupted conversion is not continued with other settings.
                 write_json(out_dir / CONVERTED, decided)
             with progress("writing train.parquet") as shown:
                 _write(out_dir, index, order, val_groups, report, shown)
@@ -291,6 +292,7 @@ def _plan(games: Path, index: _Index, report: Converted, val_fraction: float, se
             f"{report.without_turn} episodes ({statuses}); generate episodes with `policy` in a seat, and with a "
             "context that holds its turns"
         )
+    # Lines are in the order in which episodes ended, so the lines of a group may stand far apart.
     order = np.lexsort((episodes, groups))
     groups, episodes = groups[order], episodes[order]
     repeated = np.flatnonzero((groups[1:] == groups[:-1]) & (episodes[1:] == episodes[:-1]))

@@ -140,7 +140,7 @@ def number_of_weights(folder: Path) -> int | None:
 
 
 def weight_files(folder: Path, *, alone: bool = True) -> list[Path]:
-    """Returns the files of a model's weights, which are those that its index names, or else model.safetensors.
+    """Returns the files of a model's weights: those in its index, or model.safetensors.
 
     The hash, the checks, the engines and the trainers all go by this list. SGLang, transformers and verl would choose
     among several sets of weights in one folder each in its own way.

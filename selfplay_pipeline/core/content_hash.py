@@ -14,7 +14,7 @@ from selfplay_pipeline.core.hub import fetched
 from selfplay_pipeline.core.reporting import progress
 
 DIGEST_BYTES = 16
-"""Length of a hash before it is written as twice as many hexadecimal digits."""
+"""Length of a hash in bytes; its text has twice as many hexadecimal digits."""
 READ = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 """Patterns of the files of a hub model that a server, a tokenizer or a trainer reads."""
 LARGE = 1 << 30

@@ -50,7 +50,7 @@ FILES_BEGIN = {
 
 
 def check_folder(folder: Path, command: str) -> None:
-    """Checks that a folder belongs to no command, to this one, or to stages that may share it; for a model, to none.
+    """Checks that a folder is free, this command's own, or shared by stages; a model's folder must be free.
 
     Raises:
         UserError: Another command has written into the folder, a link in the folder leads out of it, or the folder of

@@ -115,7 +115,7 @@ def model_vocabulary(model: str) -> int | None:
 
 
 def longer_context(model: str, configured: int | None) -> str:
-    """Returns advice for a context that is too short: the key that limits it, or another model."""
+    """Returns advice for a context that is too short: the limiting key, or another model."""
     own = model_context_length(model, None)
     if configured is not None and configured < own:
         return f"raise engine.context_length ({configured}; the model's own context is {own})"

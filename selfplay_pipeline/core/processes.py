@@ -164,8 +164,8 @@ def environment(further: Mapping[str, str] | None = None) -> dict[str, str]:
     """Returns this process's environment variables, changed for its children.
 
     Children find programs of this Python environment (`ninja`) even if it is not activated, and no Python process
-    imports files of the working directory. PYTHONWARNINGS is left out, since the libraries warn of harmless things, and
-    `error` would make an end of each.
+    imports files of the working directory. PYTHONWARNINGS is left out: with `error`, a library's harmless warning would
+    end its process.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
@@ -287,7 +287,7 @@ def remove_abandoned(home: Path) -> None:
 
 
 def _living_in(folder: Path) -> list[int]:
-    """Returns the processes whose environment names a scratch folder or a folder inside it."""
+    """Returns the processes that have a scratch folder, or a folder inside it, in their environment."""
     import psutil
 
     found = []

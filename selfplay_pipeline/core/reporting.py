@@ -30,7 +30,7 @@ class Reporter:
     """Writes the progress of work to the log: a line at the start, every 15 s, and at the end."""
 
     def announce(self, line: str) -> None:
-        """Takes a line that is shown once work begins; work that is refused earlier shows only the reason."""
+        """Takes a line to show when work begins; if the work is refused first, only the reason is shown."""
 
     def begin(self) -> None:
         """Notes that work begins, after all checks have passed."""

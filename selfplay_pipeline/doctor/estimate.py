@@ -62,7 +62,7 @@ PEAKS = {"H100": (989e12, 3.35e12), "H200": (989e12, 4.8e12), "A100": (312e12, 2
 
 
 def gpu_speed(name: str) -> Speed:
-    """Returns the assumed speeds of a GPU, given its name; those of an H100 if the name is not known."""
+    """Returns the assumed speeds of a GPU by its name; an unknown one is taken for an H100."""
     known = next((kind for kind in PEAKS if kind in name), "H100")
     operations, memory = PEAKS[known]
     return Speed(
@@ -97,7 +97,7 @@ class Work:
     forward_only: int
     """Number of passes without a backward pass over all rows: for old log-probs, for the reference model."""
     evaluated: int = 0
-    """Number of episodes of one evaluation, in all modes; those of counterfactual play are counted too."""
+    """Number of episodes of one evaluation in all modes, counterfactual ones included."""
     evaluations: float = 0.0
     """Number of evaluations in each iteration."""
 
@@ -168,7 +168,7 @@ def training(sizes: ModelSizes, setup: Setup, work: Work, speed: Speed) -> float
 
 
 def _moved(sizes: ModelSizes, setup: Setup, speed: Speed, *, backward: bool) -> float:
-    """Returns the seconds in which FSDP moves weights and gradients for one pass.
+    """Returns the seconds that FSDP needs to move weights and gradients for one pass.
 
     Weights are gathered for the forward pass and again for the backward pass, after which gradients are reduced. If
     they are in host memory, each process also fetches its share in float32 and returns the gradients.
@@ -192,7 +192,7 @@ def optimizing(sizes: ModelSizes, setup: Setup, work: Work, speed: Speed) -> flo
 
 
 def exchanging(sizes: ModelSizes, setup: Setup, speed: Speed) -> float:
-    """Returns the seconds in which the trainer leaves the GPUs and enters them again, if a server shares them."""
+    """Returns the seconds that the trainer needs to leave shared GPUs and to enter them again."""
     if not setup.shares_gpu or setup.offload:
         return 0.0
     own = trainable(sizes, setup)

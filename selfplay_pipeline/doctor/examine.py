@@ -229,7 +229,7 @@ def _play(config: Config, setup: Setup, serving: Serving | None) -> Play:
 
 
 def _used(config: Config, setup: Setup, device: Device) -> dict[str, object]:
-    """Returns the values of the keys that depend on the machine, and of those that decide about memory and speed."""
+    """Returns the values of the keys that depend on the machine or decide about memory and speed."""
     train, engine = config.train, config.engine
     values: dict[str, object] = {
         "device": device,

@@ -27,7 +27,7 @@ def speed_here() -> Speed:
 
 
 def cpu_speed() -> Speed:
-    """Returns the measured speeds of this machine's CPU, with the threads of a trainer and with those of a server."""
+    """Returns the measured speeds of this machine's CPU with a trainer's threads and with a server's."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Compares models: a server that loads the weights of another model keeps all else of the first one.
+"""Compares models: a server that loads another model's weights keeps the rest of its first model.
 
 SGLang loads only tensors, and keeps the architecture, the positions and the context length.
 """
@@ -12,7 +12,7 @@ _OTHER_KEYS = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", 
 
 
 def differences(serving: str, checkpoint: str) -> list[str] | None:
-    """Returns the keys in which the configurations of two models differ, so that one's server cannot serve the other.
+    """Returns the keys that differ between two models so that the server of one cannot serve the other.
 
     Returns None if a configuration cannot be read on this machine.
     """

@@ -204,7 +204,7 @@ class Client:
         self.ranks, self.saves_memory = info.dp_size, info.enable_memory_saver
 
     async def go_on(self) -> None:
-        """Let the server generate again, which a command that was killed while it loaded weights has paused."""
+        """Let the server generate again; a command that was killed while loading weights leaves it paused."""
         with suppress(EngineError):  # of a gateway, which cannot be paused either
             await self.call("/continue_generation", {}, attempts=1)
 
@@ -389,6 +389,7 @@ class Client:
             )
 
     async def _load(self, checkpoint: Path) -> None:
+        # Hashed before and after loading: files that change meanwhile would be served under a wrong version.
         version = await asyncio.to_thread(content_hash, str(checkpoint))
         await self.call("/pause_generation", {}, attempts=3)
         try:
@@ -404,6 +405,7 @@ class Client:
         finally:
             await self.call("/continue_generation", {}, attempts=3)
         for rank in range(self.ranks):
+            # Each rank has its own copy and cache, which may still hold keys and values of the old weights.
             probe = await self.call("/generate", request_of(PROBE_IDS, PROBE) | self.route(rank))
             said = completion_of(probe, PROBE, len(PROBE_IDS), f"{self.url}/generate")
             found = probe["meta_info"].get("weight_version")
@@ -473,7 +475,7 @@ class Client:
             await asyncio.wait([self.returning])
 
     def _watched_at_work(self) -> AbstractAsyncContextManager[None]:
-        """Watch a server during work in which its scheduler cannot answer, such as loading weights.
+        """Watch a server while its scheduler cannot answer, for example while it loads weights.
 
         Signs of life are then the work of its processes, or answers of the HTTP port of a server that was not launched
         here.
@@ -499,11 +501,11 @@ class Client:
                 self._watch = None
 
     async def _look_after(self, pause: float, probe: str | None) -> None:
-        """End a hung server, so that its requests fail like requests to a server that is gone.
+        """End a hung server, so that its requests fail as if it were gone.
 
         Runs until it is cancelled.
         """
-        self.server.computes()
+        self.server.computes()  # begins the measurement of CPU seconds
         silent = idle = 0
         while True:
             alive, _ = await asyncio.gather(self._sign(pause, probe), asyncio.sleep(pause))
@@ -521,6 +523,7 @@ class Client:
     async def _sign(self, seconds: float, probe: str | None) -> bool:
         """Whether the server answered a request or the probe within `seconds`."""
         answers = self._answers
+        # Usual answers are a sign too; the probe is only sent if none came in half of the time.
         await asyncio.sleep(seconds / 2)
         if self._answers != answers or self.returning is not None:
             return True
@@ -546,7 +549,7 @@ def retrying(attempts: int) -> AsyncRetrying:
 
 
 def version_of(model: str) -> str:
-    """Returns the version by which servers name a model's weights: the hash of a folder, or the name of a hub model.
+    """Returns the version that servers report for a model's weights: the hash of a folder, or a hub model's name.
 
     Raises:
         UserError: The folder cannot be read.

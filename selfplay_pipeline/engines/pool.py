@@ -25,7 +25,7 @@ from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import Completion, Engine, EngineError, LoadingEngine, SamplingParams
 
 MAX_RESTARTS = 3
-"""Number of restarts of a launched server that died or hung; a restart loads the weights that it served last."""
+"""Number of restarts of a launched server that died or hung; each restart loads the last weights."""
 HANGS_TO_RETURN = 2
 """Seconds to wait for an attached server that is gone, in multiples of `engine.hang_timeout`."""
 
@@ -111,7 +111,7 @@ class EnginePool:
         self._choosing = asyncio.Lock()
 
     async def serving(self, checkpoint: str, *, keep: Collection[str] = ()) -> Engine:
-        """Returns an engine that answers only with the weights that a checkpoint has now.
+        """Returns an engine that answers only with a checkpoint's current weights.
 
         The engine refuses requests once the pool has given its server to another checkpoint.
 

@@ -12,7 +12,7 @@ from functools import partial
 from selfplay_pipeline.engines.client import Client
 
 REMEMBERED = 1 << 16
-"""Number of episodes whose assignment is remembered, which exceeds the number of concurrent episodes."""
+"""Number of remembered assignments of episodes, more than there are concurrent episodes."""
 ELSEWHERE = "its episodes go on at the other servers"
 
 

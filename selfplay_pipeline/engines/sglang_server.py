@@ -26,11 +26,15 @@ from selfplay_pipeline.engines.types import EngineError
 
 CPU_ARGUMENTS = [
     "--device=cpu",
+    # So log-probs agree with those of a trainer in float32.
     "--dtype=float32",
+    # `sglang_patches.py` replaces this backend: SGLang's own computes one sequence after the other.
     "--attention-backend=torch_native",
     "--sampling-backend=pytorch",
     "--disable-overlap-schedule",
+    # The cores of an idle server are the trainer's.
     "--sleep-on-idle",
+    # The warm-up delays each start.
     "--skip-server-warmup",
     "--log-level-http=warning",
 ]
@@ -71,6 +75,7 @@ class ServerSpec:
             f"--tp-size={self.tensor_parallel}",
             f"--dp-size={self.data_parallel}",
             f"--weight-version={version_of(self.model)}",
+            # No request asks for constrained output.
             "--grammar-backend=none",
         ]
         if self.context_length is not None:
@@ -112,7 +117,7 @@ def _runtime_on_path() -> dict[str, str]:
 
 
 def cpu_cache_tokens(model: str) -> int:
-    """Returns the number of tokens whose float32 keys and values fit into `CPU_CACHE_BYTES`, for a model folder."""
+    """Returns the number of tokens of a model whose float32 keys and values fit into `CPU_CACHE_BYTES`."""
     try:
         config = json.loads((Path(model) / "config.json").read_text("utf-8"))
         heads = config["num_attention_heads"]

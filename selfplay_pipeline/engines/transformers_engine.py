@@ -95,6 +95,7 @@ class TransformersEngine:
         """Answer the waiting requests until there are none."""
         while self._waiting:
             async with self._lock:
+                # The lock keeps `reload` from exchanging the model within a batch.
                 batch = self._next_batch()
                 try:
                     await asyncio.to_thread(self._generate, batch)
@@ -109,7 +110,7 @@ class TransformersEngine:
                     request.answer.set_result(_completion(request))
 
     def _next_batch(self) -> list[_Request]:
-        """Remove the first requests from those that wait, and return those whose callers still wait."""
+        """Take the first requests from the queue; return those whose callers still wait."""
         # A recurrent layer would read the padding.
         size = BATCH if self._model is not None and only_attention(self._model.config) else 1
         batch, self._waiting = self._waiting[:size], self._waiting[size:]

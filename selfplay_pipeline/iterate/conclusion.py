@@ -1,4 +1,4 @@
-"""Sentences on the claims that the evaluations of a run support, and on those that they do not support. Pure."""
+"""Sentences on the claims that a run's evaluations do and do not support. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Claim:
         return self.text if interval.low > self.line else self.opposite if interval.high < self.line else ""
 
     def sentence_parts(self) -> tuple[list[str], list[str]]:
-        """Returns the statements that are shown and those that are not, each with the figures of its modes."""
+        """Returns the supported and the unsupported statements, each with the figures of its modes."""
         by_statement: dict[str, list[str]] = {}
         for mode, interval in self.intervals.items():
             figure = f"{mode} {interval:{'+' if self.opposite else ''}}"

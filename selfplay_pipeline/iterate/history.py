@@ -81,7 +81,7 @@ def signal_of(played: Played, converted: Converted | None) -> Signal:
 
 @dataclass(frozen=True)
 class _Signs:
-    """Figures that show a collapse; the defaults are healthy values for figures that were not measured."""
+    """Figures that show a collapse; figures that were not measured have healthy defaults."""
 
     token_entropy: float = 1.0
     groups_without_signal: float = 0.0

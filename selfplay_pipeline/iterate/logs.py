@@ -14,7 +14,7 @@ from selfplay_pipeline.iterate.history import Iteration
 from selfplay_pipeline.train.loggers import Write, logging_environment, tracking
 
 NAME = "iterations"
-"""Name of the figures of iterations beside the trainings `iter_N`."""
+"""Name of the log with the figures of iterations; trainings have the names `iter_N`."""
 
 
 @dataclass

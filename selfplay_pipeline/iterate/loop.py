@@ -148,7 +148,7 @@ async def run_together(
 
 
 def check_begun_together(members: Sequence[tuple[Config, Path]]) -> None:
-    """Checks that each run may begin or continue, and that none lacks a checkpoint that another has played with.
+    """Checks that each run may begin or continue, and still has every checkpoint that others played with.
 
     Raises:
         UserError: A run was made with another configuration, or has lost files since.
@@ -180,7 +180,7 @@ async def _stop(config: Config, trainer: Trainer, servers: Servers) -> None:
 
 
 async def attached_share(config: Config) -> bool:
-    """Whether attached servers share GPUs with the trainer: those that were started so that they can release memory.
+    """Whether attached servers share GPUs with the trainer, as servers that can release memory do.
 
     Raises:
         UserError: A server does not answer, or one that shares GPUs could not get its weights again.
@@ -212,7 +212,7 @@ class Loop:
     """Whether servers and trainer release GPU memory to each other."""
 
     async def run_all(self, *others: Loop) -> None:
-        """Run all iterations, and those of other runs with the same rounds: a round of each, then the next round."""
+        """Run all iterations of this and other runs, round by round: iteration k of each run, then k + 1."""
         for current in rounds_of(self.config.iterate):
             for loop in (self, *others):
                 await loop._round(current)
@@ -373,7 +373,7 @@ class Loop:
             raise NoTurnsError(f"{games}: nothing can be learned from iteration {number}: {why}")
 
     def _staleness(self, number: int) -> int | None:
-        """Returns the number of trainings between the weights that played an iteration and those that it trains.
+        """Returns the number of trainings by which the weights that play an iteration are older than the trained ones.
 
         It is None if episodes are always played with the newest weights.
         """
@@ -574,7 +574,7 @@ def plan_iterate(config: Config, run_dir: Path) -> list[str]:
 
 
 def plan_run(config: Config, run_dir: Path) -> list[str]:
-    """Returns lines that describe the work in one run folder, which may be that of a population's member.
+    """Returns lines that describe the work in the run folder of a run or of a population's member.
 
     Raises:
         UserError: The run would be rejected.

@@ -71,5 +71,5 @@ def source_of(options: IterateConfig, number: int, stage: Stage) -> int:
 
 
 def source_of_games(number: int, ahead: int) -> int:
-    """Returns the number of the iteration whose checkpoint plays the episodes of an iteration (`iterate.ahead`)."""
+    """Returns the iteration whose checkpoint plays the episodes of iteration `number` (`iterate.ahead`)."""
     return max(0, number - 1 - ahead)

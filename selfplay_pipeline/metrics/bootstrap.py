@@ -150,7 +150,7 @@ def contrast_over_seeds(
 def difference_over_seeds(
     one: Sequence[Sequence[tuple[float, Totals]]], other: Sequence[Sequence[tuple[float, Totals]]]
 ) -> dict[str, Interval]:
-    """Returns the mean of `contrast` over the seeds of one group minus that of another, all on the same states.
+    """Returns the difference between two groups of seeds in the mean of `contrast`, all on the same states.
 
     The seeds of the groups are resampled apart, since seed i of one group has nothing to do with seed i of the other;
     the states are resampled together. The deviations are scaled up as in `contrast_over_seeds`, to the t-interval with

@@ -155,7 +155,7 @@ def _of_kind(kind: str) -> Figure:
 
 @cache
 def _in_seat(seat: int, role: str) -> Figure:
-    """Returns the reward in episodes in which only this seat is measured, as a figure."""
+    """Returns the figure of the reward in episodes that measure only this seat."""
     return Figure(
         f"{BY_SEAT}{seat}", f"reward in seat {seat}" + f", {role}" * bool(role),
         lambda e: e.reward * (tuple(e.seats) == (seat,)), lambda e: tuple(e.seats) == (seat,),

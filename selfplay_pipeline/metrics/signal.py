@@ -1,4 +1,4 @@
-"""The rows that GRPO compares with each other, and the groups that it can learn from. Pure."""
+"""Groups of rows that GRPO compares, and which groups it can learn from. Pure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def groups_of(rows: Iterable[Scored[S]]) -> dict[Key[S], dict[int, float]]:
 
 
 def check_compared(source: str, groups: Collection[Sized], episodes_per_state: int) -> None:
-    """Raises UserError unless two episodes of a state are compared with each other.
+    """Raises UserError unless some group has two episodes, which GRPO needs to compare.
 
     Args:
         source: Name of the episodes for the message.

@@ -214,7 +214,7 @@ def _worth_of_words(source: Source) -> Chart:
 
 
 def _series(label: str, points: Sequence[tuple[float, Interval]]) -> Series:
-    """Returns points with their intervals; a point whose interval is not known has none in the chart."""
+    """Returns a curve; a point without a known interval is drawn without one."""
     values = [interval.value or 0.0 for _, interval in points]
     low, high = (
         [value if end is None else end for value, end in zip(values, ends, strict=True)]

@@ -25,7 +25,7 @@ HATCHES = ("", "////", "....", "xxxx", "----", "++++")
 CROWDED = 8
 """Minimum number of names on an axis for which they are vertical."""
 SHORT_NAMES = 30
-"""Maximum number of letters of all names together for which they are horizontal."""
+"""Total number of letters up to which names are drawn horizontally."""
 MOST_DIGITS = 15
 """Maximum number of digits after the point of a tick on a logarithmic axis; a double has no more."""
 MARKED = 12
@@ -151,7 +151,7 @@ def _frame(chart: Chart, axes: Any, theme: Theme, title: bool) -> None:
 
 
 def _numbers(**options: Any) -> Any:
-    """Returns a formatter for a logarithmic axis that writes no markup, and as many digits as tell its ticks apart.
+    """Returns a formatter for a logarithmic axis: no markup, and enough digits to tell its ticks apart.
 
     Args:
         options: Arguments of matplotlib's `LogFormatter`, which writes one digit.

@@ -218,7 +218,7 @@ def find_decoder(checkpoints: Iterable[str | None]) -> CheckpointDecoder | None:
 
 
 def nearby_checkpoints(path: Path) -> Iterator[str]:
-    """Yields checkpoints of the run that contains a file or folder, for episodes whose own checkpoint was moved."""
+    """Yields the checkpoints of the run around a path, for episodes whose own checkpoint was moved."""
     for folder in (path, *path.resolve().parents[:3]):
         for checkpoint in (folder / "checkpoint", *sorted(folder.glob("iter_*/checkpoint"))):
             if checkpoint.is_dir():

@@ -25,7 +25,7 @@ def embedded(data: Any) -> str:
 
 
 MOST_REFUSED = 20
-"""Number of groups that do not fit into the remaining room, after which the page counts as full."""
+"""Number of groups that may fail to fit before the page counts as full."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _order(scan: Scan) -> list[int]:
 
 
 def _spread(count: int) -> Iterator[int]:
-    """Yields range(count) in an order in which every prefix is evenly spread: the van der Corput sequence in base 2."""
+    """Yields range(count) so that every prefix is evenly spread: the van der Corput sequence in base 2."""
     bits = max(1, (count - 1).bit_length())
     for number in range(1 << bits):
         place = int(f"{number:0{bits}b}"[::-1], 2)

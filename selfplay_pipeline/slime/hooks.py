@@ -28,7 +28,7 @@ slime 0.3.1.
 """
 logger = logging.getLogger(__name__)
 _trained: set[Path] = set()
-"""Log folders of the runs whose training rollouts this process has logged; slime logs a whole run in one process."""
+"""Log folders of runs that this process has logged; slime logs a whole run in one process."""
 
 
 def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:

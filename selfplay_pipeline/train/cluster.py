@@ -30,9 +30,7 @@ from selfplay_pipeline.core.patches import patch
 from selfplay_pipeline.core.processes import environment
 
 CPUS_PER_GPU, CPUS_FOR_OTHERS = 3, 3
-"""Number of logical CPUs that verl reserves with each GPU, and largest number that its other processes take on one
-node.
-"""
+"""Logical CPUs that verl reserves with each GPU, and at most for its other processes on one node."""
 PATIENCE = 15.0
 """Seconds to wait for free resources, since Ray needs time to free the resources of an ended training."""
 LOOK_SECONDS = 120.0

@@ -14,7 +14,7 @@ from selfplay_pipeline.train.saves import ADAPTER
 from selfplay_pipeline.train.stopped import TrainingStopped, no_space
 
 NOT_COPIED = (*WEIGHTS, "*.index.json")
-"""Patterns of files that belong to the weights that training began with."""
+"""Patterns of files of the original weights, which are not copied."""
 
 
 def export(saved: str, model: str, checkpoint: str, dtype: str, base: str | None = None) -> None:

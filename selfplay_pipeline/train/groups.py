@@ -80,7 +80,7 @@ class TrainData:
     max_prompt_tokens: int
     max_response_tokens: int
     rows_per_episode: int = 2
-    """Number of rows of an episode in which every trained seat took a turn."""
+    """Number of rows of an episode if every trained seat took a turn."""
 
     def to_train(self, keep_zero_signal: bool, imitated: int | None = None) -> list[Group]:
         """Returns the groups to train on.

@@ -20,7 +20,7 @@ from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.processes import environment_set
 
 MORE = ("trackio", "mlflow", "swanlab", "clearml")
-"""Loggers that `selfplay setup` installs one by one; the others come with what trains."""
+"""Loggers that `selfplay setup NAME` installs; the others come with the packages for training."""
 PROJECT = "selfplay"
 """Project of all runs, in the loggers that have projects."""
 Write = Callable[[int, dict[str, float]], None]
@@ -35,7 +35,7 @@ CLEARML_LOGIN = (
 WANDB_PATIENCE = 10.0
 """Seconds to wait for the end of the service of Weights & Biases before it is killed."""
 MLFLOW_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""Settings with which the look for MLflow's store ends within seconds."""
+"""Settings that end the search for MLflow's store within seconds."""
 
 
 def logging_environment(output: Path) -> dict[str, str]:

@@ -106,7 +106,7 @@ async def run_train(config: TrainConfig, trainer: Trainer | None = None) -> Trai
 
 
 def say_where_it_continues(state: Path, planned: int) -> None:
-    """Report the step at which a stopped training continues, which is after its last save."""
+    """Report the step after the last save, at which a stopped training continues."""
     logger.info(
         f"the training continues at step {saved_step(state) + 1} of {planned}; `--set train.save_every=N` saves "
         "every N steps"
@@ -425,7 +425,7 @@ SET_BY_ITERATIONS = {
     f"actor_rollout_ref.actor.optim.{name}": "iterate.decay_iterations"
     for name in ("lr_scheduler_type", "min_lr_ratio", "num_cycles")
 }
-"""Keys of verl's schedule, which counts the steps of one training, and not those of all iterations."""
+"""Keys of verl's schedule. verl counts the steps of one training, not of all iterations."""
 
 
 def check_verls_keys(config: TrainConfig) -> None:

@@ -81,7 +81,7 @@ class OnlineResult:
 
     steps: int
     episodes: int
-    """Number of episodes of all training steps, including those of groups that were not trained on."""
+    """Number of episodes of all training steps, groups without training included."""
     before: dict[str, float]
     """Held-out figures before the first step."""
     after: dict[str, float]

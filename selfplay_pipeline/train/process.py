@@ -140,6 +140,7 @@ class Trainer:
         try:
             over = begun = False
             while not over:
+                # Read before `watch`, which so runs once more after the end and sees all that the task wrote.
                 over = process.ended or process.exit_code is not None
                 begun = watch()
                 if not over:

@@ -16,7 +16,7 @@ from selfplay_pipeline.core.small_files import check_regular
 LATEST = "latest_checkpointed_iteration.txt"
 """Name of verl's record of the last complete save."""
 WHOLE = "whole.json"
-"""Name of the file that a save writes last, so that its existence shows that the save is complete."""
+"""Name of the file that a save writes last; if it exists, the save is complete."""
 METRICS = "metrics"
 """Key of this file, in online trainings, with the metrics of the saved step."""
 ADAPTER = "adapter"
@@ -62,7 +62,7 @@ def saved_adapter(state: Path, step: int) -> Path:
 
 
 def go_back_to_last_logged_save(state: Path, metrics: Path) -> int:
-    """Make verl continue at its last complete save whose step was logged, else from the start; returns the step or 0.
+    """Make verl continue at its last complete and logged save, or from the start; returns the step or 0.
 
     verl saves before it logs, so a kill between the two would lose the step's metrics. verl also cannot read a record
     of the last save that a kill left incomplete.

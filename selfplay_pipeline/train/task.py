@@ -43,5 +43,5 @@ REASON = "reason.txt"
 
 
 def ended_file(folder: Path, number: int) -> Path:
-    """Returns the file whose existence shows that task `number`, counted from 0, is done."""
+    """Returns the file that exists once task `number`, counted from 0, is done."""
     return folder / f"ended_{number}"

@@ -157,6 +157,7 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "+selfplay.imitates": config.imitated is not None,
         "+actor_rollout_ref.imitates": config.imitated is not None,
         "+actor_rollout_ref.threads": worker_threads(config.gpus_per_node, spare=int(config.plays_meanwhile)),
+        # `plan_steps` orders the groups, equally after each interruption.
         "data.shuffle": False,
         "data.dataloader_num_workers": 0,
         "data.custom_cls.path": f"pkg://{PARTS}.dataset",
@@ -178,6 +179,7 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": config.micro_batch_size,
         "+actor_rollout_ref.rollout.agent.agent_loop_manager_class": f"{PARTS}.replay.ReplayManager",
         "critic.enable": False,
+        # Rewards are stored with the rows.
         "reward.num_workers": 0,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
         "trainer.v1.trainer_mode": "offline",
@@ -185,6 +187,7 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         "trainer.val_before_train": False,
         "trainer.test_freq": -1,
         "trainer.resume_mode": "auto",
+        # verl saves before it logs: after a kill between the two, training continues at the save before (`saves.py`).
         "trainer.max_actor_ckpt_to_keep": 2,
     }
 
@@ -211,7 +214,7 @@ def one_update(config: TrainConfig) -> bool:
 
 
 def trains_sampler(config: TrainConfig) -> bool:
-    """Whether the trained model is the one that sampled the rows, so that it gives their log-probs again.
+    """Whether the trained model sampled the rows, so that it must reproduce their log-probs.
 
     Episodes that are played ahead are those of an earlier checkpoint.
     """
@@ -340,7 +343,7 @@ def _checkpoint(options: TrainOptions) -> dict[str, Any]:
 
 
 def _flash_attention_installed() -> bool:
-    """Whether transformers can use flash attention; `flash-attn-4`, whose module has the same name, is of no use."""
+    """Whether transformers can use flash attention; `flash-attn-4`, a module of the same name, does not count."""
     try:
         return Version(version("flash-attn")) >= Version("2.3.3")
     except PackageNotFoundError:

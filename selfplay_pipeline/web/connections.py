@@ -12,7 +12,7 @@ from aiohttp import web
 from selfplay_pipeline.core.processes import allow_open_files
 
 IDLE_SECONDS = 30.0
-"""Seconds in which the headers of a connection's next request must arrive, and in which an answer must be read."""
+"""Seconds within which the headers of the next request must arrive, and an answer must be read."""
 MOST_CONNECTIONS = 1000
 """Largest number of connections; half of the files that the process may open if that is less."""
 SILENT = logging.getLogger(f"{__name__}.silent")

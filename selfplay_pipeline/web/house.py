@@ -1,4 +1,4 @@
-"""People who play over the web, and their episodes: who sits where, what runs, what has ended."""
+"""People who play over the web, and their episodes: seats, running episodes, ended episodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.state_source import StateSource
 
 PRESENT = 60.0
-"""Seconds after its last request in which a person still counts as waiting for another one."""
+"""Seconds after the last request for which a person still counts as waiting for another one."""
 
 
 @dataclass
@@ -277,7 +277,7 @@ class House:
 
 
 def hash_of(key: str) -> str:
-    """Returns the form in which a person's key, or the text of a consent, is stored."""
+    """Returns the hash that is stored in place of a person's key or a consent text."""
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
 
 

@@ -26,7 +26,7 @@ MOST_BUTTONS = 7
 MOST_ROWS = 12
 """Largest number of rows of a table that is shown as a whole; a longer one is scrolled within the page."""
 LONGEST_CELL = 40
-"""Largest number of characters of a cell that stands beside others; a column with longer ones has lines of its own."""
+"""Largest number of characters of a cell; a column with longer ones is shown on lines of its own."""
 ENDINGS = {
     Status.TURN_LIMIT: "The episode reached its limit of turns.",
     Status.ERROR_LIMIT: "A player made too many illegal turns.",
@@ -104,7 +104,7 @@ def _tables_of(choice: Choice, views: Sequence[Table]) -> tuple[str, list[tuple[
 
 
 def long_columns(table: Table) -> list[str]:
-    """Returns the columns of a table whose cells are too long to stand beside others."""
+    """Returns the columns with cells that are too long for a table row."""
     longest = [max(map(len, cells), default=0) for cells in zip(*table.cells, strict=True)]
     return [column for column, length in zip(table.columns, longest, strict=False) if length > LONGEST_CELL]
 

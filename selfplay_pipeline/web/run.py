@@ -1,4 +1,4 @@
-"""`selfplay play --web`: one server, which goes on where the last one of the same file stopped."""
+"""`selfplay play --web`: one server, which continues where the last one with the same file stopped."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ Ended: TypeAlias = Mapping[str, EpisodeRecord]
 Writers: TypeAlias = tuple[Callable[[EpisodeRecord], None], Callable[[Line], None]]
 """Functions that store an episode, and a line of the log."""
 SeatsOf: TypeAlias = Callable[[BegunLine], tuple[int, Sequence[int]]]
-"""Returns the number that an episode has within its group, and the seats that people hold in it."""
+"""Returns an episode's number within its group, and the seats of people in it."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
 """Addresses that other machines cannot reach."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Address at which people play, and the patience with them.
+    """Address of the pages, and the patience with people.
 
     Attributes:
         patience: Minutes after which a person who does not answer has left.
@@ -127,7 +127,7 @@ def _seats_in_study(study: OpenStudy) -> SeatsOf:
 
 
 def _read_past(job: GenerateJob, roles: int, seats_of: SeatsOf) -> Past:
-    """Returns the content of the log beside a job's file, whose game has `roles` seats.
+    """Returns the content of the log next to a job's file; its game has `roles` seats.
 
     Raises:
         UserError: A line is invalid, or its episode is none of the job's.

@@ -32,11 +32,11 @@ from selfplay_pipeline.web.study import Study
 MOST_BYTES = 64 * 1024
 """Largest body of a request."""
 BODY_SECONDS = 20.0
-"""Seconds in which the body of a request must arrive."""
+"""Seconds within which the body of a request must arrive."""
 NEWS_SECONDS = 20.0
 """Longest time for which a request for news is held."""
 SOON_SECONDS = 0.5
-"""Time in which a quick partner answers, so that the person sees its turn at once."""
+"""Seconds to wait for a quick partner, so that the person sees its turn at once."""
 COOKIE_SECONDS = 30 * 24 * 3600
 HEADERS = {
     "X-Content-Type-Options": "nosniff",

@@ -82,13 +82,13 @@ class Study(_Keys):
     seed: Annotated[int, Field(ge=0, le=LARGEST)] = 0
     """Seed of the order."""
     altered: Annotated[int, Field(ge=0)] = 0
-    """Number of episodes of each person in which the partner hears other messages than the person's."""
+    """Number of episodes per person in which the partner hears other messages than the person wrote."""
     title: Text = "A study"
     """Heading of the pages."""
     instructions: Text = INSTRUCTIONS
     """Text that a person reads first, and may read again in each episode."""
     consent: Text = CONSENT
-    """Text to which a person agrees."""
+    """Text of the consent."""
     altered_notice: Text = NOTICE
     """Sentences below the consent text that say that messages may be altered; shown if `altered` is above 0."""
     thanks: Text = THANKS
@@ -96,7 +96,7 @@ class Study(_Keys):
 
     @property
     def agreed_to(self) -> str:
-        """The whole text to which a person agrees."""
+        """The whole text of the consent."""
         return f"{self.consent}\n\n{self.altered_notice}" if self.altered else self.consent
 
 
@@ -121,7 +121,7 @@ class OpenStudy:
         )
 
     def job(self, config: Config, output: Path) -> GenerateJob:
-        """Returns the job of all people's episodes: number `n` of a state is that of person `n`."""
+        """Returns the job of all people's episodes: episode `n` of a state belongs to person `n`."""
         study, count = self.study, len(self.states)
         endless = {"num_episodes": count * MOST_PEOPLE, "episodes_per_state": MOST_PEOPLE}
         config = config.model_copy(update={"generate": config.generate.model_copy(update=endless)})

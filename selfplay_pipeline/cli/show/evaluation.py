@@ -70,7 +70,7 @@ def references_in_words(references: Mapping[str, Interval]) -> str:
 
 
 def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier: Path, game: Game) -> None:
-    """Print the figures of this evaluation minus those of an earlier one."""
+    """Print the differences between this evaluation and an earlier one."""
     Terminal().print(_figures_table(one_line(f"difference to {earlier}, paired by game state"), differences, game))
 
 

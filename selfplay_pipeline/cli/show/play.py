@@ -46,7 +46,7 @@ class TerminalScreen:
         self.console.print(Text(one_line(f"state {number} of {game.name}, {game.describe()}; {who}"), style="bold"))
 
     async def turn(self, seat: SeatedPerson) -> str:
-        """Show a person what is new, and return the text of its turn."""
+        """Show the person what is new, and return the text of the person's turn."""
         try:
             if self.seat != seat.number:
                 await self._hand_over(seat)

@@ -33,7 +33,7 @@ class Bars(Reporter):
         self.announced: list[str] = []
 
     def announce(self, line: str) -> None:
-        """Keeps a line for the beginning of the work."""
+        """Store a line, which `begin` prints."""
         self.announced.append(line)
 
     def begin(self) -> None:
@@ -84,7 +84,7 @@ class Bars(Reporter):
 
 
 class Table(Bars):
-    """Draws a table that each status updates in place, and below it the bars of all work that runs at the moment."""
+    """Draws a table, which each status updates in place, above the bars of all running work."""
 
     def __init__(self, table: Callable[[], RenderableType], outer: Reporter) -> None:
         super().__init__()

@@ -67,7 +67,7 @@ class AskingRecord(BaseModel):
 
     @property
     def asked(self) -> AskingRecord:
-        """The record itself, which has the fields of the `Asking` that the figures' formulas read."""
+        """The record itself; it has the fields of `Asking` that formulas read."""
         return self
 
     @property

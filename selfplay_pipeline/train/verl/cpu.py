@@ -46,7 +46,7 @@ _MODULE = SimpleNamespace(
 
 @PlatformRegistry.register("cpu")
 class CPUPlatform(PlatformBase):  # type: ignore[misc]
-    """Platform whose logical devices are all the same CPU."""
+    """Platform with logical devices that are all the same CPU."""
 
     device_name = "cpu"
     vendor_name = "cpu"

@@ -58,7 +58,7 @@ class CPUServer:
         self._open = asyncio.Event()
         self._open.set()
         self.loop: asyncio.AbstractEventLoop | None = None
-        """Event loop in which the episodes are played; None before the first request."""
+        """Event loop of the episodes; None before the first request."""
 
     async def start(self) -> str:
         """Start the server and wait until it answers; returns its URL."""
@@ -67,7 +67,7 @@ class CPUServer:
 
     @cached_property
     def _engine(self) -> SGLangEngine:
-        """Client of the server, bound to the event loop in which the episodes are played."""
+        """Client of the server, bound to the event loop of the episodes."""
         return SGLangEngine([self._server], hang_timeout=HANG_TIMEOUT)
 
     async def address_and_key(self) -> tuple[str, str]:

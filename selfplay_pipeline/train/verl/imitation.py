@@ -16,7 +16,7 @@ BEFORE, AFTER = HELD_OUT_LOSSES
 
 
 class ImitationTrainer(OfflineTrainer):
-    """Trainer whose dataset items are single rows and whose workers' loss is `loss.py: imitation_loss`."""
+    """Trainer on a dataset of single rows, with the loss `loss.py: imitation_loss`."""
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, Any]) -> Any:
         held_out = self.config.selfplay.held_out

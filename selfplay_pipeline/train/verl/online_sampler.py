@@ -139,7 +139,7 @@ def uid_of(key: Key[str], *, by_seat: bool) -> str:
 
 
 def rows_of(keys: list[str], scores: list[float]) -> list[Scored[str]]:
-    """Returns the rows of verl's keys {uid}_{session}_{index}, in which `uid_of` made the uid."""
+    """Returns the rows of verl's keys {uid}_{session}_{index}; the uid is from `uid_of`."""
     rows = []
     for key, score in zip(keys, scores, strict=True):
         uid, session, _ = key.rsplit("_", 2)

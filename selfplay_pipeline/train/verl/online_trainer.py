@@ -20,9 +20,9 @@ from selfplay_pipeline.train.verl.guard import Guarded
 from selfplay_pipeline.train.verl.online_sampler import rows_of
 
 AHEAD = 1
-"""Number of batches that an asynchronous trainer plays ahead of the batch that it waits for."""
+"""Number of batches that an asynchronous trainer plays ahead of the current one."""
 UNFINISHED = "unfinished.json"
-"""Name of a save's file with the prompts that were taken from the data, and those that were not trained on yet."""
+"""Name of a save's file with the prompts taken from the data, and those not yet trained on."""
 
 
 class Online(Guarded):
@@ -97,7 +97,7 @@ class OnlineTrainer(Online, PPOTrainerSync):  # type: ignore[misc]
 
 
 class PlayingAhead(PPOTrainerColocateAsync):  # type: ignore[misc]
-    """verl's trainer that plays a batch ahead, and saves which prompts were not trained on yet.
+    """verl's trainer that plays a batch ahead; it also saves the prompts not yet trained on.
 
     A prompt is one state, and prompts are numbered in the order in which they are taken from the data. A training that
     continues plays the unfinished prompts of its save again, with the save's weights. At the end no episode is left.

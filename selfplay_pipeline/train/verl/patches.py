@@ -475,7 +475,7 @@ class OneServer(LLMServerManager):  # type: ignore[misc]
 
 
 class OneClient(FullyAsyncLLMServerClient):  # type: ignore[misc]
-    """verl's client that continues completions that were broken off, for the one server, which is in this process."""
+    """verl's client that continues aborted completions, for the only server, which is in this process."""
 
     def __init__(self, config: Any, server: Any) -> None:
         super().__init__(config)

@@ -81,9 +81,9 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     _enable_hybrid_replicas = False
     _held: Path | None = None
-    """Save whose weights and optimizer are in memory; None if none."""
+    """Save that is in memory with weights and optimizer; None if none is."""
     _untouched: tuple[str, int] | None = None
-    """Model whose original weights are in memory, with a new optimizer; and the seed of its LoRA adapter."""
+    """Model that is in memory with its original weights and a new optimizer, and the seed of its LoRA adapter."""
 
     def _build_replay_buffer(self) -> Any:
         self.trainer_mode = "sync"
@@ -113,6 +113,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         super()._load_checkpoint()
         if self.global_steps == 0 and options.initial_trainer_state:
             self._continue(options.initial_trainer_state)
+        # Last, because a loaded optimizer brings its old rate.
         self.actor_rollout_wg.set_learning_rate(config.actor_rollout_ref.actor.optim.lr)
 
     @property
@@ -144,6 +145,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         self._held = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        # From here to the next save, no file has the weights in memory.
         self._held = self._untouched = None
         if self.config.selfplay.one_update:
             batch.extra_info[ONE_UPDATE] = IMPORTANCE_THRESHOLD
@@ -189,6 +191,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         own = [tag["own_tokens"] for tag in batch.tags if not tag.get("is_padding", False)]
         metrics["selfplay/own_tokens"] = sum(own)
         if updates > 1:
+            # Mixed first: verl takes a batch's updates in order. Sorting by length then stays within each update.
             batch.reorder(mixed(len(batch.keys), processes, [self.config.selfplay.seed, self.global_steps]))
         batch.reorder(by_length([tag["seq_len"] for tag in batch.tags], rows // processes))
         return batch
@@ -210,7 +213,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     @property
     def _limit_of_gap(self) -> float | None:
-        """Limit of the gap before the first update, at which the trainer has the weights that sampled the rows."""
+        """Limit of the gap before the first update, when the trainer still has the sampling weights."""
         limit: float | None = self.config.selfplay.get("max_log_prob_gap") if self.global_steps == 1 else None
         return limit
 
@@ -278,7 +281,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         return batch
 
     def _credit_turns(self, batch: Any) -> Any:
-        """Returns a batch in which the advantages of single turns replace the advantages of whole episodes."""
+        """Returns the batch with advantages of single turns in place of those of whole episodes."""
         by_std = bool(self.config.algorithm.norm_adv_by_std_in_grpo)
         own: dict[str, list[float]] = {}
         for uid, position in self._position_of.items():
