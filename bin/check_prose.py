@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks the form of docstrings: their first word, the length of their first sentence, the subjects under `Raises:`.
+"""Checks what a program can check of docstrings: short first sentences, named subjects under `Raises:`, no knots.
 
 usage: check_prose.py [FOLDER ...]
 
-A docstring of a value is a noun phrase; a docstring of a function begins with a verb. `Whether` is allowed where the
-value or the result is a bool.
+A function's docstring may begin with an imperative ("Return the claim") or in the third person ("Returns the claim").
+A knot is a chain of relative words in place of a noun, which must be read twice; KNOTS has them.
 """
 
 import ast
@@ -14,7 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FOLDERS = ("selfplay_pipeline", "bench", "studies", "chaos", "bin", "examples")
-OPENINGS = re.compile(r"(What|Whether|How|Of|Why|Where|When|Who|Whose|Which)\b")
+KNOTS = re.compile(
+    r"\b(the form in which|(that|those|the ones?) (of|by|in|with|from|to) (which|whom|whose)"
+    r"|(what|that) which|of that which)\b",
+    re.I,
+)
 SUBJECT = re.compile(
     r"^\s*\w+(?:Error|Exit)?(?:, \w+Error)*: (it|its|they|that|this|there|so|one|none|nothing)\b", re.I
 )
@@ -24,8 +28,8 @@ LONGEST = 25
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def docstrings(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
-    """Yields each docstring with its line, and whether `Whether` may begin it."""
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yields each docstring with its line, those of values included."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if not isinstance(body, list):
@@ -34,21 +38,19 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
             if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
                 continue
             if isinstance(statement.value.value, str) and isinstance(before, ast.Assign | ast.AnnAssign):
-                yield statement.lineno, statement.value.value, "bool" in ast.unparse(before)
+                yield statement.lineno, statement.value.value
         if isinstance(node, Documented) and (text := ast.get_docstring(node)):
-            returns = getattr(node, "returns", None)
-            yield body[0].lineno, text, returns is not None and "bool" in ast.unparse(returns).split("[")[0]
+            yield body[0].lineno, text
 
 
-def faults(text: str, may_be_whether: bool) -> Iterator[str]:
+def faults(text: str) -> Iterator[str]:
     """Yields the faults of one docstring."""
     text = text.strip()
     first = re.split(r"(?<=[.])\s", " ".join(text.split("\n\n")[0].split()), maxsplit=1)[0]
-    opening = OPENINGS.match(text)
-    if opening and not (opening[0] == "Whether" and may_be_whether):
-        yield f"begins with {opening[0]!r}; begin with a noun (a value) or a verb (a function)"
     if (words := len(first.split())) > LONGEST:
         yield f"the first sentence has {words} words; at most {LONGEST}"
+    for knot in KNOTS.finditer(" ".join(text.split())):
+        yield f"{knot[0]!r} must be read twice; use a noun"
     if "Raises:" in text:
         for line in text.split("Raises:")[1].splitlines():
             if match := SUBJECT.match(line):
@@ -60,8 +62,8 @@ def main(folders: list[str]) -> int:
     found = 0
     for folder in folders:
         for path in sorted(Path(folder).rglob("*.py")):
-            for line, text, may_be_whether in docstrings(ast.parse(path.read_text("utf-8"))):
-                for fault in faults(text, may_be_whether):
+            for line, text in docstrings(ast.parse(path.read_text("utf-8"))):
+                for fault in faults(text):
                     print(f"{path}:{line}: {fault}")
                     found += 1
     return 1 if found else 0
