@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from selfplay_pipeline.iterate.held_out import (
+    FOREIGN_RISE,
+    REWARD_RISE,
+    SAMPLED_TALK,
+    WORDLESS,
+    WORTH,
+    WORTH_RISE,
+    Evaluated,
+)
 from selfplay_pipeline.iterate.history import Iteration, private_code
-from selfplay_pipeline.iterate.results import Evaluated
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 
@@ -57,7 +65,7 @@ def conclusion(history: Sequence[Iteration]) -> list[str]:
     sentences = [f"Shown on held-out states: {'; '.join(shown)}." if shown else "Nothing is shown on held-out states."]
     sentences += [f"Not shown: {'; '.join(missing)}."] if missing else []
     sentences += [f"After the last evaluation there is a sign of {sign}." for sign in private_code(history)]
-    free = ", and in free play actions tell too" if evaluated[-1].wordless and not _bound(evaluated[-1]) else ""
+    free = ", and in free play actions tell too" if evaluated[-1].below(WORDLESS) and not _bound(evaluated[-1]) else ""
     return [
         " ".join(sentences),
         "One run cannot show that the policy learned by talking: it has one seed and no control that hears no "
@@ -67,24 +75,21 @@ def conclusion(history: Sequence[Iteration]) -> list[str]:
 
 def _claims(last: Evaluated) -> Iterator[Claim]:
     """Yields the claims that the last evaluation can show."""
-    rises = last.held_out_rises.items()
-    yield Claim("the reward rose", {mode: rise.reward for mode, rise in rises}, opposite="the reward fell")
-    if last.held_out_foreign and (rise := last.held_out_foreign.rise):
+    yield Claim("the reward rose", last.by_mode(REWARD_RISE), opposite="the reward fell")
+    if rise := last.interval(FOREIGN_RISE):
         text = "the reward with the foreign player {}"
         yield Claim(text.format("rose"), {"sampled": rise}, opposite=text.format("fell"))
     if (line := _bound(last)) and line.value is not None and line.high is not None:
         yield Claim(
             f"the reward is above the silence line of {line.value:.3f}",
-            {"sampled": last.held_out_reward, "greedy": last.held_out_greedy_reward},
+            {"sampled": last.reward, "greedy": last.greedy_reward},
             line.high,
         )
-    if last.held_out_words:
-        worth = {mode: words.worth for mode, words in last.held_out_words.items()}
+    if worth := last.by_mode(WORTH):
         yield Claim("the reward falls when messages are swapped", worth)
-        worth = {mode: rise.worth for mode, rise in rises if rise.worth}
-        yield Claim("the worth of words rose", worth, opposite="the worth of words fell")
+        yield Claim("the worth of words rose", last.by_mode(WORTH_RISE), opposite="the worth of words fell")
 
 
 def _bound(evaluated: Evaluated) -> Interval | None:
     """Returns the silence line if no play without words exceeds it; only then is the talk score measured."""
-    return evaluated.wordless.get("silence") if evaluated.held_out_talk_score else None
+    return evaluated.below(WORDLESS).get("silence") if evaluated.interval(SAMPLED_TALK) else None

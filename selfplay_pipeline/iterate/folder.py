@@ -25,8 +25,9 @@ from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.generate.chat_player import partner_arguments
 from selfplay_pipeline.generate.seats import is_checkpoint, weights_of
 from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.iterate.held_out import Evaluated
 from selfplay_pipeline.iterate.partners import named_partners, other_players
-from selfplay_pipeline.iterate.results import Evaluated, Trained
+from selfplay_pipeline.iterate.results import Trained
 
 R = TypeVar("R", bound=BaseModel)
 Stage = Literal["generate", "convert", "train", "evaluate"]

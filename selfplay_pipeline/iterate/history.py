@@ -7,11 +7,21 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from selfplay_pipeline.convert.result import Converted
-from selfplay_pipeline.evaluate.worth import Rise
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.folder import RunState, Stage
-from selfplay_pipeline.iterate.results import Best, Evaluated, Trained, WithForeign
+from selfplay_pipeline.iterate.held_out import (
+    FOREIGN_REWARD,
+    FOREIGN_RISE,
+    GREEDY_TALK,
+    PARTS,
+    REWARD_RISE,
+    SAMPLED_TALK,
+    WORDLESS,
+    WORTH,
+    Evaluated,
+)
+from selfplay_pipeline.iterate.results import Best, Trained
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import TALK, figures_of, summarised
 from selfplay_pipeline.metrics.signal import Signal
@@ -69,7 +79,7 @@ class Iteration:
             line |= self.played.model_dump(include={"partners"})
             line |= self.trained.model_dump(include={"steps", "checkpoint", "log_prob_gap", "staleness"})
         if self.evaluated:
-            line |= {name: value for name, value in self.evaluated.model_dump().items() if value is not None}
+            line |= self.evaluated.to_line()
         return line | {"seconds": self.seconds, "collapse": self.collapse}
 
 
@@ -135,14 +145,16 @@ def in_words(iteration: Iteration, *games: Game) -> str:
         if played.questions_per_episode is not None:
             parts.append(f"{played.questions_per_episode:.2f} questions")
     if evaluated:
-        parts += [f"held out {evaluated.held_out_reward}", f"greedy {evaluated.held_out_greedy_reward}"]
-        parts += [f"with the foreign player {evaluated.held_out_foreign.reward}"] if evaluated.held_out_foreign else []
-        scores = (evaluated.held_out_talk_score, evaluated.held_out_greedy_talk_score)
+        parts += [f"held out {evaluated.reward}", f"greedy {evaluated.greedy_reward}"]
+        foreign = evaluated.interval(FOREIGN_REWARD)
+        parts += [f"with the foreign player {foreign}"] if foreign else []
+        scores = (evaluated.interval(SAMPLED_TALK), evaluated.interval(GREEDY_TALK))
         parts += [f"{TALK.label} {scores[0]}, greedy {scores[1]}"] if all(scores) else []
-        worth = [f"{mode} {words.worth}" for mode, words in evaluated.held_out_words.items()]
+        worth = [f"{mode} {interval}" for mode, interval in evaluated.by_mode(WORTH).items()]
         parts += [f"worth of words {', '.join(worth)}"] if worth else []
-        parts += [f"without words {wordless_in_words(evaluated.wordless)}"] if evaluated.wordless else []
-        parts += [f"{figures_of(*games)[name].label} {interval}" for name, interval in evaluated.held_out_parts.items()]
+        lines = evaluated.below(WORDLESS)
+        parts += [f"without words {wordless_in_words(lines)}"] if lines else []
+        parts += [f"{figures_of(*games)[name].label} {interval}" for name, interval in evaluated.below(PARTS).items()]
     return ", ".join(parts)
 
 
@@ -162,12 +174,12 @@ def best_iteration(history: Sequence[Iteration]) -> Best | None:
     evaluated = [(iteration.number, iteration.evaluated) for iteration in history if iteration.evaluated]
     if not evaluated:
         return None
-    number, best = max(evaluated, key=lambda one: one[1].held_out_reward.value)
+    number, best = max(evaluated, key=lambda one: one[1].reward.value)
     return Best(
         iteration=number,
         checkpoint=best.checkpoint,
-        held_out_reward=best.held_out_reward,
-        held_out_greedy_reward=best.held_out_greedy_reward,
+        held_out_reward=best.reward,
+        held_out_greedy_reward=best.greedy_reward,
     )
 
 
@@ -205,20 +217,19 @@ def private_code(history: Sequence[Iteration]) -> list[str]:
     so with a probability of up to 0.08.
     """
     evaluated = [iteration.evaluated for iteration in history if iteration.evaluated]
-    newest = [(one.held_out_rises.get("sampled"), one.held_out_foreign) for one in evaluated[-2:]]
+    newest = [(one.interval(REWARD_RISE["sampled"]), one.interval(FOREIGN_RISE)) for one in evaluated[-2:]]
     if len(newest) < 2 or not history[-1].evaluated or not all(map(_parts_ways, *zip(*newest, strict=True))):
         return []
     own, foreign = newest[-1]
     assert own and foreign
-    return [f"a private code: the reward rose by {own.reward:+}, and with the foreign player by {foreign.rise:+}"]
+    return [f"a private code: the reward rose by {own:+}, and with the foreign player by {foreign:+}"]
 
 
-def _parts_ways(own: Rise | None, foreign: WithForeign | None) -> bool:
+def _parts_ways(own: Interval | None, foreign: Interval | None) -> bool:
     """Whether the own reward rose and the one with the foreign player fell, interval by interval."""
-    rise = foreign.rise if foreign else None
-    if own is None or own.reward.low is None or rise is None or rise.high is None:
+    if own is None or own.low is None or foreign is None or foreign.high is None:
         return False
-    return own.reward.low > 0 > rise.high
+    return own.low > 0 > foreign.high
 
 
 def _fallen(history: Sequence[Iteration]) -> list[str]:
@@ -226,9 +237,9 @@ def _fallen(history: Sequence[Iteration]) -> list[str]:
     an empty list.
     """
     best, newest = best_iteration(history), history[-1].evaluated
-    if best is None or newest is None or newest.held_out_reward.high >= best.held_out_reward.low:
+    if best is None or newest is None or newest.reward.high >= best.held_out_reward.low:
         return []
     return [
         f"held-out reward fell from {best.held_out_reward.value:.3f} after iteration {best.iteration} "
-        f"to {newest.held_out_reward.value:.3f}"
+        f"to {newest.reward.value:.3f}"
     ]

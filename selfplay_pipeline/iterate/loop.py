@@ -53,6 +53,7 @@ from selfplay_pipeline.iterate.folder import (
     member_checkpoint,
     short,
 )
+from selfplay_pipeline.iterate.held_out import Evaluated, Figures, measured, measured_with_foreign
 from selfplay_pipeline.iterate.history import best_iteration, history_of, in_words
 from selfplay_pipeline.iterate.logs import PipelineLog
 from selfplay_pipeline.iterate.partners import (
@@ -68,9 +69,8 @@ from selfplay_pipeline.iterate.partners import (
     seated,
     trained_seats,
 )
-from selfplay_pipeline.iterate.results import Evaluated, Trained, WithForeign, known
+from selfplay_pipeline.iterate.results import Trained
 from selfplay_pipeline.iterate.schedule import Lane, Round, rounds_of, source_of, stages_of
-from selfplay_pipeline.metrics.figures import TALK, figures_of
 from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.train.memory_check import check_fits
@@ -463,25 +463,9 @@ class Loop:
             swaps=("swapped",) if config.evaluate.swap_messages else (),
         )
         evaluation = await run_evaluate(config, job, self.servers)
-        figures = {mode: report.figures for mode, report in evaluation.modes.items()}
-        sampled = figures["sampled"]
-        questions = {"held_out_questions": sampled.get("questions")} if config.iterate.partner != SELF else {}
-        return Evaluated(
-            checkpoint=checkpoint,
-            held_out_reward=known(sampled["reward"]),
-            held_out_greedy_reward=known(figures["greedy"]["reward"]),
-            held_out_talk_score=sampled.get(TALK.name),
-            held_out_greedy_talk_score=figures["greedy"].get(TALK.name),
-            held_out_agreed=sampled["agreed"].value,
-            held_out_illegal=sampled["illegal"].value,
-            states_shared_with_training=shared,
-            held_out_words={mode: report.words for mode, report in evaluation.modes.items() if report.words},
-            held_out_rises={**self._rises(number, job)},
-            held_out_foreign=await self._with_foreign(number, checkpoint),
-            wordless={name: evaluation.references[name] for name in game.wordless},
-            held_out_parts={name: sampled[name] for name, figure in figures_of(game).items() if figure.part_of},
-            **questions,
-        )
+        figures = measured(game, evaluation, self._rises(number, job), partnered=config.iterate.partner != SELF)
+        figures |= await self._with_foreign(number, checkpoint)
+        return Evaluated(checkpoint=checkpoint, states_shared_with_training=shared, figures=figures)
 
     def _evaluated_before(self, number: int) -> Evaluated | None:
         """Returns the figures of the same checkpoint in an earlier iteration, after which none has trained."""
@@ -493,11 +477,11 @@ class Loop:
                 return evaluated
         return None
 
-    async def _with_foreign(self, number: int, checkpoint: str) -> WithForeign | None:
-        """Returns the reward of a checkpoint with the foreign player; None without one."""
+    async def _with_foreign(self, number: int, checkpoint: str) -> Figures:
+        """Returns the figures of a checkpoint with the foreign player; empty without one."""
         options = self.config.iterate
         if options.foreign is None:
-            return None
+            return {}
         job = EvaluationJob(
             checkpoint,
             self._held_out,
@@ -509,9 +493,7 @@ class Loop:
             in_turn=True,
         )
         evaluation = await run_evaluate(self.config, job, self.servers)
-        rises = self._rises(number, job)
-        reward = known(evaluation.modes["sampled"].figures["reward"])
-        return WithForeign(reward=reward, rise=rises["sampled"].reward if rises else None)
+        return measured_with_foreign(evaluation, self._rises(number, job))
 
     def _rises(self, number: int, job: EvaluationJob) -> dict[Mode, Rise]:
         """Returns the rises over the run's first evaluation of this kind; empty for the first one, or without it."""

@@ -1,4 +1,4 @@
-"""Results of training and evaluation in an iteration; other results are in `generate.summary` and `convert.result`.
+"""Results of training in an iteration, and the best one; others: `held_out`, `generate.summary`, `convert.result`.
 
 Unknown fields, from a later version, are kept; missing fields, from an earlier version, get their default.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.evaluate.worth import Rise, Words
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 
@@ -69,48 +68,6 @@ def known(interval: Interval) -> KnownInterval:
             "command plays them"
         )
     return KnownInterval(**interval.model_dump())
-
-
-class WithForeign(StageResult):
-    """Sampled episodes with the foreign player, with the policy in each seat in turn, or in `iterate.seat`.
-
-    Attributes:
-        reward: Reward of the policy's seats.
-        rise: Rise over the first evaluation, paired by state; None for the first one.
-    """
-
-    reward: KnownInterval
-    rise: Interval | None = None
-
-
-class Evaluated(StageResult):
-    """Figures of a checkpoint on the held-out states of a run.
-
-    Attributes:
-        held_out_talk_score: Talk score of the sampled episodes; None if it is not measured.
-        held_out_greedy_talk_score: Talk score of the greedy episodes; None if it is not measured.
-        wordless: Known expected rewards of strategies without words, by name.
-        held_out_questions: Questions per episode; None in self-play.
-        held_out_parts: Figures that are parts of one total, such as the causes of lost reward, by name.
-        held_out_words: Worth of words by mode; empty unless messages were swapped.
-        held_out_foreign: Reward with the foreign player; None without one.
-        held_out_rises: Rises over the first evaluation by mode; empty for the first one.
-    """
-
-    checkpoint: str
-    held_out_reward: KnownInterval
-    held_out_greedy_reward: KnownInterval
-    held_out_agreed: float | None = None
-    held_out_illegal: float | None = None
-    states_shared_with_training: int = 0
-    held_out_talk_score: Interval | None = None
-    held_out_greedy_talk_score: Interval | None = None
-    held_out_questions: Interval | None = None
-    held_out_parts: dict[str, Interval] = {}
-    held_out_words: dict[str, Words] = Field(default={}, exclude_if=lambda words: not words)
-    held_out_foreign: WithForeign | None = Field(default=None, exclude_if=lambda found: found is None)
-    held_out_rises: dict[str, Rise] = Field(default={}, exclude_if=lambda rises: not rises)
-    wordless: dict[str, Interval] = {}
 
 
 class Best(StageResult):

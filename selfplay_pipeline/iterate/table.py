@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rich.console import Group
@@ -16,8 +16,9 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.games.registry import own_games
 from selfplay_pipeline.iterate.conclusion import conclusion
 from selfplay_pipeline.iterate.folder import RunDirectory, Stage, short
+from selfplay_pipeline.iterate.held_out import IN_TABLE, WORDLESS, Evaluated
 from selfplay_pipeline.iterate.history import history_of, signal_of, wordless_in_words
-from selfplay_pipeline.iterate.results import Best, Evaluated
+from selfplay_pipeline.iterate.results import Best
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 LIVE_ROWS = 12
@@ -53,7 +54,7 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
     Its caption gives the known expected rewards of strategies without words.
     """
     evaluations = {number: run.state.evaluated(number) for number in sorted(run.state.iterations)}
-    lines = next((found.wordless for found in evaluations.values() if found), {})
+    lines = next((found.below(WORDLESS) for found in evaluations.values() if found), {})
     held_out = {
         heading: cells for heading, cells in _held_out(evaluations).items() if any(cells.values()) or heading in ALWAYS
     }
@@ -92,20 +93,9 @@ def run_table(run: RunDirectory, newest: int | None = None) -> Table:
 
 def _held_out(evaluations: Mapping[int, Evaluated | None]) -> dict[str, dict[int, Interval | None]]:
     """Returns the figures on held-out states by column and iteration."""
-
-    def column(figure: Callable[[Evaluated], Interval | None]) -> dict[int, Interval | None]:
-        return {number: None if found is None else figure(found) for number, found in evaluations.items()}
-
-    def worth(mode: str) -> dict[int, Interval | None]:
-        return column(lambda found: found.held_out_words[mode].worth if mode in found.held_out_words else None)
-
     return {
-        "\neval": column(lambda found: found.held_out_reward),
-        "eval\ngreedy": column(lambda found: found.held_out_greedy_reward),
-        "\nforeign": column(lambda found: found.held_out_foreign.reward if found.held_out_foreign else None),
-        "\ntalk": column(lambda found: found.held_out_talk_score),
-        "\nworth": worth("sampled"),
-        "worth\ngreedy": worth("greedy"),
+        figure.heading: {number: found.interval(figure) if found else None for number, found in evaluations.items()}
+        for figure in IN_TABLE
     }
 
 

@@ -13,8 +13,8 @@ from selfplay_pipeline.evaluate.worth import LABELS
 from selfplay_pipeline.games.base import Game, KnownLine
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.iterate.held_out import FOREIGN_REWARD, WORTH, Evaluated
 from selfplay_pipeline.iterate.history import signal_of
-from selfplay_pipeline.iterate.results import Evaluated
 from selfplay_pipeline.iterate.schedule import source_of_games
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import REWARD, figures_of
@@ -184,10 +184,10 @@ def _by_partner(source: Source) -> Chart:
 
 def _with_foreign(source: Source) -> Chart:
     """Returns the chart of the rewards with itself and with the foreign player; without curves unless there is one."""
-    evaluated = [(number, one, one.held_out_foreign) for number, one in _evaluated(source) if one.held_out_foreign]
+    both = [(number, one.reward, one.interval(FOREIGN_REWARD)) for number, one in _evaluated(source)]
     series = [
-        _series("with itself", [(number, own.held_out_reward) for number, own, _ in evaluated]),
-        _series("with the foreign player", [(number, foreign.reward) for number, _, foreign in evaluated]),
+        _series("with itself", [(number, own) for number, own, foreign in both if foreign]),
+        _series("with the foreign player", [(number, foreign) for number, _, foreign in both if foreign]),
     ]
     note = (
         "Sampled. A reward with itself that rises, while the one with the foreign player falls, is a sign of a private "
@@ -204,10 +204,8 @@ def _worth_of_words(source: Source) -> Chart:
     """Returns the chart of the reward minus the reward with swapped messages, over the iterations of training."""
     evaluated = _evaluated(source)
     series = [
-        _series(
-            KINDS[mode], [(n, one.held_out_words[mode].worth) for n, one in evaluated if mode in one.held_out_words]
-        )
-        for mode in ("sampled", "greedy")
+        _series(KINDS[mode], [(number, found) for number, one in evaluated if (found := one.interval(worth))])
+        for mode, worth in WORTH.items()
     ]
     note = f"Reward minus the reward when each heard message is swapped for one of a counterfactual state. {INTERVALS}"
     return Chart("worth_of_words", "Worth of words", note, ITERATIONS, LABELS["worth"], series)

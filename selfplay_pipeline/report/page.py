@@ -17,10 +17,11 @@ from selfplay_pipeline.evaluate.worth import LABELS, rows_of_words
 from selfplay_pipeline.games.drawing import UNKNOWN
 from selfplay_pipeline.iterate.conclusion import conclusion
 from selfplay_pipeline.iterate.folder import Manifest
+from selfplay_pipeline.iterate.held_out import IN_TILES, WORTH
 from selfplay_pipeline.iterate.history import Iteration, best_iteration, history_of, signal_of
 from selfplay_pipeline.iterate.table import OF_EPISODES, PLAY_AND_TRAIN
 from selfplay_pipeline.metrics.bootstrap import Interval
-from selfplay_pipeline.metrics.figures import REWARD, TALK, figures_of, rows_of
+from selfplay_pipeline.metrics.figures import REWARD, figures_of, rows_of
 from selfplay_pipeline.report.charts import KINDS as KINDS_OF_EPISODES
 from selfplay_pipeline.report.charts import Chart, charts_of, games_in
 from selfplay_pipeline.report.draw import LIGHT, draw, in_dark
@@ -129,19 +130,13 @@ def _tiles(source: Source, scans: Sequence[Scan]) -> list[tuple[str, str, str]]:
     if best:
         (first, before), (last, after) = evaluated[0], evaluated[-1]
         return [
-            (f"held-out {figure}, {kind}, after iteration {last}", str(now), f"after iteration {first}: {then}")
-            for figure, kind, now, then in (
-                ("reward", "sampled", after.held_out_reward, before.held_out_reward),
-                ("reward", "greedy", after.held_out_greedy_reward, before.held_out_greedy_reward),
-                (TALK.label, "sampled", after.held_out_talk_score, before.held_out_talk_score),
-                (TALK.label, "greedy", after.held_out_greedy_talk_score, before.held_out_greedy_talk_score),
-                *(
-                    (LABELS["worth"], mode, words.worth, before.held_out_words[mode].worth)
-                    for mode, words in after.held_out_words.items()
-                    if mode in before.held_out_words
-                ),
+            (
+                f"held-out {figure.label}, {figure.mode}, after iteration {last}",
+                str(now),
+                f"after iteration {first}: {then}",
             )
-            if now and then
+            for figure in IN_TILES
+            if (now := after.interval(figure)) and (then := before.interval(figure))
         ] + [
             (
                 "best iteration",
@@ -206,7 +201,7 @@ def _row(iteration: Iteration) -> list[str]:
             f"{signal_of(played, iteration.converted).share:.0%}",
             str(trained.steps),
         ]
-    held_out = [evaluated.held_out_reward, evaluated.held_out_greedy_reward] if evaluated else []
+    held_out = [evaluated.reward, evaluated.greedy_reward] if evaluated else []
     seconds = [iteration.seconds.get(stage) for stage in PLAY_AND_TRAIN]
     return [
         str(iteration.number),
@@ -218,13 +213,13 @@ def _row(iteration: Iteration) -> list[str]:
 
 def _swapped(history: Sequence[Iteration]) -> bool:
     """Whether an evaluation of the run swapped messages."""
-    return any(one.evaluated and one.evaluated.held_out_words for one in history)
+    return any(one.evaluated and one.evaluated.by_mode(WORTH) for one in history)
 
 
 def _worth(iteration: Iteration) -> list[str]:
     """Returns an iteration's worth of words, sampled and greedy."""
-    words = iteration.evaluated.held_out_words if iteration.evaluated else {}
-    return [_breaks_once(str(words[mode].worth)) if mode in words else "" for mode in ("sampled", "greedy")]
+    worth = iteration.evaluated.by_mode(WORTH) if iteration.evaluated else {}
+    return [_breaks_once(str(worth[mode])) if mode in worth else "" for mode in WORTH]
 
 
 def _breaks_once(figure: str) -> str:

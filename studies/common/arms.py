@@ -286,7 +286,7 @@ class Study:
         return [
             Point(
                 iteration=number,
-                rewards={"sampled": one.held_out_reward.value, "greedy": one.held_out_greedy_reward.value},
+                rewards={"sampled": one.reward.value, "greedy": one.greedy_reward.value},
             )
             for number, one in found.items()
         ]

@@ -466,7 +466,13 @@ SMALL_FILES = [
           {"run/state.json": spoil})
       for name, spoil, says in DAMAGES),
     Bad("state.json: edited figure", ITERATE, r"run/state\.json: iteration 1, evaluate: field '.*remove this entry",
-        {"run/state.json": in_json(f"{FINISHED}.held_out_reward", "high")}),
+        {"run/state.json": in_json(f"{FINISHED}.figures.held_out_reward", "high")}),
+    *(Bad(f"state.json: {name}", ITERATE, r"run/state\.json: iteration 1, evaluate: field 'figures.*remove this entry",
+          {"run/state.json": in_json(f"{FINISHED}.figures.{figure}", value)})
+      for name, figure, value in (
+          ("reward without an interval", "held_out_greedy_reward", {"value": 0.5, "low": None, "high": None}),
+          ("reward as a number", "held_out_reward", 0.5),
+          ("a figure without an end", "held_out_talk_score", {"value": 0.5, "low": 0.4}))),
     Bad("manifest.json", (ITERATE, "report run --output out.html"), r"run/manifest\.json:1: not JSON",
         {"run/manifest.json": "x"}),
     Bad("manifest.json: another run", f"{ITERATE} --seed 3", r"run was begun with seed = 0, now it is 3"),

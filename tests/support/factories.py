@@ -264,9 +264,18 @@ FINISHED: dict[str, dict[str, Any]] = {
     },
     "convert": {},
     "train": {"checkpoint": "c", "carried": False, "steps": 7},
-    "evaluate": {"checkpoint": "c", "held_out_reward": HELD_OUT, "held_out_greedy_reward": HELD_OUT},
+    "evaluate": {"checkpoint": "c", "figures": {"held_out_reward": HELD_OUT, "held_out_greedy_reward": HELD_OUT}},
 }  # fmt: skip
 """Figures of finished stages, as `iterate` records them."""
+
+
+def by_name(figures: dict[str, Any], first: str = "") -> dict[str, Any]:
+    """Held-out figures by name, given as they stand in a line of `metrics.jsonl`."""
+    found: dict[str, Any] = {}
+    for name, value in figures.items():
+        inner = isinstance(value, dict) and value.keys() != HELD_OUT.keys()
+        found |= by_name(value, f"{first}{name}.") if inner else {f"{first}{name}": value}
+    return found
 
 
 def words_worth(**worth: float) -> dict[str, Any]:

@@ -13,12 +13,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.iterate.held_out import Evaluated
 from selfplay_pipeline.iterate.history import Iteration
 from selfplay_pipeline.iterate.logs import PipelineLog, numbers_of
-from selfplay_pipeline.iterate.results import Evaluated, KnownInterval, Trained
+from selfplay_pipeline.iterate.results import KnownInterval, Trained
 
 HELD_OUT = KnownInterval(value=0.5, low=0.4, high=0.6)
-FIRST = Iteration(0, evaluated=Evaluated(checkpoint="c", held_out_reward=HELD_OUT, held_out_greedy_reward=HELD_OUT))
+REWARDS = {name: HELD_OUT for name in ("held_out_reward", "held_out_greedy_reward")}
+FIRST = Iteration(0, evaluated=Evaluated(checkpoint="c", figures=REWARDS))
 PLAYED = Played(
     groups=8, mean_reward=0.7, reward_standard_error=0.1, agreement_rate=1.0, illegal_per_episode=0.0,
     messages_per_episode=1.0, groups_without_signal=2,

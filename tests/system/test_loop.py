@@ -13,6 +13,7 @@ import pytest
 
 from selfplay_pipeline.convert.parquet_check import check_parquet
 from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.iterate.held_out import REWARD_RISE, WORTH_RISE
 from selfplay_pipeline.iterate.loop import run_iterate
 
 TEMPERATURE = 0.8
@@ -177,11 +178,12 @@ def test_every_checkpoint_is_evaluated_on_the_same_held_out_states(run):
 
 def test_each_evaluation_has_its_rise_over_the_first_paired_by_state(run):
     first, *later = (run.directory.state.evaluated(number) for number in (0, 1, 2))
-    assert first.held_out_rises == {}
+    assert first.by_mode(REWARD_RISE) == {}
     for one in later:
-        rise = one.held_out_rises["sampled"].reward
-        assert rise.value == pytest.approx(one.held_out_reward.value - first.held_out_reward.value)
-        assert rise.low <= rise.value <= rise.high and one.held_out_rises["greedy"].worth is None
+        rises = one.by_mode(REWARD_RISE)
+        assert rises["sampled"].value == pytest.approx(one.reward.value - first.reward.value)
+        assert rises["sampled"].low <= rises["sampled"].value <= rises["sampled"].high
+        assert "greedy" in rises and one.by_mode(WORTH_RISE) == {}
 
 
 def test_tensorboard_has_the_figures_of_iterations_and_verls_of_steps(run):

@@ -15,9 +15,10 @@ from selfplay_pipeline.core.folders import TRAINING_RECORD
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate import loop
 from selfplay_pipeline.iterate.folder import RunDirectory
+from selfplay_pipeline.iterate.held_out import Evaluated
 from selfplay_pipeline.iterate.history import history_of
 from selfplay_pipeline.iterate.loop import Loop, check_run, run_iterate, side_by_side
-from selfplay_pipeline.iterate.results import Evaluated, Trained
+from selfplay_pipeline.iterate.results import Trained
 from selfplay_pipeline.iterate.schedule import rounds_of, source_of, stages_of
 
 ITERATIONS = 3

@@ -99,7 +99,7 @@ def make_run(folder: Path) -> None:
     run.open(load_config("tiny", {}))
     for stage, figures in FINISHED.items():
         run.finish(1, stage, StageRecord(seconds=1, figures=figures))
-    write_json(folder / "best.json", {"iteration": 1, **FINISHED["evaluate"]})
+    write_json(folder / "best.json", {"iteration": 1, "checkpoint": "c", **FINISHED["evaluate"]["figures"]})
     write_episodes(run.games(1), make_episodes(2, 1))
     write_lines(run.iteration(1) / "metrics.jsonl", [{"step": step, "loss": 0.1} for step in (1, 2)])
 

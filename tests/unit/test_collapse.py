@@ -17,10 +17,11 @@ from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.summary import Played, Summary
 from selfplay_pipeline.iterate import history as limits
 from selfplay_pipeline.iterate.folder import RunDirectory, RunState, StageRecord, describe
+from selfplay_pipeline.iterate.held_out import Evaluated
 from selfplay_pipeline.iterate.history import EPISODE_FIGURES, Iteration, best_iteration, collapse_reason, history_of
 from selfplay_pipeline.iterate.logs import PipelineLog
 from selfplay_pipeline.iterate.loop import Loop
-from selfplay_pipeline.iterate.results import Evaluated, Trained
+from selfplay_pipeline.iterate.results import Trained
 from selfplay_pipeline.train.process import Trainer
 
 HEALTHY = FINISHED["generate"] | {
@@ -31,7 +32,7 @@ HEALTHY = FINISHED["generate"] | {
 
 def held_out(value: float, width: float = 0.01) -> dict:
     interval = {"value": value, "low": value - width, "high": value + width}
-    return {"checkpoint": f"c{value}", "held_out_reward": interval, "held_out_greedy_reward": interval}
+    return {"checkpoint": f"c{value}", "figures": {"held_out_reward": interval, "held_out_greedy_reward": interval}}
 
 
 def iteration(number: int, held: dict | None = None, gap: float = 1e-6, **played: float) -> Iteration:

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from factories import FINISHED, words_worth
+from factories import FINISHED, by_name, words_worth
 from rich.console import Console
 
 from selfplay_pipeline.config.load import load_config
@@ -17,8 +17,8 @@ from selfplay_pipeline.evaluate.worth import Rise
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.conclusion import conclusion
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord, describe
+from selfplay_pipeline.iterate.held_out import Evaluated
 from selfplay_pipeline.iterate.history import Iteration, history_of
-from selfplay_pipeline.iterate.results import Evaluated
 from selfplay_pipeline.iterate.table import run_table, show_run
 from selfplay_pipeline.metrics.bootstrap import Interval, contrast
 from selfplay_pipeline.report.charts import charts_of
@@ -51,7 +51,7 @@ def evaluated(
             mode: {"reward": about(rise)} | ({"worth": about(worth_rises[at])} if worth_rises else {})
             for at, (mode, rise) in enumerate(zip(modes, rises, strict=True))
         }
-    return Iteration(0, evaluated=Evaluated(checkpoint="c", **figures | more))
+    return Iteration(0, evaluated=Evaluated(checkpoint="c", figures=by_name(figures | more)))
 
 
 def said(*history: Iteration) -> list[str]:

@@ -4,7 +4,7 @@ import asyncio
 import io
 import re
 
-from factories import FINISHED
+from factories import FINISHED, by_name
 from rich.console import Console
 
 from selfplay_pipeline.config.load import load_config
@@ -13,12 +13,13 @@ from selfplay_pipeline.core.terminal.progress import in_place, shown
 from selfplay_pipeline.games.registry import game_named
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
+from selfplay_pipeline.iterate.held_out import Evaluated
 from selfplay_pipeline.iterate.history import Iteration, in_words
 from selfplay_pipeline.iterate.loop import Loop, run_iterate
-from selfplay_pipeline.iterate.results import Evaluated, Trained
+from selfplay_pipeline.iterate.results import Trained
 from selfplay_pipeline.iterate.table import live_table, run_table
 
-PLAY, HELD_OUT = FINISHED["generate"], FINISHED["evaluate"]
+PLAY, HELD_OUT = FINISHED["generate"], FINISHED["evaluate"]["figures"]
 
 
 class OneStage(Loop):
@@ -31,6 +32,11 @@ class OneStage(Loop):
             report(2, 2, lambda: "all")
         self.run.finish(1, "generate", StageRecord(seconds=3, figures=PLAY))
         reporting.status("iteration 1/1: done")
+
+
+def figures_with(more: dict) -> dict:
+    """The result of an evaluation with these figures beside its rewards."""
+    return {"checkpoint": "c", "figures": HELD_OUT | by_name(more)}
 
 
 def run(tmp_path, monkeypatch, *, drawn: bool) -> str:
@@ -73,7 +79,7 @@ def test_on_a_terminal_nothing_stays_but_the_closing_table_and_a_log_has_plain_l
 def test_the_table_shows_what_is_done_and_only_the_newest_iterations(tmp_path):
     directory = RunDirectory(tmp_path)
     score = {"held_out_talk_score": {"value": 0.5, "low": 0.4, "high": 0.6}}
-    directory.finish(0, "evaluate", StageRecord(seconds=1, figures=HELD_OUT | score))
+    directory.finish(0, "evaluate", StageRecord(seconds=1, figures=figures_with(score)))
     for number in range(1, 4):
         directory.finish(number, "generate", StageRecord(seconds=3, figures=PLAY))
     directory.finish(1, "train", StageRecord(seconds=9, figures=FINISHED["train"]))
@@ -92,20 +98,22 @@ def test_in_free_play_the_table_gives_the_lines_of_play_without_words_and_no_tal
     directory, console = RunDirectory(tmp_path), Console(file=io.StringIO(), width=110)
     line = {"value": 0.92, "low": 0.91, "high": 0.93}
     lines = {"wordless": {"silence": line | {"value": 0.84}, "pass": line, "counter": line | {"value": 0.97}}}
-    directory.finish(0, "evaluate", StageRecord(seconds=1, figures=HELD_OUT | lines))
+    directory.finish(0, "evaluate", StageRecord(seconds=1, figures=figures_with(lines)))
     console.print(run_table(directory))
     text = console.file.getvalue()
     assert "reward of play without words: silence 0.840, pass 0.920, counter 0.970" in text and "talk" not in text
-    said = in_words(Iteration(0, evaluated=Evaluated(**HELD_OUT, **lines)))
+    said = in_words(Iteration(0, evaluated=Evaluated(**figures_with(lines))))
     assert said.endswith(", without words silence 0.840, pass 0.920, counter 0.970")
 
 
 def test_an_iteration_in_words():
-    done = Iteration(1, Played(**PLAY), Trained(**FINISHED["train"]), Evaluated(**HELD_OUT))
+    done = Iteration(1, Played(**PLAY), Trained(**FINISHED["train"]), Evaluated(**figures_with({})))
     assert in_words(done) == (
         "reward 0.800 ± 0.010, agreed 100.0%, illegal 0.000, 7 steps, "
         "held out 0.900 [0.800, 1.000], greedy 0.900 [0.800, 1.000]"
     )
     parts = {"lost_to_telling": {"value": 0.1, "low": 0.0, "high": 0.2}}
-    said = in_words(Iteration(0, evaluated=Evaluated(**HELD_OUT, held_out_parts=parts)), game_named("matching"))
+    said = in_words(
+        Iteration(0, evaluated=Evaluated(**figures_with({"held_out_parts": parts}))), game_named("matching")
+    )
     assert said.endswith(", lost to telling 0.100 [0.000, 0.200]") and in_words(Iteration(0)) == ""

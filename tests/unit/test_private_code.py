@@ -1,7 +1,6 @@
 """The alarm of a private code: own reward that rises while the reward with a foreign player falls."""
 
 import asyncio
-import json
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import selfplay
-from factories import FINISHED
+from factories import FINISHED, by_name
 from test_conclusion import about, evaluated
 from test_partner_shares import loop_in, mixture
 
@@ -24,10 +23,11 @@ from selfplay_pipeline.generate.records import read_episodes
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.conclusion import conclusion
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
+from selfplay_pipeline.iterate.held_out import FOREIGN_REWARD, FOREIGN_RISE, REWARD_RISE, Evaluated
 from selfplay_pipeline.iterate.history import Iteration, collapse_reason, in_words, private_code
 from selfplay_pipeline.iterate.loop import check_run
 from selfplay_pipeline.iterate.partners import at_once
-from selfplay_pipeline.iterate.results import Evaluated, Trained, known
+from selfplay_pipeline.iterate.results import Trained, known
 from selfplay_pipeline.iterate.table import run_table
 from selfplay_pipeline.metrics.bootstrap import Interval
 
@@ -87,7 +87,7 @@ def errors_of_evaluations(correlation: float, runs: int) -> np.ndarray:
 def test_false_alarms_of_runs_that_learn_are_as_frequent_as_the_page_says(correlation, alarms):
     """The reward with the foreign player stays the same. The seed is fixed, so this cannot fail by chance."""
     (before, first), runs = history((0.1, 0.0)), 3000
-    assert before.evaluated and first.evaluated and first.evaluated.held_out_foreign
+    assert before.evaluated and first.evaluated and first.evaluated.interval(FOREIGN_RISE)
     width = 1.96 * np.sqrt(2 * (1 - correlation ** np.arange(1, 21)))
     once = twice = 0
     for errors in errors_of_evaluations(correlation, runs):
@@ -96,8 +96,8 @@ def test_false_alarms_of_runs_that_learn_are_as_frequent_as_the_page_says(correl
         run = [before]
         for rise, half in zip(rises, width, strict=True):
             interval = Interval(value=rise, low=rise - half, high=rise + half)
-            with_foreign = first.evaluated.held_out_foreign.model_copy(update={"rise": interval})
-            evaluation = first.evaluated.model_copy(update={"held_out_foreign": with_foreign})
+            figures = first.evaluated.figures | {FOREIGN_RISE.name: interval}
+            evaluation = first.evaluated.model_copy(update={"figures": figures})
             run.append(Iteration(len(run), evaluated=evaluation))
             if private_code(run):
                 twice += 1
@@ -179,8 +179,8 @@ def evaluations(names: list[str], folder: Path) -> list[Iteration]:
         own, other = against_first(number, "self"), against_first(number, "sharing")
         rises = {"held_out_rises": {"sampled": {"reward": own["rise"]}}} if number else {}
         both = {"held_out_reward": own["reward"], "held_out_greedy_reward": own["reward"], "held_out_foreign": other}
-        figures = json.loads(json.dumps(both | rises, default=lambda one: one.model_dump()))
-        history.append(Iteration(number, evaluated=Evaluated(checkpoint="c", **figures)))
+        figures = {name: value for name, value in by_name(both | rises).items() if value is not None}
+        history.append(Iteration(number, evaluated=Evaluated(checkpoint="c", figures=figures)))
     return history
 
 
@@ -192,7 +192,7 @@ def test_a_script_that_permutes_names_sets_it_off_and_one_that_learns_to_share_d
     monkeypatch.setitem(SCRIPTED, "forgetful", Forgetful())
     monkeypatch.setitem(SCRIPTED, "permuted", Permuted())
     run = evaluations(["forgetful", later, later], tmp_path)
-    own, other = run[-1].evaluated.held_out_rises["sampled"].reward, run[-1].evaluated.held_out_foreign.rise
+    own, other = map(run[-1].evaluated.interval, (REWARD_RISE["sampled"], FOREIGN_RISE))
     assert own.low > 0, "both are better with themselves than the one that forgets"
     assert (other.high < 0) == alarms
     assert bool(private_code(run)) == alarms
@@ -209,11 +209,11 @@ def test_an_evaluation_plays_the_foreign_player_in_each_seat(tmp_path):
     loop = loop_in(tmp_path / "run", mixture([], **{"iterate.foreign": "sharing", "iterate.evaluate_states": 5}))
     asyncio.run(loop._stage(0, "evaluate", loop._checkpoint(0, "evaluate")))
     found = loop.run.state.evaluated(0)
-    assert found is not None and found.held_out_foreign is not None and found.held_out_foreign.rise is None
+    assert found is not None and found.interval(FOREIGN_RISE) is None
     records = [*read_episodes(tmp_path / "run" / "iter_0" / "foreign" / "sampled.jsonl")]
     assert sorted(record.partners for record in records) == ["0: sharing"] * 5 + ["1: sharing"] * 5
     rewards = [record.outcome.normalized_reward for record in records]
-    assert found.held_out_foreign.reward.value == pytest.approx(np.mean(rewards))
+    assert found.interval(FOREIGN_REWARD).value == pytest.approx(np.mean(rewards))
 
 
 def test_a_policy_that_is_the_foreign_player_takes_each_seat_in_turn_as_later_ones_do(tmp_path):
