@@ -32,7 +32,7 @@ from chaos.outside import MODEL, Running, heed_signals, room
 from chaos.traces import contents_of
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.iterate.population import BETWEEN_SEEDS, member_folders
 
 EPOCHS, GAMES, EPISODES = 2, 64, 4

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from selfplay_pipeline.frames import episodes_frame as episodes_frame
     from selfplay_pipeline.frames import rows_frame as rows_frame
     from selfplay_pipeline.frames import turns_frame as turns_frame
-    from selfplay_pipeline.generate.records import read_episodes as read_episodes
+    from selfplay_pipeline.generate.read_records import read_episodes as read_episodes
     from selfplay_pipeline.generate.stage import generate_episodes as generate_episodes
     from selfplay_pipeline.iterate.loop import run_iterate as run_iterate
     from selfplay_pipeline.simple import evaluate_player as evaluate_player
@@ -49,7 +49,7 @@ _MODULES = {
     "load_config": "config.load",
     "load_game": "simple",
     "play_episodes": "simple",
-    "read_episodes": "generate.records",
+    "read_episodes": "generate.read_records",
     "rows_frame": "frames",
     "run_evaluate": "evaluate.run",
     "run_iterate": "iterate.loop",

@@ -23,7 +23,8 @@ from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.evaluate.states import StateSet, key_of, references
 from selfplay_pipeline.games.base import Game, State
-from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
+from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report.sources import EpisodesFile
 

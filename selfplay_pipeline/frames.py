@@ -11,7 +11,8 @@ import pandas as pd
 
 from selfplay_pipeline.convert.parquet import read_table
 from selfplay_pipeline.core.small_files import File
-from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
+from selfplay_pipeline.generate.records import EpisodeRecord
 
 ROWS_AT_ONCE = 4_096
 """Number of rows that become a part of a frame at once."""

@@ -152,7 +152,7 @@ def export(
     from selfplay_pipeline.dataset import export_episodes
     from selfplay_pipeline.dataset import push as upload
     from selfplay_pipeline.games.registry import make_game
-    from selfplay_pipeline.generate.records import read_episodes
+    from selfplay_pipeline.generate.read_records import read_episodes
     from selfplay_pipeline.report.sources import EpisodesFile
 
     if private and push is None:

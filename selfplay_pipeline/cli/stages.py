@@ -80,7 +80,7 @@ def _suggest_warm_start(output: Path, context: typer.Context, settings: Config) 
     The commands are left out if the limit of turns ended all episodes.
     """
     from selfplay_pipeline.games.registry import make_game
-    from selfplay_pipeline.generate.records import read_episodes
+    from selfplay_pipeline.generate.read_records import read_episodes
     from selfplay_pipeline.generate.summary import WARM_START, why_unsuccessful
 
     why = why_unsuccessful(read_episodes(output), settings.generate.max_new_tokens) or f"the model {WARM_START}"

@@ -11,20 +11,10 @@ from selfplay_pipeline.core.reporting import Update
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import CUT, Game, Session, State, Status, Step
 from selfplay_pipeline.generate.control import without_control
-from selfplay_pipeline.generate.records import (
-    ChatMessage,
-    EpisodeRecord,
-    Trajectory,
-    TurnRecord,
-    check_heard_as_said,
-    is_altered,
-    named_at,
-    parse_episode,
-    read_lines,
-    size_of_lines,
-    tell_left_out,
-)
-from selfplay_pipeline.generate.renamed import RenamedSession
+from selfplay_pipeline.generate.read_records import named_at, parse_episode, read_lines, size_of_lines, tell_left_out
+from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord, Trajectory, TurnRecord
+from selfplay_pipeline.generate.renamed import RenamedSession, names_of, said
+from selfplay_pipeline.generate.swapped import check_heard_as_said, is_altered
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
 OTHERWISE = "give the configuration (--config) that it was played with"
@@ -162,7 +152,8 @@ def conversations(record: EpisodeRecord, game: Game) -> list[list[ChatMessage]]:
 def _session(record: EpisodeRecord, game: Game) -> Session:
     """Returns a session of the game at the beginning of a recorded episode."""
     state = state_for(record, game)
-    return game.start(state) if record.names is None else RenamedSession(game, state, record.names)
+    names = names_of(record)
+    return game.start(state) if names is None else RenamedSession(game, state, names)
 
 
 def _steps(record: EpisodeRecord, session: Session) -> Iterator[tuple[int, TurnRecord, Step]]:
@@ -172,7 +163,8 @@ def _steps(record: EpisodeRecord, session: Session) -> Iterator[tuple[int, TurnR
         if turn.seat not in session.seats:
             over = f"the episode has ended ({session.status})" if session.status else "it is another seat's turn"
             raise ValueError(f"{where}: {over}; {OTHERWISE}")
-        turn = turn if turn.as_said is None else turn.model_copy(update={"text": turn.as_said})
+        own = said(turn)
+        turn = turn if own == turn.text else turn.model_copy(update={"text": own})
         step = session.step(turn.seat, turn.text, cut=turn.error_kind == CUT)
         if step.action != turn.action:
             raise ValueError(f"{where}: recorded as {turn.action}, but the replay gives {step.action}; {OTHERWISE}")

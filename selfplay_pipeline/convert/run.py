@@ -31,19 +31,17 @@ from selfplay_pipeline.core.folders import own_folder
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.generate.records import (
-    EpisodeRecord,
+from selfplay_pipeline.generate.read_records import (
     GroupStates,
     NoEpisodeError,
-    PolicyRecord,
-    check_heard_as_said,
-    is_altered,
     named_at,
     parse_episode,
     read_lines,
     size_of_lines,
     tell_left_out,
 )
+from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
+from selfplay_pipeline.generate.swapped import check_heard_as_said, is_altered
 from selfplay_pipeline.metrics.signal import Scored, Signal, check_compared, comparison_key, groups_of
 
 CONVERTED = "convert.json"

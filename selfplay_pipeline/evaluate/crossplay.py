@@ -18,7 +18,7 @@ from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.preflight import check_play
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.seats import checkpoints_among, is_checkpoint, weights_of
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals

@@ -17,7 +17,7 @@ from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import Player
-from selfplay_pipeline.generate.records import POLICY, Swap
+from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob, PlayTask, run_tasks
 from selfplay_pipeline.generate.seated import EpisodeFactory, SeatedEpisode
 from selfplay_pipeline.generate.seats import (
@@ -32,7 +32,7 @@ from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record, record_of
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Played
-from selfplay_pipeline.generate.swapped import SwappedEpisode
+from selfplay_pipeline.generate.swapped import Swap, SwappedEpisode
 
 
 @dataclass(frozen=True)

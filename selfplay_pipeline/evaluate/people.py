@@ -21,13 +21,14 @@ from selfplay_pipeline.evaluate.run import Evaluation, default_folder
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.figures import Figure, Measures
-from selfplay_pipeline.games.measured import Measured
+from selfplay_pipeline.games.measured import Measured, heard_of
 from selfplay_pipeline.games.registry import make_game, stored_game_config
 from selfplay_pipeline.generate.people_log import BegunLine, LostLine, TurnLine, log_path, read_log
 from selfplay_pipeline.generate.players import Scripted
-from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord, arguments_path, read_episodes
+from selfplay_pipeline.generate.read_records import arguments_path, read_episodes
+from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord
 from selfplay_pipeline.generate.seated import SeatedEpisode
-from selfplay_pipeline.generate.swapped import is_words
+from selfplay_pipeline.generate.swapped import is_words, swap_of
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 from selfplay_pipeline.metrics.crossed import Crossed, crossed_contrast
 from selfplay_pipeline.metrics.figures import FIGURES, REWARD, is_measured, measure_reward
@@ -67,7 +68,7 @@ class Held:
     @property
     def is_altered(self) -> bool:
         """Whether each message of the person was replaced."""
-        return all(turn.heard is not None for turn in self.record.turns if turn.seat == self.seat and is_words(turn))
+        return all(heard_of(turn) for turn in self.record.turns if turn.seat == self.seat and is_words(turn))
 
     def measures(self, game: Game) -> Measures:
         """Returns the figures of the part."""
@@ -292,8 +293,8 @@ def with_partner(game: Game, parts: Sequence[Held], states: Sequence[int]) -> Wi
     """Returns the figures of people with one partner."""
     group_of = _together(parts)
     groups = list(dict.fromkeys(group_of.values()))
-    plain = [part for part in parts if part.record.swap is None]
-    to_alter = [part for part in parts if part.record.swap is not None]
+    plain = [part for part in parts if swap_of(part.record) is None]
+    to_alter = [part for part in parts if swap_of(part.record) is not None]
     altered = [part for part in to_alter if part.is_altered]
 
     def crossed(chosen: Sequence[Held], *, reward_only: bool) -> Crossed:
@@ -311,9 +312,7 @@ def with_partner(game: Game, parts: Sequence[Held], states: Sequence[int]) -> Wi
     later = [part for part in plain if part.place != 0]
     if altered and later:
         records = {part.record.episode_id: part.record for part in altered}
-        heard = [
-            text for record in records.values() for turn in record.turns for text in {*(turn.heard or {}).values()}
-        ]
+        heard = [text for record in records.values() for turn in record.turns for text in {*heard_of(turn).values()}]
         anew = crossed(altered, reward_only=True)
         words = AlteredWords(
             episodes=len(records),

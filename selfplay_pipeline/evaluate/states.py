@@ -16,7 +16,7 @@ from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.base import HELD_OUT, Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import read_lines
+from selfplay_pipeline.generate.read_records import read_lines
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
 Z95 = 1.96

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict
 
 from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.generate.records import Swap
+from selfplay_pipeline.generate.swapped import Swap
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.metrics.figures import REWARD
 

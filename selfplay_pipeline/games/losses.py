@@ -12,7 +12,7 @@ from typing import Any
 
 from selfplay_pipeline.games.base import CUT
 from selfplay_pipeline.games.figures import Figure, Formula
-from selfplay_pipeline.games.measured import Measured
+from selfplay_pipeline.games.measured import Measured, heard_of
 from selfplay_pipeline.games.tags import ActionKind
 
 
@@ -42,7 +42,7 @@ def loss_figures(plan: Callable[[Any], Any], labels: tuple[str, str, str]) -> tu
         It is None if the episode does not follow the game's rules, because those that it was played with are unknown,
         or if others heard swapped messages, since it would be the plan of what they did not hear.
         """
-        if any(turn.heard for turn in episode.record.turns):
+        if any(heard_of(turn) for turn in episode.record.turns):
             return None
         session: Any = episode.game.start(episode.state)
         last = max(at for at, turn in enumerate(episode.record.turns) if turn.action == ActionKind.PROPOSE)

@@ -10,6 +10,18 @@ from typing import Any
 
 from selfplay_pipeline.games.base import MESSAGE, Asking, Game
 
+HEARD = "heard"
+"""Key of a turn's `extra`, at which are the messages that seats heard in its place, by seat."""
+
+
+def heard_of(turn: Any) -> dict[int, str]:
+    """Returns the messages that seats heard in place of a turn; empty if all heard the turn itself.
+
+    Args:
+        turn: A `TurnRecord`, or a turn of a running session, which was always heard.
+    """
+    return {int(seat): text for seat, text in getattr(turn, "extra", {}).get(HEARD, {}).items()}
+
 
 @dataclass(frozen=True, eq=False)
 class Measured:

@@ -22,7 +22,7 @@ from selfplay_pipeline.generate.kept import KeptEpisode
 from selfplay_pipeline.generate.people_log import TurnLine
 from selfplay_pipeline.generate.person import PersonEpisode
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, TurnRecord
-from selfplay_pipeline.generate.swapped import MOST_TRIES, is_words, replayed, without_content
+from selfplay_pipeline.generate.swapped import MOST_TRIES, SWAP, is_words, replayed, with_heard, without_content
 
 Messages = Callable[[int, int], Iterable[str]]
 """Function that returns messages of other episodes, the preferred one first.
@@ -144,8 +144,5 @@ class AlteredEpisode(KeptEpisode):
 
     def record(self, policy: PolicyRecord) -> EpisodeRecord:
         """Returns the record of the finished episode, marked as one with replaced messages."""
-        turns = [
-            turn.model_copy(update={"heard": self.episode.heard_at(number)})
-            for number, turn in enumerate(self.episode.turns)
-        ]
-        return super().record(policy).model_copy(update={"turns": turns, "swap": "swapped"})
+        turns = [with_heard(turn, self.episode.heard_at(number)) for number, turn in enumerate(self.episode.turns)]
+        return super().record(policy).model_copy(update={"turns": turns}).with_extra(**{SWAP: "swapped"})

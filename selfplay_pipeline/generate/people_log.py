@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, explain
-from selfplay_pipeline.generate.records import PartnerUsage, read_lines
+from selfplay_pipeline.generate.read_records import read_lines
+from selfplay_pipeline.generate.records import PartnerUsage
 from selfplay_pipeline.generate.store import repair
 
 

@@ -5,7 +5,7 @@ of its own, with names that are drawn for the state and the seat. A legal turn i
 seat's session. So a code that depends on names, such as one that says a name for another one, does not work: the
 hearer's names are others. What depends on the state alone works as before.
 
-Records have states and turns in the state's own names, and for each seat its renaming (`EpisodeRecord.names`).
+Records have states and turns in the state's own names, and for each seat its renaming (`names_of`).
 Trajectories hold the tokens that the seats read and wrote, in their names.
 """
 
@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
-from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.games.base import (
     INVALID,
     NAMES,
@@ -32,10 +33,50 @@ from selfplay_pipeline.games.base import (
 )
 from selfplay_pipeline.generate.episode import Episode
 from selfplay_pipeline.generate.players import Seat
-from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
+from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, TurnRecord
 from selfplay_pipeline.generate.seated import SeatedEpisode
 
 KEY = "iterate.other_play"
+NAMES_SEEN = "names"
+"""Key of an episode's `extra` with the renaming of the state that each seat saw."""
+AS_SAID = "as_said"
+"""Key of a turn's `extra` with its text as the seat wrote it, if it differs."""
+Names = list[dict[str, list[int]]]
+"""Renaming of the state for each seat."""
+_NAMES = TypeAdapter(Names)
+
+
+def names_of(record: EpisodeRecord) -> Names | None:
+    """Returns the renaming of the state that each seat saw; None if all saw the state's names."""
+    return record.extra.get(NAMES_SEEN)
+
+
+def said(turn: TurnRecord) -> str:
+    """Returns the text of a turn as the seat wrote it, in its own names."""
+    text: str = turn.extra.get(AS_SAID, turn.text)
+    return text
+
+
+def check_extra(record: EpisodeRecord, game: Game, state: State) -> None:
+    """Raises ValueError, which names the field, unless each seat has a renaming that the state allows."""
+    for number, turn in enumerate(record.turns):
+        if not isinstance(turn.extra.get(AS_SAID, ""), str):
+            raise ValueError(f"field 'turns.{number}.extra.{AS_SAID}': expected a text")
+    if NAMES_SEEN not in record.extra:
+        return
+    try:
+        names = _NAMES.validate_python(record.extra[NAMES_SEEN], strict=True)
+    except ValidationError as error:
+        raise ValueError(f"field 'extra.{NAMES_SEEN}': {first_line(error)}") from None
+    if not game.has("renamed") or len(names) != len(game.roles):
+        raise ValueError(
+            f"field 'extra.{NAMES_SEEN}': has {len(names)} renamings, which do not fit the game {game.name}"
+        )
+    for seat, one in enumerate(names):
+        try:
+            game.renamed(state, one)
+        except ValueError as error:
+            raise ValueError(f"field 'extra.{NAMES_SEEN}.{seat}': {error}") from None
 
 
 class RenamedSession:
@@ -129,7 +170,8 @@ class RenamedEpisode(SeatedEpisode):
 
     def record(self, policy: PolicyRecord) -> EpisodeRecord:
         turns = [
-            turn.model_copy(update={"text": told, "as_said": None if turn.text == told else turn.text})
+            turn if turn.text == told else turn.with_extra(**{AS_SAID: turn.text}).model_copy(update={"text": told})
             for turn, told in zip(self.episode.turns, self.session.told, strict=True)
         ]
-        return super().record(policy).model_copy(update={"turns": turns, "names": self.session.names})
+        names = {NAMES_SEEN: list(self.session.names)}
+        return super().record(policy).model_copy(update={"turns": turns}).with_extra(**names)

@@ -16,14 +16,8 @@ from selfplay_pipeline.core.files import appending, locked, write_json
 from selfplay_pipeline.core.links import open_itself
 from selfplay_pipeline.core.small_files import check_regular, read_object
 from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.generate.records import (
-    MAX_LINE,
-    EpisodeRecord,
-    arguments_path,
-    is_compressed,
-    parse_episode,
-    read_lines,
-)
+from selfplay_pipeline.generate.read_records import MAX_LINE, arguments_path, is_compressed, parse_episode, read_lines
+from selfplay_pipeline.generate.records import EpisodeRecord
 
 NOT_EPISODES = (
     "metrics.jsonl", "trained_rows.jsonl", "server_*_weights.jsonl", "weight_versions.jsonl", "*.people.jsonl",

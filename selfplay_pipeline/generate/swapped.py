@@ -19,18 +19,20 @@ The play loop is the usual one (`Episode`), and every other seat hears a hearer'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice, product
+from typing import Literal, get_args
 
 import numpy as np
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import CUT, INVALID, MESSAGE, SWAPPED, Game, Session, State, Step
+from selfplay_pipeline.games.measured import HEARD
 from selfplay_pipeline.generate.episode import ContextFull, Episode, Reply, SeatedPlayer, bounded
 from selfplay_pipeline.generate.players import Seat
-from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, Swap, Trajectory, TurnRecord
+from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, Trajectory, TurnRecord
 from selfplay_pipeline.generate.seated import SeatedEpisode
 
 TRIES = 3
@@ -42,6 +44,55 @@ NO_WORDS = "none"
 MOST_TRIES = 20
 """Largest number of messages without content that are tried for one message."""
 KEY = "evaluate.swap_messages"
+
+Swap = Literal["swapped", "named"]
+"""Rule by which heard messages are replaced. `swapped` takes a message from a counterfactual state. `named` keeps
+which items a message mentions, and takes their values from the counterfactual state.
+"""
+SWAP = "swap"
+"""Key of an episode's `extra` with the rule. The turns have the replacements, at the key `HEARD`."""
+
+
+def swap_of(record: EpisodeRecord) -> Swap | None:
+    """Returns the rule by which heard messages were replaced; None if all were heard as they were said."""
+    return record.extra.get(SWAP)
+
+
+def with_heard(turn: TurnRecord, heard: Mapping[int, str] | None) -> TurnRecord:
+    """Returns a turn with the replacements that seats heard, by seat; "" is a message without content."""
+    return turn.with_extra(**{HEARD: {str(seat): text for seat, text in heard.items()}}) if heard else turn
+
+
+def check_extra(record: EpisodeRecord) -> None:
+    """Raises ValueError, which names the field, unless only other seats heard replacements, by a known rule."""
+    swap = record.extra.get(SWAP)
+    if SWAP in record.extra and swap not in get_args(Swap):
+        raise ValueError(f"field 'extra.{SWAP}': {swap!r:.60} is not one of {', '.join(get_args(Swap))}")
+    for number, turn in enumerate(record.turns):
+        if HEARD not in turn.extra:
+            continue
+        heard, others = turn.extra[HEARD], {str(seat) for seat, _ in enumerate(record.seats) if seat != turn.seat}
+        if not isinstance(heard, dict) or not all(isinstance(text, str) for text in heard.values()):
+            raise ValueError(f"field 'turns.{number}.extra.{HEARD}': expected a text for each seat that heard one")
+        if swap is None or not heard.keys() <= others:
+            raise ValueError(
+                f"field 'turns.{number}.extra.{HEARD}': only other seats hear, in an episode with a '{SWAP}'"
+            )
+
+
+def is_altered(record: EpisodeRecord) -> bool:
+    """Whether others heard altered messages of a person, as in some episodes of `play --study`; no training takes
+    them."""
+    return swap_of(record) is not None and any(seat.kind == "person" for seat in record.seats)
+
+
+def check_heard_as_said(record: EpisodeRecord) -> None:
+    """Raises ValueError if the episode must not be trained on because its messages were replaced."""
+    if swap_of(record) is not None:
+        raise ValueError(
+            f"field 'extra.{SWAP}': an episode of `evaluate --swap-messages`, which is not trained on; convert the "
+            "file that `generate` wrote"
+        )
 
 
 def is_words(turn: TurnRecord) -> bool:
@@ -278,12 +329,10 @@ class SwappedEpisode(SeatedEpisode):
 
     def record(self, policy: PolicyRecord) -> EpisodeRecord:
         turns = [
-            turn.model_copy(update={"heard": heard})
-            if (heard := {hearer.number: hearer.heard[at] for hearer in self.hearers if at in hearer.heard})
-            else turn
+            with_heard(turn, {hearer.number: hearer.heard[at] for hearer in self.hearers if at in hearer.heard})
             for at, turn in enumerate(self.episode.turns)
         ]
-        return super().record(policy).model_copy(update={"turns": turns, "swap": self.swap})
+        return super().record(policy).model_copy(update={"turns": turns}).with_extra(**{SWAP: self.swap})
 
 
 def check_swap(game: Game, states: Sequence[State]) -> None:

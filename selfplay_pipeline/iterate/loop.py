@@ -37,7 +37,7 @@ from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_hel
 from selfplay_pipeline.evaluate.worth import Rise
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.renamed import KEY
 from selfplay_pipeline.generate.run import NoTurnsError
 from selfplay_pipeline.generate.seats import check_seat, check_seats, self_play

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
+from selfplay_pipeline.games.measured import heard_of
 from selfplay_pipeline.games.registry import game_named, game_of
 from selfplay_pipeline.generate.records import EpisodeRecord, Trajectory, TurnRecord
 
@@ -143,7 +144,7 @@ def read_episode(record: EpisodeRecord, decoder: Decoder | None = None, game: Ga
 
 def _heard(turn: TurnRecord) -> Iterator[str]:
     """Yields a text for each seat that heard a replacement of the turn's message."""
-    for seat, text in (turn.heard or {}).items():
+    for seat, text in heard_of(turn).items():
         yield f"seat {seat} heard: {shorten(text) or 'a message without content'}"
 
 

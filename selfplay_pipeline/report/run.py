@@ -8,7 +8,7 @@ from pathlib import Path
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_bytes
 from selfplay_pipeline.core.reporting import progress
-from selfplay_pipeline.generate.records import size_of_lines
+from selfplay_pipeline.generate.read_records import size_of_lines
 from selfplay_pipeline.report.charts import charts_of
 from selfplay_pipeline.report.draw import Format, draw
 from selfplay_pipeline.report.page import render

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from selfplay_pipeline.generate.records import EpisodeRecord, open_lines
+from selfplay_pipeline.generate.read_records import open_lines
+from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, read_episode, read_state
 from selfplay_pipeline.report.scan import Scan, parse
 

@@ -16,8 +16,7 @@ from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.games.base import Game, State
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import (
-    EpisodeRecord,
+from selfplay_pipeline.generate.read_records import (
     GroupStates,
     NoEpisodeError,
     arguments_path,
@@ -25,6 +24,7 @@ from selfplay_pipeline.generate.records import (
     parse_episode,
     read_lines,
 )
+from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.metrics.figures import Sums, measure

@@ -20,7 +20,8 @@ from selfplay_pipeline.evaluate.run import Evaluation
 from selfplay_pipeline.evaluate.tally import Seating
 from selfplay_pipeline.games.base import Game, GameSettings
 from selfplay_pipeline.games.registry import game_of, make_game, stored_game_config
-from selfplay_pipeline.generate.records import EpisodeRecord, arguments_path
+from selfplay_pipeline.generate.read_records import arguments_path
+from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.store import NOT_EPISODES
 from selfplay_pipeline.iterate.folder import Manifest, RunDirectory, RunState
 from selfplay_pipeline.iterate.schedule import source_of_games

@@ -19,7 +19,8 @@ from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.core.terminal.harmless import harmless
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, Place, Table
-from selfplay_pipeline.generate.records import EpisodeRecord, open_lines
+from selfplay_pipeline.generate.read_records import open_lines
+from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.store import check_can_grow
 from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, TrajectoryText, read_episode, read_state
 from selfplay_pipeline.report.scan import episodes, parse

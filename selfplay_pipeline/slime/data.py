@@ -17,7 +17,7 @@ from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.base import HELD_OUT, TRAIN, Game, GameSettings, State, state_rng
 from selfplay_pipeline.games.registry import SHIPPED, make_game, stored_game_config
-from selfplay_pipeline.generate.records import read_lines
+from selfplay_pipeline.generate.read_records import read_lines
 
 UNUSABLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """Errors that reading a row can raise if its values have unexpected types."""

@@ -22,7 +22,7 @@ from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.small_files import check_regular, read_object
 from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import read_lines
+from selfplay_pipeline.generate.read_records import read_lines
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.train.memory_check import offload_here
 from selfplay_pipeline.train.offline import TrainResult, check_options

@@ -15,7 +15,7 @@ from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.state_source import StateSource
-from selfplay_pipeline.generate.swapped import is_words
+from selfplay_pipeline.generate.swapped import is_words, swap_of
 from selfplay_pipeline.web.house import House, Someone
 from selfplay_pipeline.web.order import Trial
 from selfplay_pipeline.web.study import MOST_PEOPLE, OpenStudy
@@ -99,7 +99,7 @@ class StudyHouse(House):
         in which all messages were heard as they were written.
         """
         rng = np.random.default_rng([STUDY, self.job.seed, DONORS, trial.state, person])
-        others = [one for one in self.ended.values() if one.swap is None and one.group_index != trial.state]
+        others = [one for one in self.ended.values() if swap_of(one) is None and one.group_index != trial.state]
         shuffled = [others[int(at)] for at in rng.permutation(len(others))]
         later, shorter = list[str](), list[str]()
         for record in shuffled:

@@ -20,7 +20,7 @@ from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.games.matching.names import short_titles
 from selfplay_pipeline.games.matching.rules import MatchingState
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from studies.common.planner import code_of
 
 

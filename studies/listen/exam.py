@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from selfplay_pipeline.games.matching.mentions import told_cells
 from selfplay_pipeline.games.matching.proposals import short
 from selfplay_pipeline.games.matching.speaking import TELLING, TOLD
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.metrics.bootstrap import Column, Interval, Totals
 
 ROWS = 16

@@ -65,7 +65,7 @@ from selfplay_pipeline.evaluate.run import EvaluationJob, rewards_of, run_evalua
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
 from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.iterate.folder import RunDirectory, describe
 from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.iterate.population import member_folders, run_population

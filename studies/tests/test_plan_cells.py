@@ -9,7 +9,7 @@ import pytest
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.stage import generate_episodes
 from studies.people.plan_cells import FIGURES, PLANS, figures, main
 

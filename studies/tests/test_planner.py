@@ -17,7 +17,7 @@ from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.wordless import Posterior, best_plans, values_of
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import parse_episode, read_lines
+from selfplay_pipeline.generate.read_records import parse_episode, read_lines
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from studies.code.run import told_in

@@ -5,7 +5,7 @@ import json
 from command import selfplay
 
 from selfplay_pipeline.core.shipped import built_in
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 
 
 def test_games_with_a_chat_model_become_one_row_each(sglang_server, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from command import selfplay
 
 from selfplay_pipeline.convert.parquet import read_rows
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 
 TINY = "data/tiny_model"
 

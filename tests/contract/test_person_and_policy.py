@@ -13,7 +13,8 @@ from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.people_log import TurnLine, log_path, read_log
-from selfplay_pipeline.generate.records import PERSON, POLICY, read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
+from selfplay_pipeline.generate.records import PERSON, POLICY
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.shipped import shipped
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.iterate.loop import run_iterate
 
 TINY = Path(shipped("data/tiny_bargaining_model"))

@@ -11,7 +11,7 @@ from hostile_folder import fill, imported_by_runpy, ran
 from recording_proxy import RecordingProxy
 from test_kill import Driver
 
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 
 GAMES, EPISODES = 96, 8
 CONFIG = """\

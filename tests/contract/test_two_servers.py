@@ -20,7 +20,8 @@ from selfplay_pipeline.engines.requests import PROBE_IDS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import SGLangServer
 from selfplay_pipeline.engines.types import SamplingParams
-from selfplay_pipeline.generate.records import Trajectory, read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
+from selfplay_pipeline.generate.records import Trajectory
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.iterate.results import Trained

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.core.content_hash import content_hash
-from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
+from selfplay_pipeline.generate.records import EpisodeRecord
 
 MODELS = ("data/tiny_honest_model", "data/tiny_model")
 FILES = ("games.jsonl", "selfplay_games.jsonl", "sampled.jsonl", "greedy.jsonl", "heard.jsonl")

@@ -15,7 +15,8 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
-from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
+from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.iterate.loop import Loop, run_iterate
 from selfplay_pipeline.train.process import StartSettings, Trainer

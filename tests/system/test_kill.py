@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from watching import Listener, Watch
 
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.train.groups import read_data
 
 EPOCHS = 2

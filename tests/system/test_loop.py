@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from selfplay_pipeline.convert.parquet_check import check_parquet
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.iterate.held_out import REWARD_RISE, WORTH_RISE
 from selfplay_pipeline.iterate.loop import run_iterate
 

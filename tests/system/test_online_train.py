@@ -26,7 +26,7 @@ from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 
 STEPS, STATES, EPISODES, HELD_OUT, RANK = 3, 2, 8, 8, 4
 """All episodes of a step have equal rewards, so that its weights stay, twice in a million times."""

@@ -13,7 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.report.reading import read_episode, read_state
 from selfplay_pipeline.report.run import scan_all, write_page
 from selfplay_pipeline.report.sources import discover

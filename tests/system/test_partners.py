@@ -12,8 +12,9 @@ from selfplay_pipeline.evaluate.crossplay import run_crossplay
 from selfplay_pipeline.evaluate.listen import Listening
 from selfplay_pipeline.evaluate.run import Evaluation, EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.games.measured import heard_of
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 
 TINY = "data/tiny_model"
 
@@ -74,7 +75,7 @@ def test_a_checkpoint_hears_swapped_messages_token_by_token(sglang_server, tmp_p
         assert whole.modes[mode].words.worth.value is not None and whole.modes[mode].words.heard >= 4
         for game in read_episodes(tmp_path / "whole" / f"{mode}_swapped.jsonl"):
             for turn in game.turns:
-                for seat, heard in (turn.heard or {}).items():
+                for seat, heard in heard_of(turn).items():
                     (stream,) = (one for one in game.trajectories if one.seat == seat)
                     read = "\n".join(message.content for message in stream.messages if message.role == "user")
                     assert heard.partition("[message]")[2].strip() in read
@@ -84,7 +85,7 @@ def test_a_checkpoint_hears_swapped_messages_token_by_token(sglang_server, tmp_p
     again.write_bytes(b"".join(greedy.read_bytes().splitlines(keepends=True)[:5]) + b'{"schema')
     evaluate(sglang_server, tmp_path / "again", *options, checkpoint="data/tiny_honest_model")
     before, after = (
-        {game.episode_id: [(turn.text, turn.heard) for turn in game.turns] for game in read_episodes(file)}
+        {game.episode_id: [(turn.text, heard_of(turn)) for turn in game.turns] for game in read_episodes(file)}
         for file in (greedy, again)
     )
     assert before == after

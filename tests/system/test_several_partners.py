@@ -15,7 +15,7 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.engines.sglang_server import SGLangServer
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.iterate.population import run_population
 

@@ -11,6 +11,7 @@ from test_play_pages import NARROW, person_at  # noqa: F401 - a fixture
 from test_play_web import Served
 
 from selfplay_pipeline.generate.records import PERSON
+from selfplay_pipeline.generate.swapped import swap_of
 
 TEXTS = "title: Plan together\ninstructions: Play <b>well</b>.\nthanks: The code is 4711.\n"
 STUDY = f"states: {{count: 3}}\npartners: [sharing, own-view]\nepisodes: 2\naltered: 1\n{TEXTS}"
@@ -60,4 +61,4 @@ def test_people_consent_play_their_lists_and_are_thanked(tmp_path, person_at):  
     assert sorted(record.players for record in records) == [
         [PERSON, name] for name in ("own-view", "sharing") for _ in "12"
     ]
-    assert [record.swap for record in records] == [None, "swapped"] * 2
+    assert [swap_of(record) for record in records] == [None, "swapped"] * 2

@@ -14,7 +14,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.iterate.loop import run_iterate
 
 TINY = Path("data/tiny_model")

@@ -40,10 +40,11 @@ from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.core.small_files import read_json
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate import records
+from selfplay_pipeline.generate import read_records
 from selfplay_pipeline.generate.chat_cache import AnswerCache
-from selfplay_pipeline.generate.records import parse_episode
-from selfplay_pipeline.generate.records import read_lines as read_episode_lines
+from selfplay_pipeline.generate.read_records import parse_episode
+from selfplay_pipeline.generate.read_records import read_lines as read_episode_lines
+from selfplay_pipeline.generate.records import Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.table import show_run
@@ -283,7 +284,7 @@ def test_quotes_colons_and_backslashes_in_texts_are_no_keys():
 
 
 def test_a_line_beyond_the_limit_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "MAX_LINE", 1 << 20)
+    monkeypatch.setattr(read_records, "MAX_LINE", 1 << 20)
     path = tmp_path / "games.jsonl"
     path.write_bytes(b"{}\n" + b" " * (1 << 20) + b"x\n")
     assert "games.jsonl:2: longer than 1 MiB" in said_of(lambda: list(read_episode_lines(path)))
@@ -353,7 +354,7 @@ def test_a_log_prob_that_float32_probabilities_have_is_allowed():
     said = {"role": "user", "content": "hello"}
     for log_prob in (least, -103.0):
         stream = {"prompt_ids": [1], "response_ids": [1], "response_mask": [1], "messages": [said], "seat": 0}
-        assert records.Trajectory(**stream, response_logprobs=[log_prob], num_prompt_messages=1).fault() is None
+        assert Trajectory(**stream, response_logprobs=[log_prob], num_prompt_messages=1).fault() is None
 
 
 def test_an_overwritten_parquet_file_is_one_line(tmp_path):

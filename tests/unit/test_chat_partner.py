@@ -33,7 +33,8 @@ from selfplay_pipeline.generate.chat_player import ChatPartner
 from selfplay_pipeline.generate.episode import LONGEST_TURN, Reply
 from selfplay_pipeline.generate.outside_text import ChatPlayer
 from selfplay_pipeline.generate.players import Scripted
-from selfplay_pipeline.generate.records import CHAT, POLICY, PartnerUsage, read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
+from selfplay_pipeline.generate.records import CHAT, POLICY, PartnerUsage
 from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.seats import check_players
 from selfplay_pipeline.generate.stage import generate_episodes, plan_generate

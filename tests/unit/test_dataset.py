@@ -16,7 +16,8 @@ from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.dataset import export_episodes
 from selfplay_pipeline.games.base import MESSAGE
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
+from selfplay_pipeline.generate.records import EpisodeRecord
 
 GAME = make_game(BOARD)
 

@@ -12,7 +12,7 @@ import pytest
 from command import selfplay
 
 from selfplay_pipeline.frames import episodes_frame, turns_frame
-from selfplay_pipeline.generate.records import size_of_lines
+from selfplay_pipeline.generate.read_records import size_of_lines
 
 PACKAGE = Path("selfplay_pipeline")
 

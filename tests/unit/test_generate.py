@@ -23,7 +23,7 @@ from selfplay_pipeline.engines.types import EngineError, SamplingParams
 from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.run import GenerateJob, PlayTask, run_tasks
 from selfplay_pipeline.generate.stage import make_job
 from selfplay_pipeline.generate.store import repair

@@ -155,5 +155,5 @@ def test_who_heard_another_message_planned_with_that_one():
     state = GAME.sample_state(state_rng(0, 0, HELD_OUT))
     turns = play(GAME, state, Sharing()).turns
     told = known_cells(state, turns, HONEST)[1]
-    swapped = [turns[0].model_copy(update={"heard": {1: "[message] none"}}), *turns[1:]]
+    swapped = [turns[0].with_extra(heard={"1": "[message] none"}), *turns[1:]]
     assert told[1].all() and (known_cells(state, swapped, HONEST)[1] == np.stack(state.masks)).all()

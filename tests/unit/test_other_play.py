@@ -21,7 +21,8 @@ from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.renaming import inverse, renamed, retold
 from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.records import parse_episode, read_episodes
+from selfplay_pipeline.generate.read_records import parse_episode, read_episodes
+from selfplay_pipeline.generate.renamed import names_of, said
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.iterate.loop import check_run
@@ -117,11 +118,11 @@ def test_a_code_of_names_gains_nothing_and_plain_talk_loses_nothing(tmp_path, mo
 
 def test_all_episodes_of_a_state_have_the_same_names_and_seats_have_others(tmp_path):
     with_names, without = (played(tmp_path / str(on), "sharing", other_play=on) for on in (True, False))
-    assert all(one.names is None for one in without)
+    assert all(names_of(one) is None for one in without)
     assert [one.state for one in with_names] == [one.state for one in without]
     for one, other in pairwise(with_names):
-        assert (one.names == other.names) == (one.group_index == other.group_index)
-    assert sum(one.names[0] != one.names[1] for one in with_names) > 50  # of 60, 58 are expected
+        assert (names_of(one) == names_of(other)) == (one.group_index == other.group_index)
+    assert sum(names_of(one)[0] != names_of(one)[1] for one in with_names) > 50  # of 60, 58 are expected
     arguments = [json.loads((tmp_path / str(on) / "games.args.json").read_text()) for on in (True, False)]
     assert arguments[0] == arguments[1] | {"other_play": True}
     with pytest.raises(UserError, match="other_play = True, now it is not given"):
@@ -133,8 +134,8 @@ def test_records_have_the_names_of_the_state_and_the_seats_their_own(tmp_path):
     for one in played(tmp_path, "sharing", other_play=True):
         state = GAME.state_from_json(one.state)
         for turn in one.turns:
-            own = turn.as_said or turn.text
-            assert retold(state, one.names[turn.seat], turn.text) == own
+            own = said(turn)
+            assert retold(state, names_of(one)[turn.seat], turn.text) == own
             if turn.action == "message":
                 view = state.view(turn.seat)
                 words = turn.text.split()[1:]
@@ -149,7 +150,7 @@ def test_a_policys_tokens_are_those_of_a_replay_in_its_names(tmp_path):
     play(loop, 1)
     game, chat = make_game(loop.config.game), ChatTokenizer.load(loop.config.model)
     records = [*read_episodes(loop.run.games(1))]
-    assert any(turn.as_said for one in records for turn in one.turns)
+    assert any(said(turn) != turn.text for one in records for turn in one.turns)
     compared = renamed_prompts = 0
     for one in records:
         again = {trajectory.seat: trajectory for trajectory in replay(one, game, chat)}
@@ -158,7 +159,7 @@ def test_a_policys_tokens_are_those_of_a_replay_in_its_names(tmp_path):
             replayed = again[trajectory.seat].response_ids  # ends with the last legal turn
             assert trajectory.response_ids[: len(replayed)] == replayed
             compared += len(replayed)
-        seen = replay(one.model_copy(update={"names": None}), game, chat)
+        seen = replay(one.model_copy(update={"extra": {}}), game, chat)
         renamed_prompts += any(again[plain.seat].prompt_ids != plain.prompt_ids for plain in seen)
     assert renamed_prompts > 10, "of 20"
     assert compared > 100
@@ -170,7 +171,7 @@ def test_off_it_changes_no_byte(tmp_path):
         loop = loop_in(tmp_path / name, mixture([], **{"train.loggers": []}, **changes))
         play(loop, 1)
         found.append(content(tmp_path / name / "iter_1"))
-    assert found[0] == found[1] and b'"names"' not in found[0]["selfplay_games.jsonl"]
+    assert found[0] == found[1] and b'"extra"' not in found[0]["selfplay_games.jsonl"]
 
 
 # --- refused --------------------------------------------------------------------------------------------------------
@@ -188,6 +189,6 @@ def test_a_game_without_names_to_exchange_refuses_it(tmp_path):
 @pytest.mark.parametrize("names", [[], [{"reviewers": [0, 1, 2], "papers": [0, 1, 1]}] * 2])
 def test_a_record_with_wrong_names_is_refused(names, tmp_path):
     (first, *_) = played(tmp_path, "sharing", other_play=True)
-    line = json.dumps(first.model_dump(mode="json", by_alias=True) | {"names": names}).encode()
-    with pytest.raises(ValueError, match="field 'names"):
+    line = json.dumps(first.model_dump(mode="json", by_alias=True) | {"extra": {"names": names}}).encode()
+    with pytest.raises(ValueError, match=r"field 'extra.names"):
         parse_episode(line)

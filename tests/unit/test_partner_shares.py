@@ -26,7 +26,7 @@ from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.doctor.estimate import gpu_speed
 from selfplay_pipeline.doctor.examine import Machine, examine
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import playable_together
 from selfplay_pipeline.generate.trajectory import ChatTokenizer

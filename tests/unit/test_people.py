@@ -10,7 +10,8 @@ from factories import byte_chat, make_episodes, write_episodes
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.games.matching import humans
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
+from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
 
 EPISODES = list(humans.human_episodes())
 

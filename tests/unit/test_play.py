@@ -29,7 +29,8 @@ from selfplay_pipeline.games.planning.rules import USER, Budget, Liking, Place, 
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import PersonLeft
 from selfplay_pipeline.generate.person import Person, PlayedEpisode, SeatedPerson
-from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, TurnRecord, read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
+from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, TurnRecord
 from selfplay_pipeline.generate.seats import seats_for
 
 EMPTY_LINE = "\x15"

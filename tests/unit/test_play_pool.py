@@ -23,7 +23,7 @@ from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import PolicyPlayer
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.run import PlayTask, run_tasks
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import make_job

@@ -46,7 +46,8 @@ from selfplay_pipeline.generate.outside_text import ChatPlayer
 from selfplay_pipeline.generate.people_log import BegunLine, TurnLine, log_path, read_log
 from selfplay_pipeline.generate.play import play_job
 from selfplay_pipeline.generate.players import Scripted
-from selfplay_pipeline.generate.records import PERSON, POLICY, EpisodeRecord, read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
+from selfplay_pipeline.generate.records import PERSON, POLICY, EpisodeRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 from selfplay_pipeline.warm_start.tiny_weights import new_model

@@ -19,7 +19,7 @@ from selfplay_pipeline.evaluate.run import EvaluationJob, rises_over, run_evalua
 from selfplay_pipeline.evaluate.states import sample_held_out
 from selfplay_pipeline.games.matching.game import SCRIPTED
 from selfplay_pipeline.games.matching.scripted import PlayerView, Sharing
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.summary import Played
 from selfplay_pipeline.iterate.conclusion import conclusion
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord

@@ -29,7 +29,8 @@ from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.tags import untagged
 from selfplay_pipeline.generate.episode import Episode
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted, Seat, SeatedScript
-from selfplay_pipeline.generate.records import EpisodeRecord, read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
+from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob, PlayTask, run_tasks
 from selfplay_pipeline.report.terminal import show_episode
 

@@ -27,7 +27,8 @@ from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import parse_game_config
 from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
-from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord, parse_episode
+from selfplay_pipeline.generate.read_records import parse_episode
+from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord
 from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.signal import Signal

@@ -5,7 +5,7 @@ from command import SUPPORT
 from factories import write_episodes
 
 from selfplay_pipeline.convert.run import run_convert
-from selfplay_pipeline.generate.records import parse_episode
+from selfplay_pipeline.generate.read_records import parse_episode
 
 STORED = SUPPORT / "stored" / "games_2.jsonl"
 """Two episodes of one state."""

@@ -33,6 +33,7 @@ from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import Game, Status, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.scripted import Sharing
+from selfplay_pipeline.games.measured import heard_of
 from selfplay_pipeline.games.mediation.game import MediationGame
 from selfplay_pipeline.games.mediation.rules import AGENT
 from selfplay_pipeline.games.registry import make_game
@@ -41,7 +42,9 @@ from selfplay_pipeline.generate.kept import SOMEBODY
 from selfplay_pipeline.generate.people import NOBODY
 from selfplay_pipeline.generate.people_log import BegunLine, PersonLine, TurnLine, log_path, read_log
 from selfplay_pipeline.generate.players import Scripted
-from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, EpisodeRecord, parse_episode
+from selfplay_pipeline.generate.read_records import parse_episode
+from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, EpisodeRecord
+from selfplay_pipeline.generate.swapped import swap_of
 from selfplay_pipeline.web.house import hash_of
 from selfplay_pipeline.web.order import Order
 from selfplay_pipeline.web.pages import of_end
@@ -206,7 +209,7 @@ def test_each_person_plays_the_list_and_nothing_names_a_partner(played):
             record = of_id[line.episode_id]
             players = [PERSON if seat == trial.seat else NAMES[trial.partner] for seat in (0, 1)]
             assert (record.group_index, record.players) == (trial.state, players)
-            assert (record.swap is not None) == trial.altered
+            assert (swap_of(record) is not None) == trial.altered
         traffic = "".join([*person.received, *person.ends])
         assert "did you say" in traffic and "zebra" not in traffic
         assert not any(path in traffic for path in ("scripted", "checkpoint"))
@@ -228,7 +231,7 @@ def test_models_are_partners_and_as_hidden_as_scripts(tmp_path, monkeypatch):
         asked = len(endpoint.requests)
     records = stored(tmp_path / "games.jsonl", str(tmp_path / "free.yaml"))
     assert sorted(record.players for record in records) == sorted([PERSON, name] for name in partners * 2)
-    assert sum(record.swap == "swapped" for record in records) == 4
+    assert sum(swap_of(record) == "swapped" for record in records) == 4
     by_name = {name: [record for record in records if record.players[1] == name] for name in partners}
     assert all(stream.seat == 1 for record in by_name[POLICY] for stream in record.trajectories)
     assert all(sum(stream.response_mask) > 0 for record in by_name[POLICY] for stream in record.trajectories)
@@ -332,17 +335,17 @@ def test_altered_messages_are_those_of_people_on_other_states_and_are_marked(pla
         for turn in record.turns
         if turn.action == "message" and turn.finish_reason == PERSON
     }
-    altered = [record for record in records if record.swap == "swapped"]
+    altered = [record for record in records if swap_of(record) == "swapped"]
     assert len(altered) == 8
     for record in altered:
         own = record.players.index(PERSON)
         for turn in record.turns:
-            assert (turn.heard is not None) == (turn.seat == own and turn.action == "message")
-            if turn.heard is not None:
-                (heard,) = turn.heard.values()
-                assert [*turn.heard] == [1 - own] and heard != turn.text
+            assert (bool(heard_of(turn))) == (turn.seat == own and turn.action == "message")
+            if bool(heard_of(turn)):
+                (heard,) = heard_of(turn).values()
+                assert [*heard_of(turn)] == [1 - own] and heard != turn.text
                 source = written[heard]
-                assert source.swap is None and source.group_index != record.group_index
+                assert swap_of(source) is None and source.group_index != record.group_index
     echoes = [
         (turn.text.partition(": ")[2], [one for one in record.turns[:at] if one.action == "message"][-1])
         for record in records
@@ -350,10 +353,10 @@ def test_altered_messages_are_those_of_people_on_other_states_and_are_marked(pla
         if "did you say" in turn.text
     ]
     for echo, said in echoes:
-        assert echo == (said.heard or {}).get(1 - said.seat, said.text).removeprefix("[message] ")
-    assert {said.heard is None for _, said in echoes} == {True, False}
+        assert echo == heard_of(said).get(1 - said.seat, said.text).removeprefix("[message] ")
+    assert {(not heard_of(said)) for _, said in echoes} == {True, False}
     turns = [line for line in read_log(log_path(output)) if isinstance(line, TurnLine) and line.heard]
-    assert len(turns) == sum(turn.heard is not None for record in altered for turn in record.turns)
+    assert len(turns) == sum(bool(heard_of(turn)) for record in altered for turn in record.turns)
 
 
 async def altered(game: Game, partner: str, seat: int, said: list[str], others: list[str]) -> EpisodeRecord:
@@ -380,10 +383,10 @@ def test_a_replacement_goes_to_the_same_hearer_and_is_a_message():
     others = ["[accept]", "[message] user 0: which flights?", "[message] user 1: and yours?"]
     record = asyncio.run(altered(game, "sharing", AGENT, ["[message] user 1: your meetings?"], others))
     (said,) = (turn for turn in record.turns if turn.seat == AGENT)
-    assert said.heard == {1: others[2]}, "only the user in this room heard it"
+    assert heard_of(said) == {1: others[2]}, "only the user in this room heard it"
     record = asyncio.run(altered(game, "sharing", AGENT, ["[message] user 1: your meetings?"], others[:2]))
     (said,) = (turn for turn in record.turns if turn.seat == AGENT)
-    assert said.heard == {1: ""} and record.swap == "swapped", "user 1 heard a message without content"
+    assert heard_of(said) == {1: ""} and swap_of(record) == "swapped", "user 1 heard a message without content"
 
 
 def test_an_episode_with_a_message_that_nothing_may_replace_does_not_count_as_altered(monkeypatch):
@@ -405,7 +408,7 @@ def test_a_message_that_decides_how_the_episode_goes_on_loses_this_episode_alone
 def test_without_messages_of_others_the_partner_hears_nothing():
     game = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game)
     record = asyncio.run(altered(game, "sharing", 0, ["[message] hello"], ["[reject]"]))
-    assert record.turns[0].heard == {1: ""} and parse_episode(record.model_dump_json().encode()) == record
+    assert heard_of(record.turns[0]) == {1: ""} and parse_episode(record.model_dump_json().encode()) == record
 
 
 def test_a_reload_and_a_new_server_go_on_in_an_altered_episode(tmp_path):
@@ -429,8 +432,8 @@ def test_a_reload_and_a_new_server_go_on_in_an_altered_episode(tmp_path):
 
     asyncio.run(play())
     record = stored(tmp_path / "games.jsonl", str(tmp_path / "free.yaml"))[-1]
-    heard = [turn.heard for turn in record.turns if turn.heard]
-    assert record.swap == "swapped" and heard and record.turns[-1].action == "accept"
+    heard = [heard_of(turn) for turn in record.turns if heard_of(turn)]
+    assert swap_of(record) == "swapped" and heard and record.turns[-1].action == "accept"
 
 
 def said_in(page: str) -> list[str]:
@@ -482,7 +485,7 @@ def test_altered_episodes_are_left_out_of_training(played, tmp_path, caplog):
     output, _, records = played
     game = make_game(load_config(str(output.with_name("free.yaml")), {}).game)
     plain = [one.record for one in recorded_episodes([output], game, lambda *shown: None)]
-    assert plain == [record for record in records if record.swap is None]
+    assert plain == [record for record in records if swap_of(record) is None]
     assert "8 episodes are left out: others heard altered messages of a person in them" in caplog.text
     caplog.clear()
     with pytest.raises(UserError, match="the policy took no turn in any of the 8 episodes"):
@@ -529,8 +532,8 @@ def test_figures_of_people_are_those_of_a_computation_by_hand(played, tmp_path, 
         record = json.loads(line)
         (partner,) = {*record["players"]} - {PERSON}
         reward = record["outcome"]["normalized_reward"]
-        rewards[partner, "altered" if "swap" in record else "plain"].append(reward)
-        if "swap" not in record and places[record["episode_id"]]:
+        rewards[partner, "altered" if "extra" in record else "plain"].append(reward)
+        if "extra" not in record and places[record["episode_id"]]:
             rewards[partner, "later"].append(reward)
     for name, one in report.partners.items():
         mean = {kind: sum(values) / len(values) for (partner, kind), values in rewards.items() if partner == name}

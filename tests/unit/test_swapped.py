@@ -29,14 +29,16 @@ from selfplay_pipeline.games.matching.mentions import mentions
 from selfplay_pipeline.games.matching.rules import VISIBLE, MatchingConfig, best_matching
 from selfplay_pipeline.games.matching.scripted import Sharing, estimate, heard_cells, own_cells, propose, tell
 from selfplay_pipeline.games.matching.wordless import passes_filter
+from selfplay_pipeline.games.measured import heard_of
 from selfplay_pipeline.games.mediation import scripted as mediation
 from selfplay_pipeline.games.mediation.game import MediationGame
 from selfplay_pipeline.games.mediation.rules import AGENT
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
-from selfplay_pipeline.generate.records import PolicyRecord, parse_episode, read_episodes
-from selfplay_pipeline.generate.swapped import TRIES, Draws, SwappedEpisode, check_swap
+from selfplay_pipeline.generate.read_records import parse_episode, read_episodes
+from selfplay_pipeline.generate.records import PolicyRecord
+from selfplay_pipeline.generate.swapped import TRIES, Draws, SwappedEpisode, check_swap, swap_of
 from selfplay_pipeline.metrics.bootstrap import Totals
 
 POLICY = PolicyRecord(checkpoint="", iteration=0, engine="", temperature=1, max_new_tokens=1)
@@ -233,7 +235,7 @@ def test_a_heard_message_is_independent_of_the_truth_given_the_hearers_view(mask
         for state in alike:
             views = {said(game, other, 1 - hearer, messages): str(other.view(1 - hearer)) for other in alike}
             found = Counter(
-                views[record.turns[messages - 1].heard[hearer]]
+                views[heard_of(record.turns[messages - 1])[hearer]]
                 for number in range(draws)
                 for record in [sit(game, state, "sharing", number)]
             )
@@ -254,16 +256,16 @@ def test_the_player_hears_the_counterfactual_message_and_the_record_has_both():
     state = game.sample_state(state_rng(0, 0))
     record = sit(game, state, "sharing")
     first, last = record.turns
-    assert record.swap == "swapped" and [*first.heard] == [1] and first.heard[1] != first.text
-    assert last.action == ActionKind.PROPOSE and last.heard is None
+    assert swap_of(record) == "swapped" and [*heard_of(first)] == [1] and heard_of(first)[1] != first.text
+    assert last.action == ActionKind.PROPOSE and (not heard_of(last))
     assert parse_episode(record.model_dump_json().encode()) == record
-    heard = replace(game.view(game.start(state), 1), history=((0, first.heard[1]),), due=ActionKind.PROPOSE)
+    heard = replace(game.view(game.start(state), 1), history=((0, heard_of(first)[1]),), due=ActionKind.PROPOSE)
     assert last.text == Sharing().act(heard, None), "the proposal follows what was heard"
     named = sit(game, state, "sharing", swap="named").turns[0]
-    assert re.sub(r"\d+", "_", named.heard[1]) == re.sub(r"\d+", "_", named.text), "only the scores change"
-    assert named.heard[1] != named.text
+    assert re.sub(r"\d+", "_", heard_of(named)[1]) == re.sub(r"\d+", "_", named.text), "only the scores change"
+    assert heard_of(named)[1] != named.text
     scoreless = sit(game, state, "naming", swap="named").turns[0]
-    assert scoreless.heard[1] == scoreless.text
+    assert heard_of(scoreless)[1] == scoreless.text
 
 
 def test_the_counterfactual_speaker_answers_what_the_hearer_really_said():
@@ -273,9 +275,9 @@ def test_the_counterfactual_speaker_answers_what_the_hearer_really_said():
     for number in range(10):
         record = sit(game, game.sample_state(state_rng(0, number)), "asker", number)
         for question, answer in zip(record.turns, record.turns[1:], strict=False):
-            if answer.heard and "?" in question.text and question.action == answer.action == MESSAGE:
+            if heard_of(answer) and "?" in question.text and question.action == answer.action == MESSAGE:
                 cells = set(re.findall(r"(\w+ \w+)\?", question.text))
-                assert set(re.findall(r"(\w+ \w+) (?:\d+|none)", answer.heard[question.seat])) == cells
+                assert set(re.findall(r"(\w+ \w+) (?:\d+|none)", heard_of(answer)[question.seat])) == cells
                 asked += 1
     assert asked > 5
 
@@ -286,9 +288,9 @@ def test_in_free_play_a_speaker_that_proposes_instead_is_drawn_again_and_at_last
     for number in range(60):
         record = sit(game, game.sample_state(state_rng(1, number)), "eager", number)
         for turn in record.turns:
-            assert (turn.heard is not None) <= (turn.action == MESSAGE)
-            heard.update("empty" if text == "" else "drawn" for text in (turn.heard or {}).values())
-            assert all("0" not in re.findall(r"\d+", text) for text in (turn.heard or {}).values())
+            assert (bool(heard_of(turn))) <= (turn.action == MESSAGE)
+            heard.update("empty" if text == "" else "drawn" for text in heard_of(turn).values())
+            assert all("0" not in re.findall(r"\d+", text) for text in heard_of(turn).values())
     assert heard["drawn"] and heard["empty"], f"{TRIES} tries do not always suffice"
 
 
@@ -313,10 +315,10 @@ def test_a_policys_tokens_hold_what_it_heard_and_the_record_counts_the_counterfa
     asyncio.run(seated.episode.run())
     record = seated.record(POLICY)
     first, last = record.turns
-    assert first.text.startswith("[message] told e-0") and first.heard[1].startswith("[message] told e-h1-0-0")
+    assert first.text.startswith("[message] told e-0") and heard_of(first)[1].startswith("[message] told e-h1-0-0")
     stream = record.trajectories[1]
     tokens = chat.tokenizer.decode(stream.prompt_ids + stream.response_ids)
-    assert first.heard[1] in tokens and first.text not in tokens
+    assert heard_of(first)[1] in tokens and first.text not in tokens
     own = [token for token, mask in zip(stream.response_ids, stream.response_mask, strict=True) if mask]
     assert chat.decode_reply(own) == last.text == PLAN
     assert [one.seat for one in record.trajectories] == [0, 1], "counterfactual turns leave no trajectory"
@@ -342,9 +344,9 @@ def test_a_counterfactual_policy_remembers_the_proposals_and_answers_of_the_real
     player = PolicyPlayer(Insisting(), byte_chat(), POLICY, 100_000)
     seated = SwappedEpisode(game, state, [player] * 2, "e", (0, 0, 0), "swapped", [state])
     asyncio.run(seated.episode.run())
-    heard = [turn.heard for turn in seated.record(POLICY).turns]
+    heard = [heard_of(turn) for turn in seated.record(POLICY).turns]
     one, two, three = {1: "[message] one e-h1-0-0"}, {1: "[message] two e-h1-0-0"}, {0: "[message] three e-h0-0-1"}
-    assert heard == [one, None, None, two, three, None, None]
+    assert heard == [one, {}, {}, two, three, {}, {}]
 
 
 @pytest.mark.parametrize("swapped", [True, False])
@@ -413,7 +415,7 @@ def test_a_game_without_the_ability_takes_messages_of_other_states_and_says_so(t
     states = [job.states.states[(number + 1) % 4] for number in range(4)]
     game = make_game(configured().game)
     for record in read_episodes(job.file("scripted", "swapped")):
-        assert record.turns[0].heard == {1: said(game, states[record.group_index], 0, 1)}
+        assert heard_of(record.turns[0]) == {1: said(game, states[record.group_index], 0, 1)}
     check_swap(game, states[:2])
     with pytest.raises(UserError, match="give two states or more"):
         check_swap(game, states[:1])
@@ -441,8 +443,8 @@ def test_a_message_to_another_room_is_drawn_again_or_has_no_content_in_the_room_
         statuses[seated.episode.session.status] += 1
         for turn in seated.record(POLICY).turns:
             if turn.seat == AGENT:
-                heard.update(text.partition(":")[0] for text in (turn.heard or {}).values())
-                assert all(text[:17] == turn.text[:17] for text in (turn.heard or {}).values() if text)
+                heard.update(text.partition(":")[0] for text in heard_of(turn).values())
+                assert all(text[:17] == turn.text[:17] for text in heard_of(turn).values() if text)
     assert statuses["agreed"] and heard
 
 
@@ -480,8 +482,37 @@ def test_swapped_episodes_are_shown_with_what_was_heard_and_never_become_rows(tm
     games = tmp_path / "out" / "scripted_swapped.jsonl"
     shown = selfplay("show", str(games)).stdout
     assert "seat 1 heard:" in " ".join(shown.replace("│", "").split())
-    with pytest.raises(UserError, match=r"swapped.jsonl:1: field 'swap': .*not trained on"):
+    with pytest.raises(UserError, match=r"swapped.jsonl:1: field 'extra.swap': .*not trained on"):
         convert_episodes(configured(), games, tmp_path / "rows")
-    line = next(record for record in read_episodes(games) if any(turn.heard for turn in record.turns))
-    with pytest.raises(ValueError, match=r"field 'turns.\d.heard'"):
-        parse_episode(line.model_copy(update={"swap": None}).model_dump_json().encode())
+    line = next(record for record in read_episodes(games) if any(heard_of(turn) for turn in record.turns))
+    with pytest.raises(ValueError, match=r"field 'turns.\d.extra.heard': only other seats hear"):
+        parse_episode(line.model_copy(update={"extra": {}}).model_dump_json().encode())
+
+
+@pytest.mark.parametrize(
+    ("of_episode", "of_turn", "field"),
+    [
+        ({"swap": "other"}, {}, r"extra.swap': 'other' is not one of swapped, named"),
+        ({"swap": None}, {}, r"extra.swap': None"),
+        ({"swap": "swapped"}, {"heard": {"0": "[message] x"}}, r"turns.0.extra.heard': only other seats"),
+        ({"swap": "swapped"}, {"heard": {"2": "[message] x"}}, r"turns.0.extra.heard': only other seats"),
+        ({"swap": "swapped"}, {"heard": {"x": "[message] x"}}, r"turns.0.extra.heard': only other seats"),
+        ({"swap": "swapped"}, {"heard": {"1": None}}, r"turns.0.extra.heard': expected a text"),
+        ({"swap": "swapped"}, {"heard": "[message] x"}, r"turns.0.extra.heard': expected a text"),
+        ({"swaps": "swapped"}, {}, r"extra.swaps': not known"),
+        ({"heard": {}}, {}, r"extra.heard': not known"),
+        ({}, {"swap": "swapped"}, r"turns.0.extra.swap': not known"),
+        ({}, {"as_said": 1}, r"turns.0.extra.as_said': expected a text"),
+        ({"names": "Ava"}, {}, r"extra.names'"),
+        ({"names": [{"reviewers": ["0"]}]}, {}, r"extra.names'"),
+    ],
+)
+def test_an_episode_with_something_else_in_extra_is_refused(of_episode, of_turn, field):
+    state = held_out_states(game := make_game(configured().game), 1).states[0]
+    record = sit(game, state, "sharing")
+    said = record.turns[0]
+    assert said.seat == 0
+    bare = record.model_copy(update={"extra": of_episode, "turns": [said.model_copy(update={"extra": of_turn})]})
+    with pytest.raises(ValueError, match=rf"field '{field}"):
+        parse_episode(bare.model_dump_json().encode())
+    assert parse_episode(record.model_dump_json().encode()) == record

@@ -14,7 +14,7 @@ from selfplay_pipeline.doctor.game_check import check_game
 from selfplay_pipeline.games import registry, seeded
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.turn_session import Known
-from selfplay_pipeline.generate.records import parse_episode
+from selfplay_pipeline.generate.read_records import parse_episode
 
 textarena = pytest.importorskip("textarena", reason="the extra textarena is not installed")
 SEATS = {

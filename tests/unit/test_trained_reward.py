@@ -16,7 +16,7 @@ from selfplay_pipeline.convert.reward import TrainedReward
 from selfplay_pipeline.convert.rows import METADATA_KEY, TRAINED
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.train.groups import read_data
 

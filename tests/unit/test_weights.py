@@ -43,7 +43,8 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import ContextFull
 from selfplay_pipeline.generate.players import PolicyPlayer
-from selfplay_pipeline.generate.records import PolicyRecord, parse_episode
+from selfplay_pipeline.generate.read_records import parse_episode
+from selfplay_pipeline.generate.records import PolicyRecord
 from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.seats import seats_named
 from selfplay_pipeline.generate.stage import make_job

@@ -31,7 +31,7 @@ from selfplay_pipeline.core.files import (
     write_lines,
     write_text,
 )
-from selfplay_pipeline.generate.records import read_episodes
+from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
 

@@ -16,6 +16,7 @@ from selfplay_pipeline.games.base import MESSAGE, Turn
 from selfplay_pipeline.games.matching.mentions import Cell, told_cells
 from selfplay_pipeline.games.matching.names import short_titles
 from selfplay_pipeline.games.matching.rules import Matching, MatchingConfig, MatchingState, best_matching
+from selfplay_pipeline.games.measured import heard_of
 from selfplay_pipeline.games.tags import untagged
 
 NEARER = 1e-6
@@ -44,7 +45,7 @@ class Losses:
 
 def heard(message: Any, seat: int) -> str:
     """Returns what a seat heard of a message, which may have been swapped for another one."""
-    return str((getattr(message, "heard", None) or {}).get(seat, message.text))
+    return heard_of(message).get(seat, str(message.text))
 
 
 def told_truly(state: MatchingState, message: Turn) -> set[Cell]:

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending, explain, write_text
-from selfplay_pipeline.generate.records import Count, read_lines
+from selfplay_pipeline.generate.read_records import read_lines
+from selfplay_pipeline.generate.records import Count
 from selfplay_pipeline.generate.store import repair
 from selfplay_pipeline.metrics.figures import figures_of
 
