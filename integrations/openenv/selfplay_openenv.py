@@ -30,15 +30,13 @@ from selfplay_pipeline.engines.types import FinishReason
 from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.games.registry import find, make_game
 from selfplay_pipeline.generate.control import after_thought
-from selfplay_pipeline.generate.episode import Episode, Reply
-from selfplay_pipeline.generate.outside_text import ChatPlayer, SeatedChat
-from selfplay_pipeline.generate.players import Player
-from selfplay_pipeline.generate.seated import SeatedEpisode
+from selfplay_pipeline.generate.episode import Episode, Player, Reply
 from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, seat_players, seats_named, weights_of
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record
+from selfplay_pipeline.generate.text_player import TextSeat, text_player
 
-CLIENT = ChatPlayer("client")
+CLIENT = text_player("client")
 LOOPBACK = "127.0.0.1"
 """The only address that is served: OpenEnv has no keys. Reach it from elsewhere through an SSH tunnel or a proxy."""
 
@@ -104,7 +102,7 @@ class SeatEnvironment(Environment[Turn, Heard, State]):
         # Random partners act differently in the episodes of a state, as in `selfplay generate`.
         played = 0 if held_out else next(self._played)
         name, place = episode_id or f"g{number:06d}-p{played}", (config.seed, number, played)
-        self._episode = SeatedEpisode(self._game, self._game.sample_state(rng), players, name, place).episode
+        self._episode = Episode(self._game, self._game.sample_state(rng), players, name, place)
         self._state = State(episode_id=name, step_count=0)
         return await self._heard()
 
@@ -135,10 +133,10 @@ class SeatEnvironment(Environment[Turn, Heard, State]):
         return self._state
 
     @property
-    def _client(self) -> SeatedChat:
+    def _client(self) -> TextSeat:
         assert self._episode is not None
         seated = self._episode.seats[self._seat]
-        assert isinstance(seated, SeatedChat)
+        assert isinstance(seated, TextSeat)
         return seated
 
     async def _heard(self, **about: Any) -> Heard:

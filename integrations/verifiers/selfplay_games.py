@@ -22,11 +22,10 @@ from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.evaluate.states import sample_held_out
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.episode import Reply
-from selfplay_pipeline.generate.outside_text import Message, SeatedChat
-from selfplay_pipeline.generate.players import Player, Scripted, Seat
-from selfplay_pipeline.generate.records import PolicyRecord, SeatRecord
-from selfplay_pipeline.generate.seated import SeatedEpisode
+from selfplay_pipeline.generate.episode import Episode, Reply
+from selfplay_pipeline.generate.players import script_player
+from selfplay_pipeline.generate.records import PolicyRecord
+from selfplay_pipeline.generate.text_player import Message, text_player
 from selfplay_pipeline.metrics.figures import REWARD, measure
 
 __all__ = ["SeatHarness", "SelfplayEnv", "SelfplayTaskset"]
@@ -99,19 +98,12 @@ class SelfplayEnvConfig(vf.EnvConfig):
 
 @dataclass
 class Interacting:
-    """An agent of verifiers as a player of ours: each turn is one turn of its interaction."""
+    """An agent of verifiers that speaks for a seat: each turn is one turn of its interaction."""
 
     agent: vf.Agent
     task: StateTask
     open: AsyncExitStack
     interaction: vf.Interaction | None = None
-
-    @property
-    def record(self) -> SeatRecord:
-        return SeatRecord(kind="chat", name="chat")
-
-    def sit(self, seat: Seat) -> SeatedChat:
-        return SeatedChat(seat.opening, self.ask)
 
     async def ask(self, messages: list[Message]) -> Reply:
         if self.interaction is None:
@@ -141,18 +133,23 @@ class SelfplayEnv(vf.Env[SelfplayEnvConfig]):
                 f"env.players: {game.name} has {roles} seats, {len(self.config.players)} are named; {SEATS} can play"
             )
         async with AsyncExitStack() as stack:
-            players: list[Player] = [
-                Interacting(getattr(agents, f"seat{seat}"), task, stack) if name == AGENT else Scripted(name)
+            asked = {
+                seat: Interacting(getattr(agents, f"seat{seat}"), task, stack)
+                for seat, name in enumerate(self.config.players)
+                if name == AGENT
+            }
+            players = [
+                text_player(ask=asked[seat].ask) if seat in asked else script_player(name)
                 for seat, name in enumerate(self.config.players)
             ]
             number = int(task.data.idx or 0)
-            seated = SeatedEpisode(game, game.state_from_json(task.data.state), players, task.data.name, (0, number, 0))
-            await seated.episode.run()
-            if seated.episode.lost_to is not None:
-                raise seated.episode.lost_to
-        record = seated.record(PolicyRecord.model_construct())
-        for seat, player in enumerate(players):
-            if isinstance(player, Interacting) and player.interaction is not None:
+            episode = Episode(game, game.state_from_json(task.data.state), players, task.data.name, (0, number, 0))
+            await episode.run()
+            if episode.lost_to is not None:
+                raise episode.lost_to
+        record = episode.record(PolicyRecord.model_construct())
+        for seat, player in asked.items():
+            if player.interaction is not None:
                 record_figures(player.interaction.trace, Measured(game, record, (seat,)))
 
 

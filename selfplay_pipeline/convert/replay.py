@@ -11,10 +11,9 @@ from selfplay_pipeline.core.reporting import Update
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import CUT, Game, Session, State, Status, Step
 from selfplay_pipeline.generate.control import without_control
+from selfplay_pipeline.generate.episode_wrappers import RenamedSession, check_heard_as_said, is_altered, names_of, said
 from selfplay_pipeline.generate.read_records import named_at, parse_episode, read_lines, size_of_lines, tell_left_out
 from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord, Trajectory, TurnRecord
-from selfplay_pipeline.generate.renamed import RenamedSession, names_of, said
-from selfplay_pipeline.generate.swapped import check_heard_as_said, is_altered
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
 OTHERWISE = "give the configuration (--config) that it was played with"

@@ -31,6 +31,7 @@ from selfplay_pipeline.core.folders import own_folder
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.generate.episode_wrappers import check_heard_as_said, is_altered
 from selfplay_pipeline.generate.read_records import (
     GroupStates,
     NoEpisodeError,
@@ -41,7 +42,6 @@ from selfplay_pipeline.generate.read_records import (
     tell_left_out,
 )
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
-from selfplay_pipeline.generate.swapped import check_heard_as_said, is_altered
 from selfplay_pipeline.metrics.signal import Scored, Signal, check_compared, comparison_key, groups_of
 
 CONVERTED = "convert.json"

@@ -22,12 +22,12 @@ from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.silence import SILENCE
 from selfplay_pipeline.generate.chat_player import partner_arguments
+from selfplay_pipeline.generate.episode_wrappers import Swap
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import CHAT, PartnerUsage
 from selfplay_pipeline.generate.seats import checkpoints_among, weights_of
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record
-from selfplay_pipeline.generate.swapped import Swap
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
 LINE_FILE = "benchmark.json"

@@ -24,8 +24,7 @@ from selfplay_pipeline.evaluate.pairing import Pairing, check_begun, play_pairin
 from selfplay_pipeline.evaluate.run import EvaluationJob, check_job
 from selfplay_pipeline.games.base import LISTENING, MESSAGE, Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.episode import ContextFull, Reply
-from selfplay_pipeline.generate.players import Player, Seat
+from selfplay_pipeline.generate.episode import ContextFull, Player, Reply, SeatView
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
 from selfplay_pipeline.generate.seats import is_checkpoint, seat_players, seats_named
@@ -191,7 +190,7 @@ async def _replay(game: Game, player: Player, state: State, record: EpisodeRecor
     if altered is None:
         return None
     session = game.start(state)
-    holder = player.sit(Seat.at(game, session, seat, record.episode_id, (record.seed, number, record.episode)))
+    holder = player.sit(SeatView.at(game, session, seat, record.episode_id, (record.seed, number, record.episode)))
     for turn in turns[: at - 1]:
         reply = await holder.act() if turn.seat == seat else Reply(turn.text, turn.finish_reason == "length", "")
         if reply.text != turn.text:

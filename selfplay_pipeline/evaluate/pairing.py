@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.players import Player
+from selfplay_pipeline.generate.episode import AS_IT_IS, Player
+from selfplay_pipeline.generate.episode_wrappers import Swap, Swapped
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob, PlayTask, run_tasks
-from selfplay_pipeline.generate.seated import EpisodeFactory, SeatedEpisode
 from selfplay_pipeline.generate.seats import (
     check_players,
     checkpoints_among,
@@ -32,7 +31,6 @@ from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record, record_of
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Played
-from selfplay_pipeline.generate.swapped import Swap, SwappedEpisode
 
 
 @dataclass(frozen=True)
@@ -164,14 +162,8 @@ async def _play_task(config: Config, pairing: Pairing, job: GenerateJob, servers
         return seatings[number % len(seatings) if pairing.both_seatings else pairing.seat]
 
     states = pairing.states.states
-    return PlayTask(job, make_game(config.game), states.__getitem__, players, _episode_factory(pairing))
-
-
-def _episode_factory(pairing: Pairing) -> EpisodeFactory:
-    """Returns the function that makes an episode: the usual one, or one in which messages are swapped."""
-    if pairing.swap is None:
-        return SeatedEpisode
-    return partial(SwappedEpisode, swap=pairing.swap, states=pairing.states.states)
+    wrapper = Swapped(pairing.swap, states) if pairing.swap else AS_IT_IS
+    return PlayTask(job, make_game(config.game), states.__getitem__, players, wrapper)
 
 
 def _is_whole(job: GenerateJob) -> bool:

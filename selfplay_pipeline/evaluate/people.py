@@ -23,12 +23,12 @@ from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.figures import Figure, Measures
 from selfplay_pipeline.games.measured import Measured, heard_of
 from selfplay_pipeline.games.registry import make_game, stored_game_config
+from selfplay_pipeline.generate.episode import Episode
+from selfplay_pipeline.generate.episode_wrappers import is_words, swap_of
 from selfplay_pipeline.generate.people_log import BegunLine, LostLine, TurnLine, log_path, read_log
-from selfplay_pipeline.generate.players import Scripted
+from selfplay_pipeline.generate.players import script_player
 from selfplay_pipeline.generate.read_records import arguments_path, read_episodes
 from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord
-from selfplay_pipeline.generate.seated import SeatedEpisode
-from selfplay_pipeline.generate.swapped import is_words, swap_of
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 from selfplay_pipeline.metrics.crossed import Crossed, crossed_contrast
 from selfplay_pipeline.metrics.figures import FIGURES, REWARD, is_measured, measure_reward
@@ -365,10 +365,10 @@ def _self_play(game: Game, player: str, number: int, state: Any) -> float:
     """Returns the mean reward of a scripted player with itself on one state."""
     total = 0.0
     for episode in range(SELF_PLAY_EPISODES):
-        players = [Scripted(player)] * len(game.roles)
-        seated = SeatedEpisode(game, state, players, f"self-{number}-{episode}", (0, number, episode))
-        seated.episode.play_out()
-        rewards = seated.episode.session.outcome().rewards
+        players = [script_player(player)] * len(game.roles)
+        played = Episode(game, state, players, f"self-{number}-{episode}", (0, number, episode))
+        played.play_out()
+        rewards = played.session.outcome().rewards
         total += sum(rewards) / len(rewards)
     return total / SELF_PLAY_EPISODES
 

@@ -31,16 +31,16 @@ from selfplay_pipeline.evaluate.pairing import (
 )
 from selfplay_pipeline.evaluate.states import StateSet, references, sample_held_out
 from selfplay_pipeline.evaluate.tally import Seating, Tally
-from selfplay_pipeline.evaluate.worth import Rise, Swapped, Words, rise_of, worth_of_words
+from selfplay_pipeline.evaluate.worth import Rise, SwappedRewards, Words, rise_of, worth_of_words
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.figures import Measures
 from selfplay_pipeline.games.measured import Measured, heard_of
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.episode_wrappers import Swap, check_swap
 from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.seats import check_seat, checkpoints_among, is_checkpoint
 from selfplay_pipeline.generate.servers import Servers, given_or_own
-from selfplay_pipeline.generate.swapped import Swap, check_swap
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.metrics.figures import measure, measure_reward
 
@@ -252,13 +252,13 @@ def _worth(config: Config, job: EvaluationJob, mode: Mode, lost: int) -> Words:
     Args:
         lost: Number of these episodes that were lost.
     """
-    game, swapped = make_game(config.game), dict[Swap, Swapped]()
+    game, swapped = make_game(config.game), dict[Swap, SwappedRewards]()
     for swap in job.swaps:
         tally, count = job.tally(config, measure_reward), Counter[bool]()
         for record in read_episodes(job.file(mode, swap)):
             tally.add([record])
             count.update(bool(text) for turn in record.turns for text in heard_of(turn).values())
-        swapped[swap] = Swapped(tally.totals(), count.total(), count[False])
+        swapped[swap] = SwappedRewards(tally.totals(), count.total(), count[False])
     whole = game.shared_reward or job.seating is Seating.BOTH
     return worth_of_words(game, rewards_of(config, job, mode), swapped, lost, whole=whole)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict
 
 from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.generate.swapped import Swap
+from selfplay_pipeline.generate.episode_wrappers import Swap
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.metrics.figures import REWARD
 
@@ -16,7 +16,7 @@ OTHER_STATES = "swapped messages are those of episodes of other states: this gam
 
 
 @dataclass(frozen=True)
-class Swapped:
+class SwappedRewards:
     """Episodes in which messages were replaced.
 
     Attributes:
@@ -85,7 +85,9 @@ LABELS = {
 """Labels of the figures, in display order."""
 
 
-def worth_of_words(game: Game, said: Totals, swapped: Mapping[Swap, Swapped], lost: int, *, whole: bool) -> Words:
+def worth_of_words(
+    game: Game, said: Totals, swapped: Mapping[Swap, SwappedRewards], lost: int, *, whole: bool
+) -> Words:
     """Returns the worth of words.
 
     Args:

@@ -16,7 +16,7 @@ propose: of both if the rules draw both views alike, or of the one seat that alw
 an episode with reward 0. Private or shared randomness changes nothing, since a mean never exceeds a maximum. In free
 play the theorem fails: who speaks, proposes or rejects, and when, tells something about the view.
 
-Second theorem: in the fixed protocol, no play in which each heard message is swapped (`generate/swapped.py`) has a
+Second theorem: in the fixed protocol, no play in which each heard message is swapped (`episode_wrappers.py`) has a
 higher expected reward than the silence line. Proof: let h be the proposer and v its view. For h a state s' is drawn
 from the distribution of states given v, independently of the true state s. All that h hears is messages of players who
 see s' in place of s, and who hear only h and each other. So, by induction over the turns, the messages that h hears and

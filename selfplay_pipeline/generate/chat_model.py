@@ -25,8 +25,8 @@ from selfplay_pipeline.engines.http import LONGEST_ANSWER
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.generate.chat_cache import AnswerCache, cache_key
 from selfplay_pipeline.generate.episode import Reply
-from selfplay_pipeline.generate.outside_text import Message
 from selfplay_pipeline.generate.records import PartnerUsage
+from selfplay_pipeline.generate.text_player import Message
 
 if TYPE_CHECKING:
     import httpx

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,51 +15,39 @@ from selfplay_pipeline.core.templates import PromptTemplate
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import make_game, partner_prompts
 from selfplay_pipeline.generate.chat_model import ChatClient
-from selfplay_pipeline.generate.episode import Reply
-from selfplay_pipeline.generate.outside_text import Message, SeatedChat
-from selfplay_pipeline.generate.players import Seat
+from selfplay_pipeline.generate.episode import Player, Reply, SeatView
 from selfplay_pipeline.generate.records import CHAT, PartnerUsage, SeatRecord
+from selfplay_pipeline.generate.text_player import Message, TextSeat
 
 
-@dataclass(frozen=True)
-class ChatPartner:
-    """A chat model as a player. It receives the same observations as any player, under its own system prompt.
+def chat_player(client: ChatClient, *games: Game) -> Player:
+    """Returns the chat model that a client's configuration describes, as a player.
 
-    If a reply is missing, the episode ends (status `engine_failure`) and the run continues.
+    It receives the same observations as any player, under its own system prompt. If a reply is missing, the episode
+    ends (status `engine_failure`) and the run continues.
+
+    Args:
+        client: Client of the endpoint.
+        games: Games whose built-in prompts `partner.prompt` may name.
+
+    Raises:
+        UserError: The prompt is missing or cannot be rendered.
     """
+    prompt = _template(client.config.prompt, games)
 
-    client: ChatClient
-    prompt: PromptTemplate
-
-    @property
-    def record(self) -> SeatRecord:
-        return SeatRecord(kind="chat", name=CHAT)
-
-    @classmethod
-    def of(cls, client: ChatClient, *games: Game) -> ChatPartner:
-        """Returns the player that the client's configuration describes.
-
-        Args:
-            client: Client of the endpoint.
-            games: Games whose built-in prompts `partner.prompt` may name.
-
-        Raises:
-            UserError: The prompt is missing or cannot be rendered.
-        """
-        return cls(client, _template(client.config.prompt, games))
-
-    def sit(self, seat: Seat) -> SeatedChat:
-        system = self.prompt.render(rules=seat.opening.system)
-        seated = SeatedChat(replace(seat.opening, system=system))
+    def sit(seat: SeatView) -> TextSeat:
+        text_seat = TextSeat(replace(seat.opening, system=prompt.render(rules=seat.opening.system)))
 
         def count(used: PartnerUsage) -> None:
-            seated.usage = (seated.usage or PartnerUsage()) + used
+            text_seat.usage = (text_seat.usage or PartnerUsage()) + used
 
         async def ask(messages: list[Message]) -> Reply:
-            return await self.client.reply(messages, seat.seed, count)
+            return await client.reply(messages, seat.seed, count)
 
-        seated.ask = ask
-        return seated
+        text_seat.ask = ask
+        return text_seat
+
+    return Player(SeatRecord(kind="chat", name=CHAT), sit)
 
 
 def partner_arguments(config: Config, players: Iterable[str]) -> dict[str, Any]:

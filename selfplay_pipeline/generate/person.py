@@ -1,24 +1,22 @@
-"""A seat that is held by a person, and an episode with such seats."""
+"""Seats that people hold, and the words in which people read an episode."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Container, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from selfplay_pipeline.games.base import CUT, MESSAGE, Choice, Game, Opening, Session, State, Step
+from selfplay_pipeline.games.base import CUT, MESSAGE, Choice, Game, Opening, Outcome, Session, State, Status, Step
 from selfplay_pipeline.games.drawing import Table
-from selfplay_pipeline.generate.episode import Episode, Reply
-from selfplay_pipeline.generate.players import Seat
-from selfplay_pipeline.generate.records import PERSON, SeatRecord, TurnRecord
-from selfplay_pipeline.generate.seated import SeatedEpisode
+from selfplay_pipeline.generate.episode import AS_IT_IS, Episode, Player, Reply, Seat, Wrapper
+from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, SeatRecord, TurnRecord
 
 
 class Screen(Protocol):
     """Place where people read and write, such as a terminal."""
 
-    async def turn(self, seat: SeatedPerson) -> str:
+    async def turn(self, seat: PersonSeat) -> str:
         """Show a person what is new, and return the text of its turn.
 
         Raises:
@@ -28,7 +26,7 @@ class Screen(Protocol):
 
 
 @dataclass
-class SeatedPerson:
+class PersonSeat:
     """A seat held by a person.
 
     Attributes:
@@ -41,16 +39,18 @@ class SeatedPerson:
 
     number: int
     opening: Opening
-    ask: Callable[[SeatedPerson], Awaitable[str]]
+    ask: Callable[[PersonSeat], Awaitable[str]]
     views: Sequence[Table] = ()
     choices: Callable[[], Sequence[Choice]] = tuple
     check: Callable[[str], Step] = field(init=False)
     read: list[tuple[bool, str]] = field(default_factory=list)
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    usage: None = None
 
     def observe(self, text: str) -> None:
-        """Ignore the observation, since `PersonEpisode` gives the person one in the words of the prompts for people."""
+        if text:
+            self.read.append((False, text))
 
     def say(self, text: str) -> None:
         self.read.append((True, text))
@@ -77,79 +77,83 @@ class SeatedPerson:
         return text, step
 
 
-@dataclass(frozen=True)
-class Person:
-    """A person at a screen; the same screen may have several seats."""
+def person_player(screen: Screen) -> Player:
+    """Returns a person at a screen, as a player; the same screen may have several seats."""
+    return Player(
+        SeatRecord(kind="person", name=PERSON), lambda seat: PersonSeat(seat.number, seat.opening, screen.turn)
+    )
 
-    screen: Screen
+
+class SessionForPeople:
+    """Session that also runs one with the prompts for people, whose observations people read.
+
+    Attributes:
+        own: Session of the episode.
+        shown: Session with the prompts for people.
+        people: Seats that people hold.
+    """
+
+    def __init__(self, own: Session, shown: Session, people: Container[int]) -> None:
+        self.own, self.shown, self.people = own, shown, people
 
     @property
-    def record(self) -> SeatRecord:
-        return SeatRecord(kind="person", name=PERSON)
+    def seats(self) -> tuple[int, ...]:
+        return self.own.seats
 
-    def sit(self, seat: Seat) -> SeatedPerson:
-        return SeatedPerson(seat.number, seat.opening, self.screen.turn)
+    @property
+    def status(self) -> str | None:
+        return self.own.status
 
+    def opening(self, seat: int) -> Opening:
+        return (self.shown if seat in self.people else self.own).opening(seat)
 
-@dataclass
-class PersonEpisode(Episode):
-    """An episode that people follow in the words of their own prompts.
+    def step(self, seat: int, text: str, *, cut: bool = False) -> Step:
+        """Take a turn in both sessions; see `games/base.py: Session`."""
+        shown, step = self.shown.step(seat, text, cut=cut), self.own.step(seat, text, cut=cut)
+        observations = zip(step.observations, shown.observations, strict=True)
+        read = tuple(both[number in self.people] for number, both in enumerate(observations))
+        return replace(step, observations=read)
 
-    Attributes:
-        for_people: Session of the same episode with the prompts for people.
-        taken: Called after each turn.
-    """
+    def abort(self, status: Status) -> None:
+        self.own.abort(status)
 
-    for_people: Session = field(kw_only=True)
-    taken: Callable[[], None] = field(default=lambda: None, kw_only=True)
-
-    def apply_turn(self, seat: int, reply: Reply) -> None:
-        """Apply one reply to both sessions and pass the observations to the seats."""
-        self.show_people(seat, reply)
-        super().apply_turn(seat, reply)
-        self.taken()
-
-    def heard_at(self, number: int) -> dict[int, str] | None:
-        """Returns what other seats heard in place of a turn, by seat; None if they heard the turn itself."""
-        return None
-
-    def show_people(self, seat: int, reply: Reply) -> None:
-        """Apply one reply to the session for people, and let them read its observations."""
-        step = self.for_people.step(seat, reply.text, cut=reply.cut)
-        for holder, observation in zip(self.seats, step.observations, strict=True):
-            if isinstance(holder, SeatedPerson) and observation:
-                holder.read.append((False, observation))
+    def outcome(self) -> Outcome:
+        return self.own.outcome()
 
 
-@dataclass
-class PlayedEpisode(SeatedEpisode):
-    """An episode in which people hold seats.
+@dataclass(frozen=True)
+class ForPeople(Wrapper):
+    """Wrapper of an episode in which people hold seats; they read it in the words of their own prompts.
 
     Attributes:
-        for_people: The same game with the set of prompts that people read.
+        game: The game with the set of prompts that people read.
+        inner: Way in which the other seats read the episode.
     """
 
-    episode: PersonEpisode = field(init=False)
-    for_people: Game = field(kw_only=True)
+    game: Game
+    inner: Wrapper = AS_IT_IS
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        shown = self.for_people.start(self.state)
-        self.episode = self.begun(shown)
-        for seat in self.episode.seats:
-            if isinstance(seat, SeatedPerson):
-                seat.opening = shown.opening(seat.number)
-                seat.views = self.for_people.draw_view(self.state, seat.number)
-                seat.choices = partial(self.for_people.choices, shown, seat.number)
-                seat.check = partial(tried, self.for_people, self.state, self.episode.turns, seat.number)
+    def start(self, episode: Episode) -> tuple[Session, Sequence[Session]]:
+        own, sessions = self.inner.start(episode)
+        people = [number for number, player in enumerate(episode.players) if player.record.kind == "person"]
+        shown = self.game.start(episode.state)
+        session = SessionForPeople(own, shown, people)
+        return session, [shown if seat in people else each for seat, each in enumerate(sessions)]
 
-    def begun(self, shown: Session) -> PersonEpisode:
-        """Returns the episode of the seated players.
+    def seat(self, episode: Episode, number: int, seat: Seat, session: Session) -> Seat:
+        """Returns a seat; that of a person gets its tables, and what tells it the actions that are allowed."""
+        if isinstance(seat, PersonSeat):
+            seat.views = self.game.draw_view(episode.state, number)
+            seat.choices = partial(self.game.choices, session, number)
+            seat.check = partial(tried, self.game, episode.state, episode.turns, number)
+            return seat
+        return self.inner.seat(episode, number, seat, session)
 
-        Args:
-            shown: Session with the prompts for people.
-        """
-        return PersonEpisode(self.episode.session, self.episode.seats, for_people=shown)
+    def turn(self, session: SessionForPeople, turn: TurnRecord) -> TurnRecord:
+        return self.inner.turn(session.own, turn)
+
+    def record(self, episode: Episode, session: SessionForPeople, record: EpisodeRecord) -> EpisodeRecord:
+        return self.inner.record(episode, session.own, record)
 
 
 def tried(game: Game, state: State, turns: Sequence[TurnRecord], seat: int, text: str) -> Step:

@@ -15,8 +15,8 @@ from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, Status, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate import person
-from selfplay_pipeline.generate.person import Person, PlayedEpisode
-from selfplay_pipeline.generate.players import Player
+from selfplay_pipeline.generate.episode import Episode, Player
+from selfplay_pipeline.generate.person import ForPeople, person_player
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.seats import check_seats, checkpoints_of, seat_players, seats_named
@@ -97,7 +97,7 @@ async def play_episodes(
         own_folder(output.parent, "generate")
         named = [seat for seat in seats_named(config, seats, job.policy) if seat.name != PERSON]
         by_name = await seat_players(config, named, servers)
-        players: list[Player] = [Person(screen) if name == PERSON else by_name[name] for name in seats]
+        players: list[Player] = [person_player(screen) if name == PERSON else by_name[name] for name in seats]
         done, stored = set[tuple[int, int]](), 0
 
         def take(record: EpisodeRecord) -> None:
@@ -108,21 +108,18 @@ async def play_episodes(
             for group, number in job.missing(done):
                 state = game.sample_state(state_rng(config.seed, group))
                 place = (job.seed, group, number)
-                seated = PlayedEpisode(
-                    game, state, players, job.episode_id(group, number), place, for_people=for_people
-                )
+                episode_id = job.episode_id(group, number)
+                episode = Episode(game, state, players, episode_id, place, ForPeople(for_people))
                 try:
                     await screen.begin(for_people, seats, group)
-                    await seated.episode.run()
+                    await episode.run()
                 except (asyncio.CancelledError, KeyboardInterrupt):
-                    seated.episode.session.abort(Status.ABANDONED)
-                    append(seated.record(job.policy))
+                    episode.session.abort(Status.ABANDONED)
+                    append(episode.record(job.policy))
                     raise
-                if seated.episode.lost_to is not None:
-                    raise EngineError(
-                        f"the episode was lost: {seated.episode.lost_to}; the same command plays it again"
-                    )
-                record = seated.record(job.policy)
+                if episode.lost_to is not None:
+                    raise EngineError(f"the episode was lost: {episode.lost_to}; the same command plays it again")
+                record = episode.record(job.policy)
                 append(record)
                 stored += 1
                 screen.end(record, game)

@@ -1,95 +1,43 @@
-"""Players that can hold a seat. One player object is used for a whole run and takes a new seat in each episode."""
+"""The policy and scripted players, as players that hold a seat."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from selfplay_pipeline.engines.types import Engine, EngineError, FinishReason, SamplingParams
-from selfplay_pipeline.games.base import SEATS, Game, Opening, ScriptedPlayer
-from selfplay_pipeline.generate.episode import ContextFull, Reply, SeatedPlayer
+from selfplay_pipeline.games.base import ScriptedPlayer
+from selfplay_pipeline.generate.episode import ContextFull, Player, Reply, SeatView
 from selfplay_pipeline.generate.records import POLICY, ChatMessage, Kind, PolicyRecord, SeatRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
 
-@dataclass(frozen=True)
-class Seat:
-    """One seat of one episode, as its player sees it."""
+def policy_player(
+    engine: Engine,
+    chat: ChatTokenizer,
+    policy: PolicyRecord,
+    context_length: int,
+    kind: Kind = "policy",
+    name: str = POLICY,
+    trained: bool = True,
+) -> Player:
+    """Returns a checkpoint that an engine serves, as a player; its seats record trajectories if it is trained."""
+    params = SamplingParams(
+        temperature=policy.temperature, max_new_tokens=policy.max_new_tokens, stop_token_ids=chat.stops
+    )
 
-    opening: Opening
-    """The rules and the player's private view, as text."""
-    view: Callable[[], Any]
-    """Returns the player's current knowledge as data, for scripted players."""
-    script: Callable[[str], ScriptedPlayer]
-    """Returns the game's scripted player with a given name."""
-    number: int
-    key: str
-    """Identifier of the seat, unique among all episodes."""
-    seed: tuple[int, ...]
-    """Seed of the seat's random stream."""
+    def sit(seat: SeatView) -> PolicySeat:
+        stream = TrajectoryBuilder(chat, seat.number, seat.opening.system, [seat.opening.observation])
+        return PolicySeat(engine, stream, params, context_length, seat.key, recorded=trained)
 
-    @classmethod
-    def at(cls, game: Game, session: Any, number: int, episode_id: str, seed: tuple[int, ...]) -> Seat:
-        """Returns a seat of an episode, without the private information of other seats."""
-        return cls(
-            opening=session.opening(number),
-            view=partial(game.view, session, number),
-            script=game.players.__getitem__,
-            number=number,
-            key=f"{episode_id}-{number}",
-            seed=(SEATS, *seed, number),
-        )
-
-
-class Player(Protocol):
-    """A checkpoint, a scripted player, or a chat model behind an API."""
-
-    @property
-    def record(self) -> SeatRecord:
-        """Record of each seat that the player holds."""
-        ...
-
-    def sit(self, seat: Seat) -> SeatedPlayer: ...
-
-
-@dataclass(frozen=True)
-class PolicyPlayer:
-    """A checkpoint served by an engine; its seats record trajectories if it is trained."""
-
-    engine: Engine
-    chat: ChatTokenizer
-    policy: PolicyRecord
-    context_length: int
-    kind: Kind = "policy"
-    name: str = POLICY
-    trained: bool = True
-
-    @property
-    def record(self) -> SeatRecord:
-        return SeatRecord(kind=self.kind, name=self.name, trained=self.trained, policy=self.policy)
-
-    def sit(self, seat: Seat) -> SeatedPolicy:
-        params = SamplingParams(
-            temperature=self.policy.temperature,
-            max_new_tokens=self.policy.max_new_tokens,
-            stop_token_ids=self.chat.stops,
-        )
-        return SeatedPolicy(
-            engine=self.engine,
-            stream=TrajectoryBuilder(self.chat, seat.number, seat.opening.system, [seat.opening.observation]),
-            params=params,
-            context_length=self.context_length,
-            session_key=seat.key,
-            recorded=self.trained,
-        )
+    return Player(SeatRecord(kind=kind, name=name, trained=trained, policy=policy), sit)
 
 
 @dataclass
-class SeatedPolicy:
+class PolicySeat:
     """A seat held by a checkpoint, with its own append-only token stream."""
 
     engine: Engine
@@ -100,6 +48,7 @@ class SeatedPolicy:
     recorded: bool = True
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    usage: None = None
 
     def observe(self, text: str) -> None:
         self.stream.observe(text)
@@ -127,22 +76,17 @@ class SeatedPolicy:
         return self.stream.finish() if self.recorded else None
 
 
-@dataclass(frozen=True)
-class Scripted:
-    """A scripted player of the game, identified by its name."""
+def script_player(name: str) -> Player:
+    """Returns the scripted player of the game with a name."""
 
-    name: str
+    def sit(seat: SeatView) -> ScriptSeat:
+        return ScriptSeat(seat.script(name), seat.view, np.random.default_rng(seat.seed))
 
-    @property
-    def record(self) -> SeatRecord:
-        return SeatRecord(kind="script", name=self.name)
-
-    def sit(self, seat: Seat) -> SeatedScript:
-        return SeatedScript(seat.script(self.name), seat.view, np.random.default_rng(seat.seed))
+    return Player(SeatRecord(kind="script", name=name), sit)
 
 
 @dataclass
-class SeatedScript:
+class ScriptSeat:
     """A seat held by a scripted player, which reads the state as data and ignores observations."""
 
     script: ScriptedPlayer
@@ -150,6 +94,7 @@ class SeatedScript:
     rng: np.random.Generator
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    usage: None = None
 
     def observe(self, text: str) -> None:
         pass

@@ -23,9 +23,8 @@ from selfplay_pipeline.core.files import explain
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.small_files import File, check_regular, read_object
 from selfplay_pipeline.games.base import CUT, INVALID, SAME_SCORE, Game, State, Status
-from selfplay_pipeline.games.measured import HEARD
 from selfplay_pipeline.games.registry import UnknownGameError, game_named
-from selfplay_pipeline.generate import renamed, swapped
+from selfplay_pipeline.generate.episode_wrappers import check_extra
 from selfplay_pipeline.generate.records import EpisodeRecord, TurnRecord
 
 READ_AT_ONCE = 1 << 20
@@ -71,7 +70,7 @@ def check_rules(record: EpisodeRecord) -> None:
     if len(record.seats) != len(game.roles):
         seats, roles = len(record.seats), len(game.roles)
         raise ValueError(f"field '{record.seats_field}': has {seats} seats, but the game has {roles}")
-    _check_extra(record, game, state)
+    check_extra(record, game, state)
     for number, turn in enumerate(record.turns):
         _check_turn(f"turns.{number}", turn, game, state)
     outcome = record.outcome
@@ -97,19 +96,6 @@ def _check_rewards(rewards: list[float], mean: float, game: Game) -> None:
         raise ValueError(f"field 'outcome.rewards': has {len(rewards)}, but the game has {len(game.roles)} seats")
     if abs(sum(rewards) / len(rewards) - mean) > SAME_SCORE:
         raise ValueError(f"field 'outcome.normalized_reward': {mean}, but 'rewards' have another mean")
-
-
-def _check_extra(record: EpisodeRecord, game: Game, state: State) -> None:
-    """Raises ValueError if an experiment that is not known, or a known one wrongly, added to the episode."""
-    known = {"": {swapped.SWAP, renamed.NAMES_SEEN}, "turns": {HEARD, renamed.AS_SAID}}
-    for first, where, extra in (
-        ("", "", record.extra),
-        *(("turns", f"turns.{number}.", turn.extra) for number, turn in enumerate(record.turns)),
-    ):
-        if strange := sorted(extra.keys() - known[first]):
-            raise ValueError(f"field '{where}extra.{strange[0]}': not known")
-    swapped.check_extra(record)
-    renamed.check_extra(record, game, state)
 
 
 def _check_turn(where: str, turn: TurnRecord, game: Game, state: State) -> None:

@@ -18,9 +18,8 @@ from selfplay_pipeline.core.reporting import Update, logger, progress
 from selfplay_pipeline.core.stopping import stop
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, State, Status
-from selfplay_pipeline.generate.players import Player
+from selfplay_pipeline.generate.episode import AS_IT_IS, Episode, Player, Wrapper
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
-from selfplay_pipeline.generate.seated import EpisodeFactory, SeatedEpisode
 from selfplay_pipeline.generate.state_source import StateSource
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Summary, line_of
@@ -98,14 +97,14 @@ class PlayTask:
         states: Function that returns the state with a given number.
         players: Function that returns the player of each seat, given the numbers of the game state and of the episode
             within its group.
-        make_episode: Function that makes an episode with its players.
+        wrapper: Way in which the seats read the episodes.
     """
 
     job: GenerateJob
     game: Game
     states: Callable[[int], State]
     players: Callable[[int, int], Sequence[Player]]
-    make_episode: EpisodeFactory = SeatedEpisode
+    wrapper: Wrapper = AS_IT_IS
 
 
 @dataclass(frozen=True)
@@ -206,21 +205,22 @@ class _Playing:
         """
         task, job = self.task, self.task.job
         state, place = await self.states.state(group), (job.seed, group, number)
-        seated = task.make_episode(task.game, state, task.players(group, number), job.episode_id(group, number), place)
-        await seated.episode.run()
+        players, episode_id = task.players(group, number), job.episode_id(group, number)
+        episode = Episode(task.game, state, players, episode_id, place, task.wrapper)
+        await episode.run()
         if stop.asked is not None:
             return  # its last turns may be those of an engine that was stopping
-        record = seated.record(job.policy)
+        record = episode.record(job.policy)
         self.summary.add(record)
         tell(self)
-        if seated.episode.lost_to is None:
+        if episode.lost_to is None:
             self.append(record)
             return
-        self.lost[group, number] = seated.episode.lost_to
+        self.lost[group, number] = episode.lost_to
         if len(self.lost) > job.max_failures:
             raise EngineError(
                 f"{len(self.lost)} episodes were lost to the engine or the partner, the last to: "
-                f"{seated.episode.lost_to}; {job.num_episodes - self.summary.episodes + self.summary.failures} of "
+                f"{episode.lost_to}; {job.num_episodes - self.summary.episodes + self.summary.failures} of "
                 f"{job.num_episodes} episodes are missing in {job.output}; the same command plays them"
             )
 

@@ -12,8 +12,9 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.model_sizes import model_context_length
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.chat_player import ChatPartner, partner_arguments
-from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
+from selfplay_pipeline.generate.chat_player import chat_player, partner_arguments
+from selfplay_pipeline.generate.episode import Player
+from selfplay_pipeline.generate.players import policy_player, script_player
 from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, PolicyRecord, SeatRecord
 from selfplay_pipeline.generate.servers import Servers
@@ -130,11 +131,11 @@ async def seat_players(config: Config, seats: Iterable[SeatRecord], servers: Ser
     """Starts the engines of the seats' players and returns the players by name."""
     by_name, players = {seat.name: seat for seat in seats}, dict[str, Player]()
     if CHAT in by_name:  # first, because a missing key should be reported before a slow server start
-        players[CHAT] = ChatPartner.of(servers.chat(config.partner), make_game(config.game))
+        players[CHAT] = chat_player(servers.chat(config.partner), make_game(config.game))
     checkpoints = {seat.policy.checkpoint for seat in by_name.values() if seat.policy is not None}
     for seat in sorted(by_name.values(), key=lambda seat: (not seat.trained, seat.name)):
         if seat.kind == "script":
-            players[seat.name] = Scripted(seat.name)
+            players[seat.name] = script_player(seat.name)
         elif seat.policy is not None:
             players[seat.name] = await _policy_player(config, seat, seat.policy, servers, checkpoints)
     return players
@@ -142,7 +143,7 @@ async def seat_players(config: Config, seats: Iterable[SeatRecord], servers: Ser
 
 async def _policy_player(
     config: Config, seat: SeatRecord, policy: PolicyRecord, servers: Servers, keep: Collection[str]
-) -> PolicyPlayer:
+) -> Player:
     context_length = model_context_length(policy.checkpoint, config.engine.context_length)
     chat = ChatTokenizer.load(policy.checkpoint, thinking=policy.thinking)
     chat.check_belongs_to(policy.checkpoint)
@@ -152,4 +153,4 @@ async def _policy_player(
             f"{policy.checkpoint}: its files changed while the engine loaded them; run the same command again, when "
             "nothing writes there"
         )
-    return PolicyPlayer(engine, chat, policy, context_length, seat.kind, seat.name, seat.trained)
+    return policy_player(engine, chat, policy, context_length, seat.kind, seat.name, seat.trained)

@@ -15,11 +15,10 @@ from selfplay_pipeline.core.folders import check_folder, own_folder
 from selfplay_pipeline.games.base import TRAIN, State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.chat_player import partner_arguments
-from selfplay_pipeline.generate.players import Player
+from selfplay_pipeline.generate.episode import AS_IT_IS, Player
+from selfplay_pipeline.generate.episode_wrappers import Renamed
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord, SeatRecord
-from selfplay_pipeline.generate.renamed import RenamedEpisode
 from selfplay_pipeline.generate.run import GenerateJob, Phase, PlayTask, run_tasks
-from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.seats import (
     check_seats,
     checkpoints_among,
@@ -220,8 +219,8 @@ async def generate_episodes(
         ]
         if len(phases) == 1:  # before a file is written, which nobody needs if the players cannot play
             await phases.pop().begin()
-        kind = RenamedEpisode if other_play else SeatedEpisode
-        (summary,) = await run_tasks([PlayTask(job, game, state, players, kind)], phases)
+        wrapper = Renamed() if other_play else AS_IT_IS
+        (summary,) = await run_tasks([PlayTask(job, game, state, players, wrapper)], phases)
         return summary
 
 

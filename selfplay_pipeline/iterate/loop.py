@@ -37,14 +37,13 @@ from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_hel
 from selfplay_pipeline.evaluate.worth import Rise
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.episode_wrappers import OTHER_PLAY_KEY, check_swap
 from selfplay_pipeline.generate.read_records import read_episodes
-from selfplay_pipeline.generate.renamed import KEY
 from selfplay_pipeline.generate.run import NoTurnsError
 from selfplay_pipeline.generate.seats import check_seat, check_seats, self_play
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import check_trainable, generate_episodes, num_groups, plan_generate
 from selfplay_pipeline.generate.summary import Played, why_unsuccessful
-from selfplay_pipeline.generate.swapped import check_swap
 from selfplay_pipeline.iterate.folder import (
     RunDirectory,
     Stage,
@@ -626,7 +625,7 @@ def check_run(config: Config) -> None:
         shares_gpu=shares_gpu(config),
     )
     if config.iterate.other_play:
-        make_game(config.game).need("renamed", KEY, "leave it out")
+        make_game(config.game).need("renamed", OTHER_PLAY_KEY, "leave it out")
     if config.evaluate.swap_messages:
         check_swap(make_game(config.game), sample_held_out(config, 2, MONITOR).states)
 

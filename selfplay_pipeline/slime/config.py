@@ -14,7 +14,8 @@ from selfplay_pipeline.core.files import explain
 from selfplay_pipeline.core.sections import Section
 from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.generate.players import Player, Scripted
+from selfplay_pipeline.generate.episode import Player
+from selfplay_pipeline.generate.players import script_player
 from selfplay_pipeline.generate.records import CHAT
 
 DEFAULT = Path(__file__).with_name("matching_config.yaml")
@@ -85,13 +86,13 @@ class RolloutConfig(BaseModel):
         name = self.selfplay.partner
         if name == CHAT:
             from selfplay_pipeline.generate.chat_model import ChatClient
-            from selfplay_pipeline.generate.chat_player import ChatPartner
+            from selfplay_pipeline.generate.chat_player import chat_player
 
-            return ChatPartner.of(ChatClient(self.selfplay.chat), *games)
+            return chat_player(ChatClient(self.selfplay.chat), *games)
         scripted = sorted({player for game in games for player in game.players})
         if name not in scripted:
             raise UserError(f"selfplay.partner: there is no {name!r}; there are {CHAT}, {', '.join(scripted)}")
-        return Scripted(name)
+        return script_player(name)
 
     def log_dir(self, args: Any) -> Path:
         """Returns the folder for logs of episodes."""

@@ -18,11 +18,9 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import EngineError, FinishReason
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.generate.chat_model import RequestCapError
-from selfplay_pipeline.generate.episode import Episode, Reply, SeatedPlayer
-from selfplay_pipeline.generate.outside_text import ChatPlayer, SeatedChat
-from selfplay_pipeline.generate.players import Player, Seat
-from selfplay_pipeline.generate.records import PartnerUsage, SeatRecord
-from selfplay_pipeline.generate.seated import SeatedEpisode
+from selfplay_pipeline.generate.episode import Episode, Player, Reply, Seat
+from selfplay_pipeline.generate.records import PartnerUsage
+from selfplay_pipeline.generate.text_player import TextSeat, text_player
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.slime.config import RolloutConfig
 from selfplay_pipeline.slime.data import game_of
@@ -79,9 +77,10 @@ class EpisodeEnv:
         numbers = (getattr(self.args, "rollout_seed", 0), self.sample.group_index, self.sample.index)
         place = tuple(abs(int(number or 0)) for number in numbers)
         partner = _partner(self.config.model_dump_json(), type(self.game), asyncio.get_running_loop())
-        players: list[Player] = [ChatPlayer(), *[_Guarded(partner, self)] * (len(self.game.roles) - 1)]
+        guarded = Player(partner.record, lambda seat: _GuardedSeat(partner.sit(seat), self))
+        players = [text_player(), *[guarded] * (len(self.game.roles) - 1)]
         episode_id = str(self.sample.metadata.get("state_id"))
-        self.episode = SeatedEpisode(self.game, self.state, players, episode_id, (place[0], place[1], place[2])).episode
+        self.episode = Episode(self.game, self.state, players, episode_id, (place[0], place[1], place[2]))
         await self._partner_speaks()
         return self._observation(), {"status": None}
 
@@ -147,10 +146,10 @@ class EpisodeEnv:
         self._report()
 
     @property
-    def _seat(self) -> SeatedChat:
-        seated = self.episode.seats[POLICY_SEAT]
-        assert isinstance(seated, SeatedChat)
-        return seated
+    def _seat(self) -> TextSeat:
+        seat = self.episode.seats[POLICY_SEAT]
+        assert isinstance(seat, TextSeat)
+        return seat
 
     def _observation(self) -> str:
         return self._seat.context()[-1].content
@@ -158,31 +157,18 @@ class EpisodeEnv:
     def _report(self) -> None:
         turns = [{"seat": t.seat, "text": t.text, "action": str(t.action)} for t in self.episode.turns]
         status = None if self.status is None else str(self.status)
-        usages = [seat.usage for seat in self.episode.seats if isinstance(seat, _SeatedGuarded) and seat.usage]
+        usages = [seat.usage for seat in self.episode.seats if seat.usage]
         usage = sum(usages, PartnerUsage()).model_dump() if usages else None
         self.sample.reward = self.reward
         episode = {"status": status, "turns": turns, "usage": usage, "failure": self.failure}
         self.sample.metadata = {**self.sample.metadata, EPISODE: episode}
 
 
-@dataclass(frozen=True)
-class _Guarded:
-    """Wrapper of the partner that measures its time, and limits any failure of it to one episode."""
-
-    player: Player
-    env: EpisodeEnv
-
-    @property
-    def record(self) -> SeatRecord:
-        return self.player.record
-
-    def sit(self, seat: Seat) -> _SeatedGuarded:
-        return _SeatedGuarded(self.player.sit(seat), self.env)
-
-
 @dataclass
-class _SeatedGuarded:
-    seated: SeatedPlayer
+class _GuardedSeat:
+    """Seat of the partner; measures its time, and limits any failure of it to one episode."""
+
+    seat: Seat
     env: EpisodeEnv
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -190,18 +176,18 @@ class _SeatedGuarded:
     @property
     def usage(self) -> PartnerUsage | None:
         """Usage of a chat model so far, None for other partners."""
-        return self.seated.usage if isinstance(self.seated, SeatedChat) else None
+        return self.seat.usage
 
     def observe(self, text: str) -> None:
-        self.seated.observe(text)
+        self.seat.observe(text)
 
     def say(self, text: str) -> None:
-        self.seated.say(text)
+        self.seat.say(text)
 
     async def act(self) -> Reply:
         began = time.monotonic()
         try:
-            return await self.seated.act()
+            return await self.seat.act()
         except RequestCapError as error:
             # slime's file has the keys in another section.
             limit = error.limit.replace("partner.max_", "selfplay.chat.max_")

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, state_rng
-from selfplay_pipeline.generate.kept import KeptEpisode
+from selfplay_pipeline.generate.episode import Player
+from selfplay_pipeline.generate.logged_episode import LoggedEpisode
 from selfplay_pipeline.generate.people_log import BegunLine, Line, LostLine, PersonLine, TurnLine
-from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.state_source import StateSource
@@ -103,7 +103,7 @@ class House:
         self._store, self._log = writers
         self.patience, self.limit = patience, limit
         self.people: dict[str, Someone] = {}
-        self.running: dict[str, KeptEpisode] = {}
+        self.running: dict[str, LoggedEpisode] = {}
         self.seats_of: dict[str, dict[int, str]] = {}
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._states = StateSource(lambda number: self.game.sample_state(state_rng(job.seed, number)), keep=64)
@@ -223,9 +223,9 @@ class House:
 
     async def _seat(
         self, episode_id: str, place: tuple[int, int], people: dict[int, str], turns: Sequence[TurnLine]
-    ) -> KeptEpisode:
+    ) -> LoggedEpisode:
         group, number = place
-        return KeptEpisode(
+        return LoggedEpisode(
             self.game,
             await self._states.state(group),
             self.players,
@@ -238,18 +238,18 @@ class House:
             patience=self.patience,
         )
 
-    def _start(self, kept: KeptEpisode) -> None:
+    def _start(self, kept: LoggedEpisode) -> None:
         self.running[kept.episode_id], self.seats_of[kept.episode_id] = kept, kept.people
         task = asyncio.create_task(self._play(kept))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _play(self, kept: KeptEpisode) -> None:
+    async def _play(self, kept: LoggedEpisode) -> None:
         """Play and store one episode; an error that is not the engine's stops the server."""
         try:
             await kept.play()
             if kept.episode.lost_to is None:
-                record = kept.record(self.job.policy)
+                record = kept.episode.record(self.job.policy)
                 self._store(record)
                 self.ended[kept.episode_id] = _brief(record)
             else:
@@ -262,10 +262,10 @@ class House:
             if not self.failed.done():
                 self.failed.set_exception(error)
 
-    def _lose(self, kept: KeptEpisode, error: EngineError) -> None:
+    def _lose(self, kept: LoggedEpisode, error: EngineError) -> None:
         logger.warning(f"{kept.episode_id}: lost to the engine or the partner: {error}; its state is played again")
         self._log(LostLine(at=time.time(), episode_id=kept.episode_id))
-        _seed, group, number = kept.place
+        _seed, group, number = kept.episode.place
         self._taken.discard((group, number))
         self._again.append((group, number))
 

@@ -1,6 +1,6 @@
 """Content of the pages, as data for the templates in `page/`. A page of a running episode has one person's view alone.
 
-All that a person may know before the end comes from the `SeatedPerson`: its opening, its tables, and what it has read.
+All that a person may know before the end comes from the `PersonSeat`: its opening, its tables, and what it has read.
 Full texts of other players, with their thoughts, and other players' tables are for the page of an ended episode.
 """
 
@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selfplay_pipeline.games.base import CUT, MESSAGE, Choice, Game, Part, State, Status
 from selfplay_pipeline.games.drawing import HIDDEN, UNKNOWN, Table
-from selfplay_pipeline.generate.person import SeatedPerson
+from selfplay_pipeline.generate.person import PersonSeat
 from selfplay_pipeline.generate.records import EpisodeRecord
 
 MOST_BUTTONS = 7
@@ -130,7 +130,7 @@ def turn_of(choice: Choice, text: str, selected: Sequence[int]) -> str:
     return choice.form + text if choice.action == MESSAGE and choice.form else text
 
 
-def of_turn(seat: SeatedPerson, *, may_act: bool) -> dict[str, Any]:
+def of_turn(seat: PersonSeat, *, may_act: bool) -> dict[str, Any]:
     """Returns the content of a running episode for one person."""
     last = max((number for number, (own, _) in enumerate(seat.read, start=1) if own), default=0)
     forms = forms_of(seat.choices(), seat.views) if may_act else []

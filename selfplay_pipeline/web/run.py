@@ -17,10 +17,10 @@ from selfplay_pipeline.core.loopback import ADDRESS
 from selfplay_pipeline.core.server_keys import SHORTEST_SECRET, key_from_environment
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.kept import SOMEBODY
+from selfplay_pipeline.generate.episode import Player
+from selfplay_pipeline.generate.logged_episode import SOMEBODY
 from selfplay_pipeline.generate.people_log import BegunLine, Line, TurnLine, log_path, opened_log, read_log
 from selfplay_pipeline.generate.play import FOR_PEOPLE, check_play_together, play_job
-from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.seats import checkpoints_of, seat_players, seats_named

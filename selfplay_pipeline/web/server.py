@@ -24,7 +24,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.terminal.harmless import LONGEST_TEXT, harmless
 from selfplay_pipeline.games.base import Choice
-from selfplay_pipeline.generate.kept import KeptEpisode
+from selfplay_pipeline.generate.logged_episode import LoggedEpisode
 from selfplay_pipeline.web.house import House, Someone
 from selfplay_pipeline.web.pages import Draft, Pages, of_end, of_turn, turn_of
 from selfplay_pipeline.web.study import Study
@@ -186,13 +186,13 @@ class Server:
             return self._episode_page(
                 request, person, seat, 422, _because(draft, f"a turn has at most {LONGEST_TEXT:,} characters")
             )
-        choice = next((choice for choice in kept.seated(seat).choices() if choice.action == action), None)
+        choice = next((choice for choice in kept.seat_of_person(seat).choices() if choice.action == action), None)
         if choice is None:
             raise web.HTTPBadRequest
         if not _are_complete(choice, chosen):
             return self._episode_page(request, person, seat, 422, _because(draft, "select a value of each part"))
         selected = [chosen[part] for part in range(len(choice.parts))]
-        said, step = kept.seated(seat).read_turn(turn_of(choice, draft.text, selected))
+        said, step = kept.seat_of_person(seat).read_turn(turn_of(choice, draft.text, selected))
         if step.error is not None:
             return self._episode_page(request, person, seat, 422, _because(draft, step.error))
         version = kept.version
@@ -234,7 +234,7 @@ class Server:
             raise web.HTTPNotFound
         return person
 
-    def _place(self, request: web.Request) -> tuple[Someone, int, KeptEpisode | None]:
+    def _place(self, request: web.Request) -> tuple[Someone, int, LoggedEpisode | None]:
         """Returns the person, its seat in the episode of the address, and the episode if it is running."""
         person, episode_id = self._known(request), request.match_info["id"]
         seat = self.house.seat_of(person, episode_id)
@@ -261,7 +261,7 @@ class Server:
         shared = {"episode_id": episode_id, "draft": draft, "form_key": self._form_key(request), "seat": seat}
         if kept is not None:
             may_act = kept.desks[seat].waits
-            content = of_turn(kept.seated(seat), may_act=may_act)
+            content = of_turn(kept.seat_of_person(seat), may_act=may_act)
             numbers = {"turn": len(kept.episode.turns), "version": kept.version}
             return self._page("turn", person, status=status, may_act=may_act, **numbers, **shared, **content)
         if record is not None:

@@ -8,14 +8,13 @@ from functools import partial
 import numpy as np
 
 from selfplay_pipeline.games.base import STUDY, Game
-from selfplay_pipeline.generate.altered import AlteredEpisode
-from selfplay_pipeline.generate.kept import SOMEBODY, KeptEpisode
+from selfplay_pipeline.generate.episode import AS_IT_IS, Player
+from selfplay_pipeline.generate.episode_wrappers import Altered, is_words, swap_of
+from selfplay_pipeline.generate.logged_episode import SOMEBODY, LoggedEpisode
 from selfplay_pipeline.generate.people_log import BegunLine, Line, TurnLine
-from selfplay_pipeline.generate.players import Player
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.state_source import StateSource
-from selfplay_pipeline.generate.swapped import is_words, swap_of
 from selfplay_pipeline.web.house import House, Someone
 from selfplay_pipeline.web.order import Trial
 from selfplay_pipeline.web.study import MOST_PEOPLE, OpenStudy
@@ -73,13 +72,12 @@ class StudyHouse(House):
 
     async def _seat(
         self, episode_id: str, place: tuple[int, int], people: dict[int, str], turns: Sequence[TurnLine]
-    ) -> KeptEpisode:
+    ) -> LoggedEpisode:
         state, person = place
         trial = next(trial for trial in self.order.trials(person) if trial.state == state)
         partner = self.partners[self.study.partners[trial.partner]]
-        altered = partial(AlteredEpisode, messages=partial(self._messages, trial, person))
-        make = altered if trial.altered else KeptEpisode
-        return make(
+        altered = Altered(partial(self._messages, trial, person), [turn.heard for turn in turns])
+        return LoggedEpisode(
             self.game,
             await self._states.state(state),
             [SOMEBODY if seat == trial.seat else partner for seat, _ in enumerate(self.game.roles)],
@@ -90,6 +88,7 @@ class StudyHouse(House):
             log=self._log,
             kept=turns,
             patience=self.patience,
+            wrapper=altered if trial.altered else AS_IT_IS,
         )
 
     def _messages(self, trial: Trial, person: int, seat: int, number: int) -> Iterator[str]:

@@ -26,9 +26,9 @@ from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, run_evaluate, to
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, held_out_states, states_in
 from selfplay_pipeline.games.base import GameSettings
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.episode_wrappers import Swap
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import generate_episodes
-from selfplay_pipeline.generate.swapped import Swap
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.metrics.bootstrap import Totals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,10 @@ from selfplay_pipeline.games.base import Game, ScriptedPlayer, Session, Status, 
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
-from selfplay_pipeline.generate.episode import ContextFull, Episode
+from selfplay_pipeline.generate.episode import ContextFull, Episode, Player
 from selfplay_pipeline.generate.people import NOBODY
-from selfplay_pipeline.generate.players import PolicyPlayer, SeatedScript
+from selfplay_pipeline.generate.players import ScriptSeat, policy_player
 from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, PolicyRecord, SeatRecord
-from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 BOARD = MatchingConfig(size=3, max_score=9, scale_max=1, hard_factor=0, max_length=12, max_errors=3)
@@ -124,10 +123,10 @@ def make_episode(
     game, state = MatchingGame(config), board_state(seed, group, config)
     stop = {Status.ENGINE_FAILURE: EngineError, Status.CONTEXT_LENGTH: ContextFull}[ends_with]
     engine = RandomTurns(chat, state, habits, np.random.default_rng([seed, group, episode]), ends_after, stop)
-    seat = PolicyPlayer(engine, chat, policy, context_length=1 << 30)
-    seated = SeatedEpisode(game, state, [seat] * 2, f"s{seed}-g{group:06d}-p{episode}", (seed, group, episode))
-    engine.episode = seated.episode
-    seated.episode.play_out()
+    seat = policy_player(engine, chat, policy, context_length=1 << 30)
+    seated = Episode(game, state, [seat] * 2, f"s{seed}-g{group:06d}-p{episode}", (seed, group, episode))
+    engine.episode = seated
+    seated.play_out()
     return seated.record(policy)
 
 
@@ -143,10 +142,10 @@ def play(game: Game, state: Any, *players: str | ScriptedPlayer, seed: int | np.
     Args:
         players: scripts, or names of the game's own; one holds all seats.
     """
-    session, rng = game.start(state), np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     scripts = [game.players[one] if isinstance(one, str) else one for one in players] * len(game.roles)
-    seats = [SeatedScript(scripts[seat], partial(game.view, session, seat), rng) for seat, _ in enumerate(game.roles)]
-    episode = Episode(session, seats)
+    held = [player_of(script, rng) for script in scripts[: len(game.roles)]]
+    episode = Episode(game, state, held, "e", (0, 0, 0))
     episode.play_out()
     assert [turn for turn in episode.turns if turn.error is not None] == []
     return episode
@@ -179,6 +178,11 @@ def alike(ours: Sequence[Any], theirs: Sequence[Any], quantity: Callable[[Any], 
     one, other = (np.array([quantity(each) for each in samples]) for samples in (ours, theirs))
     error = np.hypot(one.std() / len(one) ** 0.5, other.std() / len(other) ** 0.5)
     return bool(abs(one.mean() - other.mean()) < 4 * error)
+
+
+def player_of(script: ScriptedPlayer, rng: np.random.Generator) -> Player:
+    """A script that the game need not know, with a stream of random numbers."""
+    return Player(SeatRecord(kind="script", name="script"), lambda seat: ScriptSeat(script, seat.view, rng))
 
 
 def take(session: Session, text: str, *, cut: bool = False) -> Step:
@@ -232,11 +236,11 @@ def make_random_episode(
 ) -> EpisodeRecord:
     """Record random play of any game as that of a policy in all seats."""
     engine = RandomPlay(game, chat or byte_chat(), seed)
-    players = [PolicyPlayer(engine, engine.chat, POLICY, context_length=1 << 30)] * len(game.roles)
+    players = [policy_player(engine, engine.chat, POLICY, context_length=1 << 30)] * len(game.roles)
     state = game.sample_state(state_rng(0, group))
-    seated = SeatedEpisode(game, state, players, f"g{group}-{episode}", (0, group, episode))
-    engine.episode = seated.episode
-    seated.episode.play_out()
+    seated = Episode(game, state, players, f"g{group}-{episode}", (0, group, episode))
+    engine.episode = seated
+    seated.play_out()
     return seated.record(POLICY)
 
 

@@ -14,9 +14,9 @@ from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
-from selfplay_pipeline.generate.players import PolicyPlayer
+from selfplay_pipeline.generate.episode import Episode
+from selfplay_pipeline.generate.players import policy_player
 from selfplay_pipeline.generate.records import EpisodeRecord
-from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 T = TypeVar("T")
@@ -77,9 +77,9 @@ def played(chat: ChatTokenizer, replies: Sequence[list[int]], config: MatchingCo
     game, policy = MatchingGame(config), POLICY.model_copy(update={"max_new_tokens": limit})
 
     async def act(engine: SGLangEngine) -> EpisodeRecord:
-        me = PolicyPlayer(engine, chat, policy, 100_000)
-        seated = SeatedEpisode(game, game.sample_state(state_rng(0, 0)), [me, me], "g", (0, 0, 0))
-        await seated.episode.run()
+        me = policy_player(engine, chat, policy, 100_000)
+        seated = Episode(game, game.sample_state(state_rng(0, 0)), [me, me], "g", (0, 0, 0))
+        await seated.run()
         return seated.record(policy)
 
     return answering([reply[:limit] for reply in replies], act)

@@ -10,8 +10,8 @@ from test_play import stored
 from test_play_pages import NARROW, person_at  # noqa: F401 - a fixture
 from test_play_web import Served
 
+from selfplay_pipeline.generate.episode_wrappers import swap_of
 from selfplay_pipeline.generate.records import PERSON
-from selfplay_pipeline.generate.swapped import swap_of
 
 TEXTS = "title: Plan together\ninstructions: Play <b>well</b>.\nthanks: The code is 4711.\n"
 STUDY = f"states: {{count: 3}}\npartners: [sharing, own-view]\nepisodes: 2\naltered: 1\n{TEXTS}"

@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 from collections import Counter
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -17,8 +16,9 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.engines.types import Completion, SamplingParams
 from selfplay_pipeline.games.base import MESSAGE, Step
+from selfplay_pipeline.generate.episode import Episode
+from selfplay_pipeline.generate.players import PolicySeat
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
-from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.seats import seat_players, seats_named
 from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record
@@ -76,13 +76,16 @@ def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_pla
         params = SamplingParams(TEMPERATURE, 8, ())
         async with Servers(config, tmp_path, at_once=3) as servers:
             by_name = await seat_players(config, seats_named(config, names, policy), servers)
-            recorders.update({name: RecordingEngine(by_name[name].engine) for name in names})
-            players = [replace(by_name[name], engine=recorders[name]) for name in names]
+            players = [by_name[name] for name in names]
             state = RoomsState(numbers=(3, 4))
             episodes = [
-                SeatedEpisode(RoundGame(), state, players, f"e{number}", (0, 0, number)) for number in range(EPISODES)
+                Episode(RoundGame(), state, players, f"e{number}", (0, 0, number)) for number in range(EPISODES)
             ]
-            await asyncio.gather(*(one.episode.run() for one in episodes))
+            for episode, (seat, name) in product(episodes, enumerate(names)):
+                held = episode.seats[seat]
+                assert isinstance(held, PolicySeat)
+                held.engine = recorders.setdefault(name, RecordingEngine(held.engine))
+            await asyncio.gather(*(one.run() for one in episodes))
             fourth = await servers.serving(fourth_model, keep=PLAYERS[1:])
             last = await servers.serving(PLAYERS[2], keep=[fourth_model, PLAYERS[1]])
             records = [one.record(policy) for one in episodes]

@@ -29,15 +29,14 @@ from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate import chat_model
 from selfplay_pipeline.generate.chat_cache import AnswerCache
 from selfplay_pipeline.generate.chat_model import ChatClient, PartnerError, RequestCapError, retry_after
-from selfplay_pipeline.generate.chat_player import ChatPartner
-from selfplay_pipeline.generate.episode import LONGEST_TURN, Reply
-from selfplay_pipeline.generate.outside_text import ChatPlayer
-from selfplay_pipeline.generate.players import Scripted
+from selfplay_pipeline.generate.chat_player import chat_player
+from selfplay_pipeline.generate.episode import LONGEST_TURN, Episode, Reply
+from selfplay_pipeline.generate.players import script_player
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import CHAT, POLICY, PartnerUsage
-from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.seats import check_players
 from selfplay_pipeline.generate.stage import generate_episodes, plan_generate
+from selfplay_pipeline.generate.text_player import text_player
 from selfplay_pipeline.iterate.folder import RunDirectory
 
 KEY = "sk-test-0123456789abcdef"
@@ -525,8 +524,8 @@ def play_one(endpoint, **options):
         client = ChatClient(PartnerConfig(base_url=endpoint.url, **options), first_pause=0.001)
         game = MatchingGame(SHORT)
         state = game.sample_state(state_rng(0, 0))
-        seated = SeatedEpisode(game, state, [Scripted("sharing"), ChatPartner.of(client, game)], "game", (0, 0, 0))
-        await seated.episode.run()
+        seated = Episode(game, state, [script_player("sharing"), chat_player(client, game)], "game", (0, 0, 0))
+        await seated.run()
         await client.close()
         return seated
 
@@ -535,14 +534,14 @@ def play_one(endpoint, **options):
 
 def test_it_reads_what_any_player_reads_under_the_shy_rules_and_its_tokens_are_apart(endpoint):
     seated = play_one(endpoint)
-    opening, seat = seated.episode.session.opening(1), seated.episode.seats[1]
+    opening, seat = seated.session.opening(1), seated.seats[1]
     system, first = endpoint.requests[0]["messages"]
     assert system["role"] == "system" and first["role"] == "user"
     assert system["content"].startswith(opening.system)
     for rule in ("Never volunteer", "only when your partner asks about exactly that pair", "vaguely", "honestly"):
         assert rule in system["content"].removeprefix(opening.system)
     assert first["content"].startswith(opening.observation)
-    assert seated.episode.session.opening(0).observation not in json.dumps(endpoint.requests)
+    assert seated.session.opening(0).observation not in json.dumps(endpoint.requests)
     assert (seat.prompt_tokens, seat.cached_tokens) == (0, 0), "those of the policy's engine"
     assert (seat.usage.requests, seat.usage.prompt_tokens) == (len(endpoint.requests), 100 * len(endpoint.requests))
 
@@ -550,7 +549,7 @@ def test_it_reads_what_any_player_reads_under_the_shy_rules_and_its_tokens_are_a
 def test_its_turns_are_recorded_with_their_finish_reason_and_a_cut_one_is_an_error(endpoint):
     endpoint.script = [says("[message] I was about to", reason="length"), says(None, reason="length")]
     seated = play_one(endpoint)
-    turns = [turn for turn in seated.episode.turns if turn.seat == 1]
+    turns = [turn for turn in seated.turns if turn.seat == 1]
     assert [(turn.finish_reason, turn.error_kind) for turn in turns[:2]] == [("length", "cut")] * 2
     assert {turn.finish_reason for turn in turns[2:]} == {"stop"}
     assert "too long" in endpoint.requests[1]["messages"][-1]["content"]
@@ -727,21 +726,21 @@ def test_no_text_of_a_player_raises(tmp_path, text):
 
     game = MatchingGame(SHORT)
     state = game.sample_state(state_rng(0, 0))
-    seated = SeatedEpisode(game, state, [ChatPlayer(ask=ask), Scripted("sharing")], "game", (0, 0, 0))
-    asyncio.run(seated.episode.run())
-    for turn in seated.episode.turns:
+    seated = Episode(game, state, [text_player(ask=ask), script_player("sharing")], "game", (0, 0, 0))
+    asyncio.run(seated.run())
+    for turn in seated.turns:
         assert turn.model_validate_json(turn.model_dump_json()) == turn
-    assert [message.model_dump_json() for message in seated.episode.seats[0].context()]
+    assert [message.model_dump_json() for message in seated.seats[0].context()]
 
 
 def test_a_turn_that_a_caller_supplies_is_bounded_too():
     """The environments for OpenEnv and slime take the other seat's turns so."""
     game = MatchingGame(SHORT)
     state = game.sample_state(state_rng(0, 0))
-    seated = SeatedEpisode(game, state, [ChatPlayer(), Scripted("sharing")], "game", (0, 0, 0))
+    seated = Episode(game, state, [text_player(), script_player("sharing")], "game", (0, 0, 0))
     text = "[message] \ud800" + "a" * 5_000_000
-    seated.episode.seats[0].say(text)
-    seated.episode.take_turn(0, Reply(text, False, "stop"))
-    (turn,) = seated.episode.turns
+    seated.seats[0].say(text)
+    seated.take_turn(0, Reply(text, False, "stop"))
+    (turn,) = seated.turns
     assert (len(turn.text), turn.error_kind, turn.finish_reason) == (LONGEST_TURN, "cut", "length")
-    assert len(seated.episode.seats[0].context()[-2].content) == LONGEST_TURN and turn.model_dump_json()
+    assert len(seated.seats[0].context()[-2].content) == LONGEST_TURN and turn.model_dump_json()

@@ -22,7 +22,7 @@ from selfplay_pipeline.engines.transformers_engine import TransformersEngine
 from selfplay_pipeline.engines.types import EngineError, SamplingParams
 from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
+from selfplay_pipeline.generate.players import policy_player, script_player
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.run import GenerateJob, PlayTask, run_tasks
 from selfplay_pipeline.generate.stage import make_job
@@ -82,10 +82,10 @@ def play(task: GenerateJob, players, states=None, on_episode=lambda report: None
 
 def run(task: GenerateJob, fails=works, error=EngineError, *, context_length=1024):
     policy()._lock = asyncio.Lock()  # one of the event loop at hand
-    return play(task, [PolicyPlayer(Flaky(error, fails), tokenizer(), task.policy, context_length)] * 2)
+    return play(task, [policy_player(Flaky(error, fails), tokenizer(), task.policy, context_length)] * 2)
 
 
-SILENT = [Scripted("silent")] * 2
+SILENT = [script_player("silent")] * 2
 
 
 def run_silent(task: GenerateJob, on_episode=lambda report: None):

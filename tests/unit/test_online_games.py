@@ -19,9 +19,8 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, best_matching
 from selfplay_pipeline.games.measured import Measured
-from selfplay_pipeline.generate.episode import Reply
-from selfplay_pipeline.generate.players import PolicyPlayer
-from selfplay_pipeline.generate.seated import SeatedEpisode
+from selfplay_pipeline.generate.episode import Episode, Reply
+from selfplay_pipeline.generate.players import policy_player
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.metrics.figures import figures_of as figures_of_games
 from selfplay_pipeline.metrics.figures import measure
@@ -175,8 +174,8 @@ def random_words(rng, state) -> str:
 
 def read_by(seat, chat, game, state, words) -> list[int]:
     """The player's prompt after these words, in the seats that offline and online play sit in."""
-    policy = PolicyPlayer(engine=None, chat=chat, policy=POLICY, context_length=1_000_000)
-    episode = SeatedEpisode(game, state, [policy, policy], "game", (0, 0, 0)).episode
+    policy = policy_player(engine=None, chat=chat, policy=POLICY, context_length=1_000_000)
+    episode = Episode(game, state, [policy, policy], "game", (0, 0, 0))
     for text in words:
         if episode.session.status is not None:
             break

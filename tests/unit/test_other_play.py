@@ -21,8 +21,8 @@ from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.renaming import inverse, renamed, retold
 from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.episode_wrappers import names_of, said
 from selfplay_pipeline.generate.read_records import parse_episode, read_episodes
-from selfplay_pipeline.generate.renamed import names_of, said
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.iterate.loop import check_run

@@ -4,11 +4,10 @@ import asyncio
 import json
 import re
 from collections import Counter
-from functools import partial
 
 import numpy as np
 import pytest
-from factories import POLICY, alike, byte_chat, completion, drawn, play, scripts_record, streams
+from factories import POLICY, alike, byte_chat, completion, drawn, play, player_of, scripts_record, streams
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -46,7 +45,7 @@ from selfplay_pipeline.games.planning.text import (
 from selfplay_pipeline.games.planning.wordless import mean_rewards, wordless_rewards
 from selfplay_pipeline.generate.episode import Episode
 from selfplay_pipeline.generate.people import replayed
-from selfplay_pipeline.generate.players import PolicyPlayer, Seat, SeatedScript
+from selfplay_pipeline.generate.players import policy_player
 from selfplay_pipeline.metrics.figures import measure
 
 GAME = PlanningGame()
@@ -364,13 +363,12 @@ class Looks:
 
 
 def test_the_result_of_a_search_is_in_the_policys_tokens_but_not_trained_on():
-    session = GAME.start(STATE)
-    user = SeatedScript(GAME.players["random"], partial(GAME.view, session, USER), np.random.default_rng(0))
-    agent = PolicyPlayer(Looks(), byte_chat(), POLICY, 100_000).sit(Seat.at(GAME, session, AGENT, "e", (0,)))
-    asyncio.run(Episode(session, [user, agent]).run())
-    own, decode = agent.finish(), byte_chat().tokenizer.decode
+    user, agent = player_of(GAME.players["random"], np.random.default_rng(0)), (Looks(), byte_chat(), POLICY, 100_000)
+    episode = Episode(GAME, STATE, [user, policy_player(*agent)], "e", (0, 0, 0))
+    asyncio.run(episode.run())
+    own, decode = episode.seats[AGENT].finish(), byte_chat().tokenizer.decode
     sampled = [token for token, mask in zip(own.response_ids, own.response_mask, strict=True) if mask]
-    assert session.status == "agreed" and "Search Results (1):\nname\nThe Dive" in decode(own.response_ids)
+    assert episode.session.status == "agreed" and "Search Results (1):\nname\nThe Dive" in decode(own.response_ids)
     assert "Search Results" not in decode(sampled) and "[tool] Search" in decode(sampled)
 
 

@@ -27,8 +27,8 @@ from selfplay_pipeline.games.mediation.rules import MediationConfig, MediationSt
 from selfplay_pipeline.games.planning.game import PlanningGame
 from selfplay_pipeline.games.planning.rules import USER, Budget, Liking, Place, PlanningConfig, PlanningState, Visit
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.episode import PersonLeft
-from selfplay_pipeline.generate.person import Person, PlayedEpisode, SeatedPerson
+from selfplay_pipeline.generate.episode import Episode, PersonLeft
+from selfplay_pipeline.generate.person import ForPeople, PersonSeat, person_player
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, TurnRecord
 from selfplay_pipeline.generate.seats import seats_for
@@ -277,7 +277,7 @@ class Forms:
     def __init__(self, rng: np.random.Generator, people: int) -> None:
         self.rng, self.seen = rng, [""] * people
 
-    async def turn(self, seat: SeatedPerson) -> str:
+    async def turn(self, seat: PersonSeat) -> str:
         choices = seat.choices()
         texts = [seat.opening.system, seat.opening.observation, *(choice.form for choice in choices)]
         texts += [table.model_dump_json() for table in seat.views] + [text for _, text in seat.read]
@@ -299,12 +299,12 @@ def test_no_private_cell_of_a_partner_reaches_a_person_in_500_episodes(name):
         rng = np.random.default_rng(number)
         state, marks = marked(game, rng)
         screen = Forms(rng, len(marks))
-        people = [Person(screen)] * len(marks)
-        seated = PlayedEpisode(game, state, people, f"e{number}", (0, number, 0), for_people=game)
-        asyncio.run(seated.episode.run())
-        turns += len(seated.episode.turns)
+        people = [person_player(screen)] * len(marks)
+        seated = Episode(game, state, people, f"e{number}", (0, number, 0), ForPeople(game))
+        asyncio.run(seated.run())
+        turns += len(seated.turns)
         for seat, seen in enumerate(map(numbers_in, screen.seen)):
-            leaked = hidden_from(seat, marks, state, seated.episode.turns) & seen
+            leaked = hidden_from(seat, marks, state, seated.turns) & seen
             assert not leaked, (number, seat, leaked)
             assert not seen or marks[seat] <= seen, "each sees its own, so that a mark would be found"
     assert turns > 1000

@@ -22,7 +22,7 @@ from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import State, state_rng
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.players import PolicyPlayer
+from selfplay_pipeline.generate.players import policy_player
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.run import PlayTask, run_tasks
 from selfplay_pipeline.generate.servers import Servers
@@ -89,7 +89,7 @@ def task(folder: Path, name: str, engine: Counting, **changes) -> PlayTask:
     job = replace(make_job(config(), folder / name, MODEL, 1, 0), **changes)
     policy = job.policy.model_copy(update={"temperature": 0.0 if name == GREEDY else 1.0})
     arguments = job.arguments | {"generate.temperature": policy.temperature}
-    player = PolicyPlayer(engine, ChatTokenizer.load(MODEL), policy, 1024)
+    player = policy_player(engine, ChatTokenizer.load(MODEL), policy, 1024)
     return PlayTask(
         replace(job, policy=policy, arguments=arguments),
         make_game(config().game),

@@ -41,13 +41,13 @@ from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.drawing import EpisodeDrawing
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.kept import SOMEBODY
-from selfplay_pipeline.generate.outside_text import ChatPlayer
+from selfplay_pipeline.generate.logged_episode import SOMEBODY
 from selfplay_pipeline.generate.people_log import BegunLine, TurnLine, log_path, read_log
 from selfplay_pipeline.generate.play import play_job
-from selfplay_pipeline.generate.players import Scripted
+from selfplay_pipeline.generate.players import script_player
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import PERSON, POLICY, EpisodeRecord
+from selfplay_pipeline.generate.text_player import text_player
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 from selfplay_pipeline.warm_start.tiny_weights import new_model
@@ -167,7 +167,7 @@ async def served_here(
     records: dict[str, EpisodeRecord] = {}
     lines: list[Any] = []
     others = len(game.roles) - 1
-    players = [SOMEBODY, *[SOMEBODY if partner == PERSON else Scripted(partner)] * others]
+    players = [SOMEBODY, *[SOMEBODY if partner == PERSON else script_player(partner)] * others]
     job = play_job(config, folder / "games.jsonl", 0, [PERSON, *[partner] * others])
 
     def store(record: EpisodeRecord) -> None:
@@ -559,7 +559,7 @@ def test_who_lost_an_episode_may_begin_another_while_and_after_somebody_else_pla
             return answer
 
         async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (house, url), person_at(url) as one:
-            house.players = [SOMEBODY, ChatPlayer(ask=ask)]
+            house.players = [SOMEBODY, text_player(ask=ask)]
             async with person_at(url) as other:
                 await one.send(await one.begin(), "message", text="hello")
                 (name,) = house.seats_of

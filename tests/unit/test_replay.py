@@ -13,9 +13,9 @@ from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.games.bargaining.game import BargainingGame
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate.players import Scripted
+from selfplay_pipeline.generate.episode import Episode
+from selfplay_pipeline.generate.players import script_player
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
-from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 FAMILIES = ("qwen2.5", "qwen3", "llama-3", "smollm2")
@@ -30,8 +30,8 @@ def chat(family: str) -> ChatTokenizer:
 
 def scripted(game, player: str, seed: int = 0) -> EpisodeRecord:
     """An episode of scripted players, which leaves no tokens."""
-    seated = SeatedEpisode(game, game.sample_state(state_rng(seed, 0)), [Scripted(player)] * 2, "s", (seed, 0, 0))
-    seated.episode.play_out()
+    seated = Episode(game, game.sample_state(state_rng(seed, 0)), [script_player(player)] * 2, "s", (seed, 0, 0))
+    seated.play_out()
     return seated.record(SCRIPTED)
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from functools import partial
 from io import StringIO
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -28,7 +26,7 @@ from selfplay_pipeline.games.base import INVALID, MESSAGE, Game, Opening, Outcom
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.tags import untagged
 from selfplay_pipeline.generate.episode import Episode
-from selfplay_pipeline.generate.players import PolicyPlayer, Scripted, Seat, SeatedScript
+from selfplay_pipeline.generate.players import policy_player, script_player
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob, PlayTask, run_tasks
@@ -129,6 +127,11 @@ class RoomsGame(Game):
         return EpisodeDrawing(decision=f"the sum is {decision}")
 
 
+class LookingGame(RoomsGame):
+    def start(self, state):
+        return LookingSession(state)
+
+
 class Model:
     """An engine whose model says the last number that it has read, as an agent only when told to say one."""
 
@@ -151,8 +154,8 @@ class Looks:
 def games(tmp_path_factory):
     """Four episodes of two states: a script in the first user's seat, the policy in the others."""
     path = tmp_path_factory.mktemp("rooms") / "selfplay_games.jsonl"
-    policy = PolicyPlayer(Model(), byte_chat(), POLICY, 100_000)
-    players = [Scripted("helpful"), policy, policy]
+    policy = policy_player(Model(), byte_chat(), POLICY, 100_000)
+    players = [script_player("helpful"), policy, policy]
     job = GenerateJob(path, 0, 0, 2, 2, 4, POLICY, {}, max_failures=0)
     states = [RoomsState(numbers=(3, 4)), RoomsState(numbers=(5, 9))]
     with pytest.MonkeyPatch.context() as patch:
@@ -207,11 +210,10 @@ def test_whichever_of_two_rooms_is_first_each_seat_reads_the_same():
 
 
 def test_a_tool_answers_its_own_seat_within_the_turn():
-    session = LookingSession(RoomsState(numbers=(3, 4)))
-    script = SeatedScript(Helpful(), partial(RoomsGame().view, session, FIRST), np.random.default_rng(0))
-    agent = PolicyPlayer(Looks(), byte_chat(), POLICY, 100_000).sit(Seat.at(RoomsGame(), session, AGENT, "e", (0,)))
-    episode = Episode(session, [script, script, agent])
+    script, policy = script_player("helpful"), policy_player(Looks(), byte_chat(), POLICY, 100_000)
+    episode = Episode(LookingGame(), RoomsState(numbers=(3, 4)), [script, script, policy], "e", (0, 0, 0))
     asyncio.run(episode.run())
+    session, agent = episode.session, episode.seats[AGENT]
     taken = [(turn.seat, turn.text) for turn in episode.turns]
     assert taken[2:4] == [(AGENT, "[message] look"), (AGENT, "[message] 4")] and session.status == "solved"
     own = agent.finish()

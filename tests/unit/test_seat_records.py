@@ -26,10 +26,10 @@ from selfplay_pipeline.games.bargaining.game import BargainingGame
 from selfplay_pipeline.games.base import Status, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import parse_game_config
-from selfplay_pipeline.generate.players import Player, PolicyPlayer, Scripted
+from selfplay_pipeline.generate.episode import Episode, Player
+from selfplay_pipeline.generate.players import PolicySeat, policy_player, script_player
 from selfplay_pipeline.generate.read_records import parse_episode
 from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord
-from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.signal import Signal
 from selfplay_pipeline.report.questions.analysis import records_of
@@ -53,37 +53,39 @@ class Marked(RandomTurns):
         return replace(answer, logprobs=[LOGPROB[self.checkpoint]] * len(answer.token_ids))
 
 
-def player(checkpoint: str, *, trained: bool, temperature: float = 1.0) -> PolicyPlayer:
+def player(checkpoint: str, *, trained: bool, temperature: float = 1.0) -> Player:
     """A checkpoint; its engine learns of the episode when that begins."""
-    habits = Habits(talk=0.6, spoil=0.1, cut=0)
-    rng = np.random.default_rng(0)
-    engine = Marked(byte_chat(), board_state(0, 0), habits, rng, None, EngineError, checkpoint=checkpoint)
     sampler = {"checkpoint": checkpoint, "weights": content_hash(checkpoint), "temperature": temperature}
     policy = POLICY.model_copy(update=sampler)
-    return PolicyPlayer(engine, byte_chat(), policy, 1 << 30, "checkpoint", checkpoint, trained)
+    return policy_player(engine_of(checkpoint), byte_chat(), policy, 1 << 30, "checkpoint", checkpoint, trained)
+
+
+def engine_of(checkpoint: str) -> Marked:
+    habits, rng = Habits(talk=0.6, spoil=0.1, cut=0), np.random.default_rng(0)
+    return Marked(byte_chat(), board_state(0, 0), habits, rng, None, EngineError, checkpoint=checkpoint)
 
 
 def play(players: Sequence[Player], group: int = 0, episode: int = 0) -> EpisodeRecord:
     """One episode, written to a line and read again."""
     state = board_state(0, group)
-    seated = SeatedEpisode(MatchingGame(BOARD), state, players, f"s0-g{group:06d}-p{episode}", (0, group, episode))
-    for seat, one in enumerate(players):
-        if isinstance(one, PolicyPlayer):
-            assert isinstance(one.engine, Marked)
-            one.engine.episode, one.engine.state = seated.episode, state
-            one.engine.rng = np.random.default_rng([group, episode, seat])
-    seated.episode.play_out()
+    seated = Episode(MatchingGame(BOARD), state, players, f"s0-g{group:06d}-p{episode}", (0, group, episode))
+    for number, seat in enumerate(seated.seats):
+        if isinstance(seat, PolicySeat):
+            assert isinstance(seat.engine, Marked)
+            seat.engine.episode, seat.engine.state = seated, state
+            seat.engine.rng = np.random.default_rng([group, episode, number])
+    seated.play_out()
     record = seated.record(POLICY)
     line = record.model_dump_json().encode()
     assert parse_episode(line) == record and parse_episode(line).model_dump_json().encode() == line
     return record
 
 
-def trained(checkpoint: str) -> PolicyPlayer:
+def trained(checkpoint: str) -> Player:
     return player(checkpoint, trained=True)
 
 
-def fixed(checkpoint: str, temperature: float = 1.0) -> PolicyPlayer:
+def fixed(checkpoint: str, temperature: float = 1.0) -> Player:
     return player(checkpoint, trained=False, temperature=temperature)
 
 
@@ -95,12 +97,12 @@ def test_each_log_prob_and_hash_is_that_of_the_checkpoint_that_held_the_seat(fir
     one, other = trained(first), trained(second)
     for players in ([one, fixed(second)], [fixed(second), one], [one, other]):
         record = play(players)
-        weights = [content_hash(one.policy.checkpoint) for one in players]
+        weights = [content_hash(one.record.policy.checkpoint) for one in players]
         assert [seat.policy.weights for seat in record.seats if seat.policy] == weights
-        assert [one.seat for one in record.trajectories] == [n for n, one in enumerate(players) if one.trained]
+        assert [one.seat for one in record.trajectories] == [n for n, one in enumerate(players) if one.record.trained]
         assert {turn.seat for turn in record.turns} == {0, 1}
         for trajectory in record.trajectories:
-            sampler, name = record.sampler_of(trajectory), players[trajectory.seat].name
+            sampler, name = record.sampler_of(trajectory), players[trajectory.seat].record.name
             assert (sampler.checkpoint, sampler.weights) == (name, content_hash(name))
             own = np.array(trajectory.response_logprobs)[np.array(trajectory.response_mask) == 1]
             assert len(own) and set(own) == {LOGPROB[name]}
@@ -130,7 +132,7 @@ def test_convert_takes_the_trained_seats_and_says_whose_they_are_and_with_whom_t
 @pytest.mark.parametrize("first", ["sharing", B])
 def test_seat_1_is_trained_opposite_a_script_or_a_checkpoint_that_plays_greedily(first, tmp_path):
     """What a seat that is not trained was sampled with is no concern of the rows."""
-    other = fixed(B, temperature=0.0) if first == B else Scripted(first)
+    other = fixed(B, temperature=0.0) if first == B else script_player(first)
     records = [play([other, trained(A)], 0, episode) for episode in range(3)]
     assert [seat.trained for seat in records[0].seats] == [False, True]
     run_convert(write_episodes(tmp_path / "games.jsonl", records), tmp_path)
@@ -145,10 +147,10 @@ SELFISH = BargainingGame(parse_game_config('{"name": "bargaining", "reward": "se
 def selfish(seat: int, group: int, episode: int) -> EpisodeRecord:
     """Returns an episode with rewards of their own: in this seat a trained checkpoint, a person in the other."""
     state = SELFISH.sample_state(state_rng(0, group))
-    seated = SeatedEpisode(
-        SELFISH, state, [Scripted("random"), Scripted("sharing")], f"{group}-{episode}", (0, group, episode)
+    seated = Episode(
+        SELFISH, state, [script_player("random"), script_player("sharing")], f"{group}-{episode}", (0, group, episode)
     )
-    seated.episode.play_out()
+    seated.play_out()
     record = seated.record(POLICY)
     held = [SeatRecord(kind="person", name="person"), trained(A).record]
     streams = [stream for stream in replay(record, SELFISH, byte_chat()) if stream.seat == seat]
@@ -246,18 +248,17 @@ def test_a_cell_of_the_cross_play_is_the_reward_of_the_player_in_its_row(tmp_pat
 # --- what is written ------------------------------------------------------------------------------------------------
 
 
-def policy_player() -> PolicyPlayer:
-    one = trained(A)
-    return PolicyPlayer(one.engine, one.chat, POLICY, one.context_length)
+def policy() -> Player:
+    return policy_player(engine_of(A), byte_chat(), POLICY, 1 << 30)
 
 
 @pytest.mark.parametrize(
     ("players", "written"),
     [
-        ([policy_player(), policy_player()], {"players", "policy"}),
-        ([Scripted("asker"), policy_player()], {"players", "policy"}),
-        ([policy_player(), fixed(B)], {"players", "policy", "other_weights"}),
-        ([policy_player(), fixed(B, temperature=0.5)], {"seats"}),
+        ([policy(), policy()], {"players", "policy"}),
+        ([script_player("asker"), policy()], {"players", "policy"}),
+        ([policy(), fixed(B)], {"players", "policy", "other_weights"}),
+        ([policy(), fixed(B, temperature=0.5)], {"seats"}),
         ([trained(A), fixed(B)], {"seats"}),
     ],
     ids=["self-play", "script", "checkpoint", "checkpoint that samples otherwise", "no policy"],

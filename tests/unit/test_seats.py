@@ -18,18 +18,17 @@ from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.matching.scripted import player_view
 from selfplay_pipeline.generate.episode import Episode, Reply
-from selfplay_pipeline.generate.outside_text import ChatPlayer, as_dicts
-from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
-from selfplay_pipeline.generate.seated import SeatedEpisode
+from selfplay_pipeline.generate.players import policy_player, script_player
+from selfplay_pipeline.generate.text_player import as_dicts, text_player
 
 SPOKEN = MatchingConfig(size=3, max_score=9, scale_max=1, hard_factor=0, max_length=12, max_errors=3, prompts="default")
 """The small board in the wording for language models."""
 STATE = MatchingGame(SPOKEN).sample_state(state_rng(0, 0))
 
 
-def seated(*players, game=None, state=STATE) -> SeatedEpisode:
+def seated(*players, game=None, state=STATE) -> Episode:
     """Players at the table; where none is named, words come from outside."""
-    return SeatedEpisode(game or MatchingGame(SPOKEN), state, players or [ChatPlayer()] * 2, "g", (0, 0, 0))
+    return Episode(game or MatchingGame(SPOKEN), state, players or [text_player()] * 2, "g", (0, 0, 0))
 
 
 def say(episode: Episode, text: str, *, cut: bool = False) -> None:
@@ -45,9 +44,9 @@ def history(episode: Episode, seat: int) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("seat", [0, 1])
 def test_a_scripted_partner_speaks_until_it_is_the_others_turn(seat):
-    players = [Scripted("sharing"), Scripted("sharing")]
-    players[seat] = ChatPlayer()
-    episode = seated(*players).episode
+    players = [script_player("sharing"), script_player("sharing")]
+    players[seat] = text_player()
+    episode = seated(*players)
     asyncio.run(episode.run(until=seat))
     while episode.session.status is None:
         assert episode.session.seats == (seat,)
@@ -59,7 +58,7 @@ def test_a_scripted_partner_speaks_until_it_is_the_others_turn(seat):
 
 
 def test_words_are_the_speakers_as_assistant_and_the_partners_as_user():
-    episode = seated().episode
+    episode = seated()
     before = [history(episode, seat) for seat in (0, 1)]
     openings = [MatchingGame(SPOKEN).start(STATE).opening(seat) for seat in (0, 1)]
     assert [context[1]["content"] for context in before] == [opening.observation for opening in openings]
@@ -75,7 +74,7 @@ def test_histories_of_words_are_those_of_the_token_streams(number):
     """The same words give a chat model and a policy the same messages, of alternating roles."""
     record = make_episode(number, seed=7)
     game = MatchingGame(BOARD)
-    episode = seated(game=game, state=game.state_from_json(record.state)).episode
+    episode = seated(game=game, state=game.state_from_json(record.state))
     for turn in record.turns:
         assert episode.session.seats == (turn.seat,)
         say(episode, turn.text, cut=turn.finish_reason == "length")
@@ -109,10 +108,10 @@ class Saying:
 
 def test_each_seat_of_a_policy_is_trained_on_its_own_tokens_under_one_id():
     engine = Saying()
-    made = seated(*[PolicyPlayer(engine, byte_chat(), POLICY, 100_000)] * 2)
-    asyncio.run(made.episode.run())
+    made = seated(*[policy_player(engine, byte_chat(), POLICY, 100_000)] * 2)
+    asyncio.run(made.run())
     record = made.record(POLICY)
-    openings = [made.episode.session.opening(seat).observation for seat in (0, 1)]
+    openings = [made.session.opening(seat).observation for seat in (0, 1)]
     assert (record.episode_id, [side.seat for side in record.trajectories]) == ("g", [0, 1])
     assert (record.prompt_tokens, record.cached_tokens) == (engine.read, len(TEXTS))
     for seat, side in enumerate(record.trajectories):
@@ -124,26 +123,26 @@ def test_each_seat_of_a_policy_is_trained_on_its_own_tokens_under_one_id():
 
 @pytest.mark.parametrize("lacks", [0, 1])
 def test_a_turn_is_taken_where_the_context_has_room_for_its_longest_reply(lacks):
-    prompt = seated(PolicyPlayer(Saying(), byte_chat(), POLICY, 100_000), ChatPlayer()).episode.seats[0].stream.prompt()
+    prompt = seated(policy_player(Saying(), byte_chat(), POLICY, 100_000), text_player()).seats[0].stream.prompt()
     room = len(prompt) + POLICY.max_new_tokens - lacks
-    made = seated(*[PolicyPlayer(Saying(), byte_chat(), POLICY, room)] * 2)
-    asyncio.run(made.episode.run())
-    assert (len(made.episode.turns), made.episode.session.status) == (1 - lacks, Status.CONTEXT_LENGTH)
+    made = seated(*[policy_player(Saying(), byte_chat(), POLICY, room)] * 2)
+    asyncio.run(made.run())
+    assert (len(made.turns), made.session.status) == (1 - lacks, Status.CONTEXT_LENGTH)
 
 
 def test_an_aborted_request_loses_the_episode_and_a_seat_that_waits_cannot_be_played_out():
     class Aborting(Saying):
         finish = FinishReason.ABORT
 
-    made = seated(*[PolicyPlayer(Aborting(), byte_chat(), POLICY, 100_000)] * 2)
-    asyncio.run(made.episode.run())
-    assert (made.episode.turns, made.episode.session.status) == ([], Status.ENGINE_FAILURE)
+    made = seated(*[policy_player(Aborting(), byte_chat(), POLICY, 100_000)] * 2)
+    asyncio.run(made.run())
+    assert (made.turns, made.session.status) == ([], Status.ENGINE_FAILURE)
 
     async def model(messages):
         await asyncio.sleep(0)
 
     with pytest.raises(RuntimeError, match="await `run` instead"):
-        seated(*[ChatPlayer("api", model)] * 2).episode.play_out()
+        seated(*[text_player("api", model)] * 2).play_out()
 
 
 class Noting(MatchingGame):
@@ -163,8 +162,8 @@ def test_each_seat_of_each_episode_draws_random_numbers_of_its_own_and_the_same_
 
     def drawn(place):
         game = Noting(SPOKEN)
-        made = SeatedEpisode(game, STATE, [Scripted("noting")] * 2, "g", place)
-        made.episode.play_out()
+        made = Episode(game, STATE, [script_player("noting")] * 2, "g", place)
+        made.play_out()
         return tuple(game.drawn)
 
     found = {place: drawn(place) for place in places}

@@ -21,6 +21,7 @@ from selfplay_pipeline.games.matching.game import SCRIPTED
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.generate.episode import Reply
+from selfplay_pipeline.generate.records import SeatRecord
 from selfplay_pipeline.slime import env as env_module
 from selfplay_pipeline.slime.data import game_of, game_row
 from selfplay_pipeline.slime.env import EpisodeEnv, build_env
@@ -118,8 +119,9 @@ def test_a_reset_begins_anew_and_an_observation_is_a_message_of_the_user():
 class Broken:
     """A partner whose client raises what nobody foresaw."""
 
-    name = "broken"
+    record = SeatRecord(kind="chat", name="broken")
     prompt_tokens = cached_tokens = 0
+    usage = None
 
     def sit(self, place):
         return self

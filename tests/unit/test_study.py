@@ -37,14 +37,13 @@ from selfplay_pipeline.games.measured import heard_of
 from selfplay_pipeline.games.mediation.game import MediationGame
 from selfplay_pipeline.games.mediation.rules import AGENT
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.altered import AlteredEpisode, HeardOtherwise
-from selfplay_pipeline.generate.kept import SOMEBODY
+from selfplay_pipeline.generate.episode_wrappers import Altered, AlteredSession, swap_of
+from selfplay_pipeline.generate.logged_episode import SOMEBODY, LoggedEpisode
 from selfplay_pipeline.generate.people import NOBODY
 from selfplay_pipeline.generate.people_log import BegunLine, PersonLine, TurnLine, log_path, read_log
-from selfplay_pipeline.generate.players import Scripted
+from selfplay_pipeline.generate.players import script_player
 from selfplay_pipeline.generate.read_records import parse_episode
 from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, EpisodeRecord
-from selfplay_pipeline.generate.swapped import swap_of
 from selfplay_pipeline.web.house import hash_of
 from selfplay_pipeline.web.order import Order
 from selfplay_pipeline.web.pages import of_end
@@ -361,10 +360,10 @@ def test_altered_messages_are_those_of_people_on_other_states_and_are_marked(pla
 
 async def altered(game: Game, partner: str, seat: int, said: list[str], others: list[str]) -> EpisodeRecord:
     """Play an episode in which the person says some turns and leaves, given messages of other episodes."""
-    players = [SOMEBODY if number == seat else Scripted(partner) for number, _ in enumerate(game.roles)]
-    episode = AlteredEpisode(
+    players = [SOMEBODY if number == seat else script_player(partner) for number, _ in enumerate(game.roles)]
+    episode = LoggedEpisode(
         game, game.sample_state(state_rng(0, 0)), players, "e", (0, 0, 0), for_people=game, people={seat: "p1"},
-        log=lambda line: None, patience=600, messages=lambda seat, number: iter(others),
+        log=lambda line: None, patience=600, wrapper=Altered(lambda seat, number: iter(others)),
     )  # fmt: skip
     playing = asyncio.create_task(episode.play())
     for text in said:
@@ -375,7 +374,7 @@ async def altered(game: Game, partner: str, seat: int, said: list[str], others: 
         await asyncio.sleep(0)
     episode.left.set()
     await playing
-    return episode.record(NOBODY)
+    return episode.episode.record(NOBODY)
 
 
 def test_a_replacement_goes_to_the_same_hearer_and_is_a_message():
@@ -395,12 +394,12 @@ def test_an_episode_with_a_message_that_nothing_may_replace_does_not_count_as_al
         return Held(record, AGENT, "p1", "sharing", 1, []).is_altered
 
     assert is_altered()
-    monkeypatch.setattr(HeardOtherwise, "_fits", lambda self, turn, text: False)
+    monkeypatch.setattr(AlteredSession, "_fits", lambda self, turn, text: False)
     assert not is_altered()
 
 
 def test_a_message_that_decides_how_the_episode_goes_on_loses_this_episode_alone(monkeypatch):
-    monkeypatch.setattr(HeardOtherwise, "_fits", lambda self, turn, text: True)
+    monkeypatch.setattr(AlteredSession, "_fits", lambda self, turn, text: True)
     record = asyncio.run(altered(MediationGame(), "sharing", AGENT, ["[message] user 1: your meetings?"], ["[accept]"]))
     assert record.outcome.status == Status.ENGINE_FAILURE
 

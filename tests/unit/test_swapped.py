@@ -20,7 +20,7 @@ from selfplay_pipeline.convert.stage import convert_episodes
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, swaps_of
 from selfplay_pipeline.evaluate.states import held_out_states
-from selfplay_pipeline.evaluate.worth import Swapped, rise_of, worth_of_words
+from selfplay_pipeline.evaluate.worth import SwappedRewards, rise_of, worth_of_words
 from selfplay_pipeline.games import registry
 from selfplay_pipeline.games.bargaining.rules import possible_values
 from selfplay_pipeline.games.base import MESSAGE, Game, state_rng
@@ -35,10 +35,11 @@ from selfplay_pipeline.games.mediation.game import MediationGame
 from selfplay_pipeline.games.mediation.rules import AGENT
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.tags import ActionKind
-from selfplay_pipeline.generate.players import PolicyPlayer, Scripted
+from selfplay_pipeline.generate.episode import Episode
+from selfplay_pipeline.generate.episode_wrappers import TRIES, Draws, Swapped, check_swap, swap_of
+from selfplay_pipeline.generate.players import policy_player, script_player
 from selfplay_pipeline.generate.read_records import parse_episode, read_episodes
 from selfplay_pipeline.generate.records import PolicyRecord
-from selfplay_pipeline.generate.swapped import TRIES, Draws, SwappedEpisode, check_swap, swap_of
 from selfplay_pipeline.metrics.bootstrap import Totals
 
 POLICY = PolicyRecord(checkpoint="", iteration=0, engine="", temperature=1, max_new_tokens=1)
@@ -114,9 +115,9 @@ def measured(player: str, folder: Path, messages: int = 1, count: int = 120):
 
 def sit(game: Game, state, player: str, number: int = 0, states=(), swap="swapped"):
     """Returns the record of one episode of a scripted player with itself, or with `shy`, with swapped messages."""
-    players = [Scripted(player), Scripted("shy" if player == "asker" else player)]
-    seated = SwappedEpisode(game, state, players, f"e{number}", (0, 0, number), swap, states or [state])
-    seated.episode.play_out()
+    players = [script_player(player), script_player("shy" if player == "asker" else player)]
+    seated = Episode(game, state, players, f"e{number}", (0, 0, number), Swapped(swap, states or [state]))
+    seated.play_out()
     return seated.record(POLICY)
 
 
@@ -310,9 +311,9 @@ PLAN = "[propose] Proposal: BLEU: Ava\nElectra: Daniel\nGloVe: Sofia"
 def test_a_policys_tokens_hold_what_it_heard_and_the_record_counts_the_counterfactual_prompts():
     game, chat = make_game(configured().game), byte_chat()
     state = game.sample_state(state_rng(0, 0))
-    player = PolicyPlayer(Speaking(), chat, POLICY, 100_000)
-    seated = SwappedEpisode(game, state, [player] * 2, "e", (0, 0, 0), "swapped", [state])
-    asyncio.run(seated.episode.run())
+    player = policy_player(Speaking(), chat, POLICY, 100_000)
+    seated = Episode(game, state, [player] * 2, "e", (0, 0, 0), Swapped("swapped", [state]))
+    asyncio.run(seated.run())
     record = seated.record(POLICY)
     first, last = record.turns
     assert first.text.startswith("[message] told e-0") and heard_of(first)[1].startswith("[message] told e-h1-0-0")
@@ -341,9 +342,9 @@ class Insisting:
 def test_a_counterfactual_policy_remembers_the_proposals_and_answers_of_the_real_one():
     game = make_game(load_config("tiny_honest", {"game.protocol": "free"}).game)
     state = game.sample_state(state_rng(0, 0))
-    player = PolicyPlayer(Insisting(), byte_chat(), POLICY, 100_000)
-    seated = SwappedEpisode(game, state, [player] * 2, "e", (0, 0, 0), "swapped", [state])
-    asyncio.run(seated.episode.run())
+    player = policy_player(Insisting(), byte_chat(), POLICY, 100_000)
+    seated = Episode(game, state, [player] * 2, "e", (0, 0, 0), Swapped("swapped", [state]))
+    asyncio.run(seated.run())
     heard = [heard_of(turn) for turn in seated.record(POLICY).turns]
     one, two, three = {1: "[message] one e-h1-0-0"}, {1: "[message] two e-h1-0-0"}, {0: "[message] three e-h0-0-1"}
     assert heard == [one, {}, {}, two, three, {}, {}]
@@ -365,7 +366,7 @@ def test_a_rise_is_of_the_reward_and_of_the_worth_of_words_where_messages_were_s
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_reward_that_is_not_of_all_seats_has_no_gain_over_silence(whole):
     said, anew = (Totals.of({"reward": (np.full(5, mean), np.ones(5))}) for mean in (0.95, 0.9))
-    found = worth_of_words(make_game(configured().game), said, {"swapped": Swapped(anew, 1, 0)}, 0, whole=whole)
+    found = worth_of_words(make_game(configured().game), said, {"swapped": SwappedRewards(anew, 1, 0)}, 0, whole=whole)
     assert found.worth.value == pytest.approx(0.05) and (found.gain is not None) == whole
 
 
@@ -438,9 +439,9 @@ def test_a_message_to_another_room_is_drawn_again_or_has_no_content_in_the_room_
     statuses, heard = Counter(), Counter()
     for number in range(12):
         state = game.sample_state(state_rng(0, number))
-        seated = SwappedEpisode(game, state, [Scripted("chatty")] * 3, "e", (0, 0, number), "swapped", [state])
-        seated.episode.play_out()
-        statuses[seated.episode.session.status] += 1
+        seated = Episode(game, state, [script_player("chatty")] * 3, "e", (0, 0, number), Swapped("swapped", [state]))
+        seated.play_out()
+        statuses[seated.session.status] += 1
         for turn in seated.record(POLICY).turns:
             if turn.seat == AGENT:
                 heard.update(text.partition(":")[0] for text in heard_of(turn).values())

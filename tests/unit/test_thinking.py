@@ -15,11 +15,10 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate.episode import Reply
-from selfplay_pipeline.generate.outside_text import ChatPlayer
+from selfplay_pipeline.generate.episode import Episode, Reply
 from selfplay_pipeline.generate.preflight import check_context
 from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord
-from selfplay_pipeline.generate.seated import SeatedEpisode
+from selfplay_pipeline.generate.text_player import text_player
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 from selfplay_pipeline.slime.rollout import first_prompt
 
@@ -121,11 +120,11 @@ def test_a_chat_models_thought_is_no_part_of_what_it_says(monkeypatch):
         return "<think> [message] secretly"
 
     game = MatchingGame(BOARD.model_copy(update={"max_length": 2}))
-    players = [ChatPlayer(ask=thinker), ChatPlayer(ask=endless)]
-    seated = SeatedEpisode(game, game.sample_state(state_rng(0, 0)), players, "g", (0, 0, 0))
-    asyncio.run(seated.episode.run())
-    assert [(turn.text, turn.error_kind) for turn in seated.episode.turns] == [("[message] hi", None), ("", "cut")]
-    assert all("secretly" not in message.content for seat in seated.episode.seats for message in seat.context())
+    players = [text_player(ask=thinker), text_player(ask=endless)]
+    seated = Episode(game, game.sample_state(state_rng(0, 0)), players, "g", (0, 0, 0))
+    asyncio.run(seated.run())
+    assert [(turn.text, turn.error_kind) for turn in seated.turns] == [("[message] hi", None), ("", "cut")]
+    assert all("secretly" not in message.content for seat in seated.seats for message in seat.context())
 
 
 def test_a_model_whose_template_knows_no_thoughts_is_refused():

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +40,10 @@ from selfplay_pipeline.evaluate.pairing import Pairing
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.episode import ContextFull
-from selfplay_pipeline.generate.players import PolicyPlayer
+from selfplay_pipeline.generate.episode import ContextFull, Episode
+from selfplay_pipeline.generate.players import policy_player
 from selfplay_pipeline.generate.read_records import parse_episode
 from selfplay_pipeline.generate.records import PolicyRecord
-from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.seats import seats_named
 from selfplay_pipeline.generate.stage import make_job
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -112,11 +110,12 @@ def trained(monkeypatch) -> list[TrainConfig]:
 def test_an_episode_names_the_weights_of_the_policy_and_of_another_checkpoint_in_a_seat():
     state = board_state(0, 0)
     engine = RandomTurns(byte_chat(), state, Habits(), np.random.default_rng(0), 0, ContextFull)
-    policy, other = (PolicyPlayer(engine, byte_chat(), policy_of(model), 1 << 30) for model in (TINY, OTHER))
-    players = [policy, replace(other, kind="checkpoint", name=OTHER, trained=False)]
-    seated = SeatedEpisode(MatchingGame(BOARD), state, players, "e", (0, 0, 0))
-    engine.episode = seated.episode
-    seated.episode.play_out()
+    policy = policy_player(engine, byte_chat(), policy_of(TINY), 1 << 30)
+    other = policy_player(engine, byte_chat(), policy_of(OTHER), 1 << 30, "checkpoint", OTHER, trained=False)
+    players = [policy, other]
+    seated = Episode(MatchingGame(BOARD), state, players, "e", (0, 0, 0))
+    engine.episode = seated
+    seated.play_out()
     record, alone = seated.record(POLICY), make_episode()
     assert (alone.policy.weights, alone.other_weights) == (content_hash(TINY), None)
     assert record.other_weights == {OTHER: content_hash(OTHER)}

@@ -17,7 +17,7 @@ from selfplay_pipeline.core.terminal.prompt import Checked, Prompt, ask_line, is
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.drawing import Table
 from selfplay_pipeline.generate.episode import PersonLeft
-from selfplay_pipeline.generate.person import SeatedPerson
+from selfplay_pipeline.generate.person import PersonSeat
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
 from selfplay_pipeline.report.terminal import SEAT_STYLES, show_episode
 
@@ -45,7 +45,7 @@ class TerminalScreen:
         who = ", ".join(f"seat {seat}: {name}" for seat, name in enumerate(players))
         self.console.print(Text(one_line(f"state {number} of {game.name}, {game.describe()}; {who}"), style="bold"))
 
-    async def turn(self, seat: SeatedPerson) -> str:
+    async def turn(self, seat: PersonSeat) -> str:
         """Show the person what is new, and return the text of the person's turn."""
         try:
             if self.seat != seat.number:
@@ -74,31 +74,31 @@ class TerminalScreen:
         except EOFError:
             return False
 
-    async def _hand_over(self, seat: SeatedPerson) -> None:
+    async def _hand_over(self, seat: PersonSeat) -> None:
         if self.people > 1:
             wipe(self.console)
             await ask_line(f"seat {seat.number} plays now; the others look away. Enter shows its view: ")
         self.seat, self.shown = seat.number, 0
         self._show_view(seat)
 
-    def _show_view(self, seat: SeatedPerson) -> None:
+    def _show_view(self, seat: PersonSeat) -> None:
         self.console.print(Panel(_text(seat.opening.system), title="the rules", title_align="left"))
         if seat.views:
             self.console.print(Columns([_table(view) for view in seat.views], padding=(0, 4)))
         else:
             self.console.print(Panel(_text(seat.opening.observation), title="what you see", title_align="left"))
 
-    def _show_new(self, seat: SeatedPerson) -> None:
+    def _show_new(self, seat: PersonSeat) -> None:
         for own, text in seat.read[self.shown :]:
             self._show_text(seat, own=own, text=text)
         self.shown = len(seat.read)
 
-    def _show_text(self, seat: SeatedPerson, *, own: bool, text: str) -> None:
+    def _show_text(self, seat: PersonSeat, *, own: bool, text: str) -> None:
         style = SEAT_STYLES[seat.number % len(SEAT_STYLES)] if own else ""
         title = "you" if own else "new"
         self.console.print(Panel(_text(text), title=title, title_align="left", border_style=style, expand=False))
 
-    def _help(self, seat: SeatedPerson) -> None:
+    def _help(self, seat: PersonSeat) -> None:
         self._show_view(seat)
         self.shown = 0
         self._show_new(seat)
@@ -106,7 +106,7 @@ class TerminalScreen:
             self.console.print(Text(f"{choice.action}:", style="bold"), _text(choice.form or "see the rules"))
 
 
-def _checked(seat: SeatedPerson, text: str) -> Checked:
+def _checked(seat: PersonSeat, text: str) -> Checked:
     turn, step = seat.read_turn(text)
     if step.error is not None:
         return Checked(None, f"not sent: {step.error}")

@@ -14,9 +14,9 @@ from selfplay_pipeline.convert.rows import AGENT_NAME
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import find, make_game, parse_game_config
-from selfplay_pipeline.generate.players import PolicyPlayer
+from selfplay_pipeline.generate.episode import Episode
+from selfplay_pipeline.generate.players import policy_player
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord, Trajectory
-from selfplay_pipeline.generate.seated import SeatedEpisode
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.train.online_figures import figures_of
 from selfplay_pipeline.train.verl.rollout_engine import VerlEngine, check_sampling
@@ -68,16 +68,16 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
             thinking=self.thinking,
         )
         engines = [VerlEngine(self.server_manager, sampling_params) for _ in game.roles]
-        players = [PolicyPlayer(engine, self.chat, policy, self.context_length) for engine in engines]
+        players = [policy_player(engine, self.chat, policy, self.context_length) for engine in engines]
         place = (int(info["seed"]), int(info["index"]), int(row.get("session_id", 0)))
         # verl draws a uid for each row of each batch; with the session it names the episode, and with the seat a
         # player's requests, which verl then sends to one server.
         episode_id = f"{row.get('uid', uuid.uuid4().hex)}-{place[2]}"
-        seated = SeatedEpisode(game, game.state_from_json(json.loads(row["game_state"])), players, episode_id, place)
-        await seated.episode.run()
-        if seated.episode.lost_to is not None:
-            raise EngineError(f"episode {place[2]} of {row['state_id']} was lost") from seated.episode.lost_to
-        record = seated.record(policy)
+        episode = Episode(game, game.state_from_json(json.loads(row["game_state"])), players, episode_id, place)
+        await episode.run()
+        if episode.lost_to is not None:
+            raise EngineError(f"episode {place[2]} of {row['state_id']} was lost") from episode.lost_to
+        record = episode.record(policy)
         return outputs_of(
             record,
             figures_of(record, game),

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, Engine, FinishReason, SamplingParams
-from selfplay_pipeline.games.base import CUT, Status
-from selfplay_pipeline.generate.episode import PersonLeft, Reply
-from selfplay_pipeline.generate.outside_text import Message, SeatedChat
+from selfplay_pipeline.games.base import CUT, Game, State, Status
+from selfplay_pipeline.games.measured import heard_of
+from selfplay_pipeline.generate.episode import AS_IT_IS, Episode, PersonLeft, Place, Player, Reply, Wrapper
 from selfplay_pipeline.generate.people_log import TurnLine
-from selfplay_pipeline.generate.person import Person, PlayedEpisode, SeatedPerson
-from selfplay_pipeline.generate.players import SeatedPolicy
+from selfplay_pipeline.generate.person import ForPeople, PersonSeat, person_player
+from selfplay_pipeline.generate.players import PolicySeat
+from selfplay_pipeline.generate.text_player import Message, TextSeat
 
 
 class Desk:
@@ -33,7 +34,7 @@ class Desk:
         self.seconds: float | None = None
         self._answer: asyncio.Future[str] | None = None
 
-    async def turn(self, seat: SeatedPerson) -> str:
+    async def turn(self, seat: PersonSeat) -> str:
         """Returns the next turn of the person; see `generate/person.py: Screen`."""
         if self.kept:
             return self.kept.pop(0)
@@ -64,12 +65,12 @@ class Desk:
 class Elsewhere:
     """Screen of a person who has not come yet."""
 
-    async def turn(self, seat: SeatedPerson) -> str:
+    async def turn(self, seat: PersonSeat) -> str:
         """Raises RuntimeError, since an episode begins only when everybody has come."""
         raise RuntimeError("nobody has come yet")
 
 
-SOMEBODY = Person(Elsewhere())
+SOMEBODY = person_player(Elsewhere())
 """Player of the seats of people before an episode begins."""
 
 
@@ -90,48 +91,75 @@ class Remembering:
         return self.last
 
 
-@dataclass
-class KeptEpisode(PlayedEpisode):
+class LoggedEpisode:
     """An episode whose people answer from outside, at any time.
 
     Attributes:
+        episode: The episode.
         people: Person of each seat that a person holds.
-        log: Takes each new turn.
-        kept: Turns of the log, in order.
+        desks: Desk of each of them.
         version: Number of changes so far that a person may see.
         left: Set once a person leaves, at any moment.
     """
 
-    people: dict[int, str] = field(kw_only=True)
-    log: Callable[[TurnLine], None] = field(kw_only=True)
-    kept: Sequence[TurnLine] = field(default=(), kw_only=True)
-    patience: float = field(kw_only=True)
-    version: int = field(default=0, init=False)
+    def __init__(
+        self,
+        game: Game,
+        state: State,
+        players: Sequence[Player],
+        episode_id: str,
+        place: Place,
+        *,
+        for_people: Game,
+        people: dict[int, str],
+        log: Callable[[TurnLine], None],
+        kept: Sequence[TurnLine] = (),
+        patience: float,
+        wrapper: Wrapper = AS_IT_IS,
+    ) -> None:
+        """Begin an episode, or continue one from the log.
 
-    def __post_init__(self) -> None:
+        Args:
+            game: The game.
+            state: The state.
+            players: Player of each seat; people take the seats of `people` in their place.
+            episode_id: Identifier of the episode.
+            place: Seed of the run, group index, and number of the episode within its group.
+            for_people: The game with the set of prompts that people read.
+            people: Person of each seat that a person holds.
+            log: Takes each new turn.
+            kept: Turns of the log, in order.
+            patience: Seconds after which a person who does not answer has left.
+            wrapper: Way in which the other seats read the episode.
+        """
+        self.people, self.log, self.kept, self.version = people, log, kept, 0
         self._changed, self.left = asyncio.Event(), asyncio.Event()
         self.desks = {
-            seat: Desk(self.patience, [turn.text for turn in self.kept if turn.seat == seat], self.change)
-            for seat in self.people
+            seat: Desk(patience, [turn.text for turn in kept if turn.seat == seat], self.change) for seat in people
         }
-        self.players = [
-            Person(self.desks[seat]) if seat in self.desks else player for seat, player in enumerate(self.players)
+        holders = [
+            person_player(self.desks[seat]) if seat in self.desks else player for seat, player in enumerate(players)
         ]
-        super().__post_init__()
-        self.episode.taken = self._taken
+        self.episode = Episode(
+            game, state, holders, episode_id, place, ForPeople(for_people, wrapper), after_turn=self._taken
+        )
         self.engines: dict[int, Remembering] = {}
         for number, seat in enumerate(self.episode.seats):
-            own = [turn for turn in self.kept if turn.seat == number]
-            if isinstance(seat, SeatedPolicy):
+            own = [turn for turn in kept if turn.seat == number]
+            if isinstance(seat, PolicySeat):
                 said = [self._completion(turn) for turn in own]
                 self.engines[number] = seat.engine = Remembering(seat.engine, said)
-            elif isinstance(seat, SeatedChat):
+            elif isinstance(seat, TextSeat):
                 _repeat(seat, own)
 
-    def seated(self, seat: int) -> SeatedPerson:
+    @property
+    def episode_id(self) -> str:
+        return self.episode.episode_id
+
+    def seat_of_person(self, seat: int) -> PersonSeat:
         """Returns the person's view of the episode."""
         found = self.episode.seats[seat]
-        assert isinstance(found, SeatedPerson)
+        assert isinstance(found, PersonSeat)
         return found
 
     @property
@@ -199,15 +227,15 @@ class KeptEpisode(PlayedEpisode):
                 cut=turn.error_kind == CUT,
                 finish_reason=turn.finish_reason,
                 seconds=desk.seconds if desk else None,
-                heard=self.episode.heard_at(number),
+                heard=heard_of(turn) or None,
                 completion=asdict(engine.last) if engine and engine.last else None,
-                usage=seat.usage if isinstance(seat, SeatedChat) else None,
+                usage=seat.usage if isinstance(seat, TextSeat) else None,
             )
         )
         self.change()
 
 
-def _repeat(seat: SeatedChat, turns: Sequence[TurnLine]) -> None:
+def _repeat(seat: TextSeat, turns: Sequence[TurnLine]) -> None:
     """Let a chat model's seat repeat logged turns first."""
     kept, ask = [*turns], seat.ask
     assert ask is not None

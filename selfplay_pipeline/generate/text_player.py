@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from selfplay_pipeline.games.base import Opening
 from selfplay_pipeline.generate.control import after_thought, without_control
-from selfplay_pipeline.generate.episode import Reply, bounded, storable
-from selfplay_pipeline.generate.players import Seat
+from selfplay_pipeline.generate.episode import Player, Reply, bounded, storable
 from selfplay_pipeline.generate.records import CHAT, ChatMessage, PartnerUsage, SeatRecord
 
 Message = dict[str, str]
@@ -16,7 +15,7 @@ Message = dict[str, str]
 
 
 @dataclass
-class SeatedChat:
+class TextSeat:
     """A seat whose replies are supplied as text.
 
     Control strings are removed from its history, because the server of a chat model renders the history with a chat
@@ -69,19 +68,11 @@ class SeatedChat:
         return None
 
 
-@dataclass(frozen=True)
-class ChatPlayer:
-    """A player whose replies come from `ask`; if that is None, the caller of `Episode.run(until=...)` supplies them."""
-
-    name: str = CHAT
-    ask: Callable[[list[Message]], Awaitable[str | Reply]] | None = None
-
-    @property
-    def record(self) -> SeatRecord:
-        return SeatRecord(kind="chat", name=self.name)
-
-    def sit(self, seat: Seat) -> SeatedChat:
-        return SeatedChat(seat.opening, self.ask)
+def text_player(name: str = CHAT, ask: Callable[[list[Message]], Awaitable[str | Reply]] | None = None) -> Player:
+    """Returns a player whose replies come from `ask`; if that is None, the caller of `Episode.run(until=...)` supplies
+    them.
+    """
+    return Player(SeatRecord(kind="chat", name=name), lambda seat: TextSeat(seat.opening, ask))
 
 
 def as_dicts(messages: Sequence[ChatMessage]) -> list[Message]:
