@@ -24,7 +24,7 @@ from selfplay_pipeline.engines.client import Server
 from selfplay_pipeline.engines.pool import open_engine
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, Engine, SamplingParams
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.seats import Servers
 from selfplay_pipeline.generate.stage import generate_episodes
 
 ROUNDS = 3

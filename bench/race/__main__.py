@@ -32,7 +32,7 @@ from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.seats import Servers
 from selfplay_pipeline.iterate.folder import RunDirectory, describe
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 

@@ -29,10 +29,9 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import FinishReason
 from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.games.registry import find, make_game
-from selfplay_pipeline.generate.control import after_thought
+from selfplay_pipeline.generate.control_tokens import after_thought
 from selfplay_pipeline.generate.episode import Episode, Player, Reply
-from selfplay_pipeline.generate.seats import check_seats, is_checkpoint, seat_players, seats_named, weights_of
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.seats import Servers, check_seats, is_checkpoint, seat_players, seats_named, weights_of
 from selfplay_pipeline.generate.stage import policy_record
 from selfplay_pipeline.generate.text_player import TextSeat, text_player
 

@@ -30,7 +30,7 @@ from selfplay_pipeline.core.small_files import check_regular
 from selfplay_pipeline.games.base import SAME_SCORE
 from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.generate.records import SCHEMA_VERSION
-from selfplay_pipeline.generate.streams import MAX_COUNT, Lists, Streams, first_fault
+from selfplay_pipeline.generate.token_streams import MAX_COUNT, Lists, Streams, first_fault
 from selfplay_pipeline.metrics.signal import Scored
 
 ROWS_AT_A_TIME = 1024

@@ -10,7 +10,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.reporting import Update
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import CUT, Game, Session, State, Status, Step
-from selfplay_pipeline.generate.control import without_control
+from selfplay_pipeline.generate.control_tokens import without_control
 from selfplay_pipeline.generate.episode_wrappers import RenamedSession, check_heard_as_said, is_altered, names_of, said
 from selfplay_pipeline.generate.read_records import named_at, parse_episode, read_lines, size_of_lines, tell_left_out
 from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord, Trajectory, TurnRecord

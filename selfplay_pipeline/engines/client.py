@@ -12,7 +12,6 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.engines.answers import ModelInfo, ServerInfo, Updated, completion_of, read
 from selfplay_pipeline.engines.architecture import differences
 from selfplay_pipeline.engines.http import (
     LONGEST_ANSWER,
@@ -22,7 +21,18 @@ from selfplay_pipeline.engines.http import (
     ServerGoneError,
     UnknownPathError,
 )
-from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS, RELEASED, WITHOUT_WEIGHTS, request_of
+from selfplay_pipeline.engines.sglang_api import (
+    PROBE,
+    PROBE_IDS,
+    RELEASED,
+    WITHOUT_WEIGHTS,
+    ModelInfo,
+    ServerInfo,
+    Updated,
+    completion_of,
+    read,
+    request_of,
+)
 from selfplay_pipeline.engines.types import EngineError
 
 HANG_TIMEOUT = 60.0

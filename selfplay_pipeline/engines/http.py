@@ -11,7 +11,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.processes import allow_open_files
 from selfplay_pipeline.core.server_keys import SERVER_KEY, redacted
 from selfplay_pipeline.core.terminal.harmless import harmless
-from selfplay_pipeline.engines.answers import read_object
+from selfplay_pipeline.engines.sglang_api import read_object
 from selfplay_pipeline.engines.types import EngineError
 
 LONGEST_ANSWER = 16 << 20

@@ -35,7 +35,7 @@ STAND_INS = {
 }
 """Packages that SGLang imports, each with the submodules that SGLang names."""
 REQUEST = {"input_ids", "sampling_params", "return_logprob"}
-"""Fields of `engines/requests.py: request_of`."""
+"""Fields of `engines/sglang_api.py: request_of`."""
 ROUTED = {*REQUEST, "routed_dp_rank"}
 """All fields of a request that selects one copy of the model."""
 

@@ -25,8 +25,7 @@ from selfplay_pipeline.generate.chat_player import partner_arguments
 from selfplay_pipeline.generate.episode_wrappers import Swap
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import CHAT, PartnerUsage
-from selfplay_pipeline.generate.seats import checkpoints_among, weights_of
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.seats import Servers, checkpoints_among, weights_of
 from selfplay_pipeline.generate.stage import policy_record
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 

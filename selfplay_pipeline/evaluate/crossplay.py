@@ -12,15 +12,14 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.folders import check_folder, own_folder
-from selfplay_pipeline.evaluate.gaps import BestResponse, Gaps, best_response, gaps_of
+from selfplay_pipeline.evaluate.crossplay_gaps import BestResponse, Gaps, best_response, gaps_of
+from selfplay_pipeline.evaluate.figures_by_state import Seating, Tally
 from selfplay_pipeline.evaluate.pairing import Pairing, check_begun, check_meeting, check_names, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet
-from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.read_records import read_episodes
-from selfplay_pipeline.generate.seats import checkpoints_among, is_checkpoint, weights_of
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.seats import Servers, checkpoints_among, is_checkpoint, weights_of
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 from selfplay_pipeline.metrics.figures import REWARD, measure_reward
 

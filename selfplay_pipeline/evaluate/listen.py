@@ -27,8 +27,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import ContextFull, Player, Reply, SeatView
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
-from selfplay_pipeline.generate.seats import is_checkpoint, seat_players, seats_named
-from selfplay_pipeline.generate.servers import Servers, given_or_own
+from selfplay_pipeline.generate.seats import Servers, given_or_own, is_checkpoint, seat_players, seats_named
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
 LISTENING_FILE = "listening.json"

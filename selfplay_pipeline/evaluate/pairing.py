@@ -20,6 +20,7 @@ from selfplay_pipeline.generate.episode_wrappers import Swap, Swapped
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.run import GenerateJob, PlayTask, run_tasks
 from selfplay_pipeline.generate.seats import (
+    Servers,
     check_players,
     checkpoints_among,
     seat_players,
@@ -27,7 +28,6 @@ from selfplay_pipeline.generate.seats import (
     self_play,
     weights_of,
 )
-from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.stage import policy_record, record_of
 from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.summary import Played

@@ -21,6 +21,7 @@ from selfplay_pipeline.core.folders import check_folder, own_folder
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.shipped import as_listed, shipped
 from selfplay_pipeline.core.small_files import read_object
+from selfplay_pipeline.evaluate.figures_by_state import Seating, Tally
 from selfplay_pipeline.evaluate.pairing import (
     Pairing,
     check_begun,
@@ -30,8 +31,7 @@ from selfplay_pipeline.evaluate.pairing import (
     play_pairings,
 )
 from selfplay_pipeline.evaluate.states import StateSet, references, sample_held_out
-from selfplay_pipeline.evaluate.tally import Seating, Tally
-from selfplay_pipeline.evaluate.worth import Rise, SwappedRewards, Words, rise_of, worth_of_words
+from selfplay_pipeline.evaluate.worth_of_words import Rise, SwappedRewards, Words, rise_of, worth_of_words
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.figures import Measures
 from selfplay_pipeline.games.measured import Measured, heard_of
@@ -39,8 +39,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode_wrappers import Swap, check_swap
 from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.read_records import read_episodes
-from selfplay_pipeline.generate.seats import check_seat, checkpoints_among, is_checkpoint
-from selfplay_pipeline.generate.servers import Servers, given_or_own
+from selfplay_pipeline.generate.seats import Servers, check_seat, checkpoints_among, given_or_own, is_checkpoint
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.metrics.figures import measure, measure_reward
 

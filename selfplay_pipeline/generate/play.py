@@ -19,8 +19,7 @@ from selfplay_pipeline.generate.episode import Episode, Player
 from selfplay_pipeline.generate.person import ForPeople, person_player
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
-from selfplay_pipeline.generate.seats import check_seats, checkpoints_of, seat_players, seats_named
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.seats import Servers, check_seats, checkpoints_of, seat_players, seats_named
 from selfplay_pipeline.generate.stage import make_job
 
 MOST_EPISODES = 1_000_000

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.games.base import Outcome, Step
-from selfplay_pipeline.generate.streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
+from selfplay_pipeline.generate.token_streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
 from selfplay_pipeline.metrics.signal import Scored
 
 SCHEMA_VERSION: Literal[2] = 2

@@ -1,23 +1,26 @@
-"""Creates the player of each seat from the names that commands accept."""
+"""Creates the player of each seat from the names that commands accept, and the engines that the players need."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+from selfplay_pipeline.config.partner import PartnerConfig
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.model_sizes import model_context_length
 from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.engines.pool import EnginePool
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.chat_model import ChatClient
 from selfplay_pipeline.generate.chat_player import chat_player, partner_arguments
 from selfplay_pipeline.generate.episode import Player
 from selfplay_pipeline.generate.players import policy_player, script_player
 from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, PolicyRecord, SeatRecord
-from selfplay_pipeline.generate.servers import Servers
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 
@@ -125,6 +128,40 @@ def check_seats(config: Config, checkpoint: str, seats: Iterable[str], *, at_onc
     for model in models:
         check_checkpoint(model)
     check_play(config, models, at_once=at_once)
+
+
+class Servers(EnginePool):
+    """An engine pool with the client of a chat model, for commands in which a chat model may hold a seat."""
+
+    _chat: ChatClient | None = None
+
+    def chat(self, config: PartnerConfig) -> ChatClient:
+        """Returns the client of the chat model; the whole command shares one, so that its cap counts all requests.
+
+        Raises:
+            UserError: The key is missing, or the address or the cache cannot be used.
+        """
+        if self._chat is None:
+            self._chat = ChatClient(config)
+        return self._chat
+
+    async def stop(self) -> None:
+        """Stop the engines and close the connections to the chat model; later use starts both again."""
+        await super().stop()
+        if self._chat is not None:
+            await self._chat.close()
+
+
+@asynccontextmanager
+async def given_or_own(
+    servers: Servers | None, config: Config, folder: Path, at_once: int = 1
+) -> AsyncIterator[Servers]:
+    """Yields the given servers; without any, yields new ones, and stops them afterwards."""
+    if servers is not None:
+        yield servers
+    else:
+        async with Servers(config, folder, at_once=at_once) as own:
+            yield own
 
 
 async def seat_players(config: Config, seats: Iterable[SeatRecord], servers: Servers) -> dict[str, Player]:

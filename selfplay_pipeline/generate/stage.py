@@ -20,17 +20,18 @@ from selfplay_pipeline.generate.episode_wrappers import Renamed
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord, SeatRecord
 from selfplay_pipeline.generate.run import GenerateJob, Phase, PlayTask, run_tasks
 from selfplay_pipeline.generate.seats import (
+    Servers,
     check_seats,
     checkpoints_among,
     checkpoints_of,
+    given_or_own,
     seat_players,
     seats_named,
     self_play,
     weights_of,
 )
-from selfplay_pipeline.generate.servers import Servers, given_or_own
-from selfplay_pipeline.generate.streams import MAX_COUNT
 from selfplay_pipeline.generate.summary import Summary
+from selfplay_pipeline.generate.token_streams import MAX_COUNT
 
 
 def make_job(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from selfplay_pipeline.games.base import Opening
-from selfplay_pipeline.generate.control import after_thought, without_control
+from selfplay_pipeline.generate.control_tokens import after_thought, without_control
 from selfplay_pipeline.generate.episode import Player, Reply, bounded, storable
 from selfplay_pipeline.generate.records import CHAT, ChatMessage, PartnerUsage, SeatRecord
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.hub import look_for
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
-from selfplay_pipeline.generate.control import CONTROL, THOUGHT, THOUGHT_END, after_thought, without_control
+from selfplay_pipeline.generate.control_tokens import CONTROL, THOUGHT, THOUGHT_END, after_thought, without_control
 from selfplay_pipeline.generate.records import ChatMessage, Trajectory
 
 REPLY, HEARD = "\x02reply\x03", "\x02heard\x03"

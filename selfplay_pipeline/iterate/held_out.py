@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, field_validator
 
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
-from selfplay_pipeline.evaluate.worth import LABELS, Rise
+from selfplay_pipeline.evaluate.worth_of_words import LABELS, Rise
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.iterate.results import KnownInterval, StageResult, known
 from selfplay_pipeline.metrics.bootstrap import Interval

@@ -34,14 +34,13 @@ from selfplay_pipeline.engines.pool import sharing_servers
 from selfplay_pipeline.evaluate.pairing import check_names
 from selfplay_pipeline.evaluate.run import EvaluationJob, Mode, rises_over, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, count_shared, sample_held_out, states_in
-from selfplay_pipeline.evaluate.worth import Rise
+from selfplay_pipeline.evaluate.worth_of_words import Rise
 from selfplay_pipeline.games.base import MONITOR
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode_wrappers import OTHER_PLAY_KEY, check_swap
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.run import NoTurnsError
-from selfplay_pipeline.generate.seats import check_seat, check_seats, self_play
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.seats import Servers, check_seat, check_seats, self_play
 from selfplay_pipeline.generate.stage import check_trainable, generate_episodes, num_groups, plan_generate
 from selfplay_pipeline.generate.summary import Played, why_unsuccessful
 from selfplay_pipeline.iterate.folder import (

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from selfplay_pipeline.evaluate.worth import LABELS
+from selfplay_pipeline.evaluate.worth_of_words import LABELS
 from selfplay_pipeline.games.base import Game, KnownLine
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.registry import make_game

@@ -13,7 +13,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selfplay_pipeline.config.identity import flatten
-from selfplay_pipeline.evaluate.worth import LABELS, rows_of_words
+from selfplay_pipeline.evaluate.worth_of_words import LABELS, rows_of_words
 from selfplay_pipeline.games.drawing import UNKNOWN
 from selfplay_pipeline.iterate.conclusion import conclusion
 from selfplay_pipeline.iterate.folder import Manifest

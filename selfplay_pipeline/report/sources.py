@@ -16,8 +16,8 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import read_model
 from selfplay_pipeline.core.small_files import read_json
 from selfplay_pipeline.evaluate.crossplay import CrossPlay
+from selfplay_pipeline.evaluate.figures_by_state import Seating
 from selfplay_pipeline.evaluate.run import Evaluation
-from selfplay_pipeline.evaluate.tally import Seating
 from selfplay_pipeline.games.base import Game, GameSettings
 from selfplay_pipeline.games.registry import game_of, make_game, stored_game_config
 from selfplay_pipeline.generate.read_records import arguments_path

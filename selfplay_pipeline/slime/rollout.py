@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.model_sizes import model_context_length
-from selfplay_pipeline.engines.answers import completion_of
-from selfplay_pipeline.engines.requests import UNGUIDED
+from selfplay_pipeline.engines.sglang_api import UNGUIDED, completion_of
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, FinishReason, SamplingParams
 from selfplay_pipeline.games.base import Status

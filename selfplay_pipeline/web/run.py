@@ -23,8 +23,7 @@ from selfplay_pipeline.generate.people_log import BegunLine, Line, TurnLine, log
 from selfplay_pipeline.generate.play import FOR_PEOPLE, check_play_together, play_job
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
-from selfplay_pipeline.generate.seats import checkpoints_of, seat_players, seats_named
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.seats import Servers, checkpoints_of, seat_players, seats_named
 from selfplay_pipeline.web.connections import listening
 from selfplay_pipeline.web.house import House, Past, Someone
 from selfplay_pipeline.web.server import Server

@@ -12,7 +12,7 @@ at most 1.5 rows an episode and `population` 1.33. Rows, updates and own tokens 
 
 For each arm and seed, on the same held-out states and with messages in every arm: the reward of the policy with itself,
 also minus that of the script that plays the silence line, the worth of its words, and in a matrix of all seeds of the
-arm and of scripted speakers the cross-seed gap and the partner gap (`selfplay_pipeline/evaluate/gaps.py`), sampled. The
+arm and of scripted speakers the cross-seed gap and the partner gap (`evaluate/crossplay_gaps.py`), sampled. The
 warm start plays the states too. All intervals are 95 % over seeds and states; those of differences between arms take
 the seeds of the arms as independent.
 
@@ -53,7 +53,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
-from selfplay_pipeline.evaluate.gaps import (
+from selfplay_pipeline.evaluate.crossplay_gaps import (
     Matrix,
     Terms,
     cross_seed_terms,
@@ -61,9 +61,9 @@ from selfplay_pipeline.evaluate.gaps import (
     pair_terms,
     stranger_terms,
 )
+from selfplay_pipeline.evaluate.figures_by_state import Seating, Tally
 from selfplay_pipeline.evaluate.run import EvaluationJob, rewards_of, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
-from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.iterate.folder import RunDirectory, describe

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_gaps import cell, matrix
+from test_crossplay_gaps import cell, matrix
 
 import studies.partners.run as study
 from selfplay_pipeline.iterate.results import Trained

@@ -15,7 +15,7 @@ from own_log_probs import MODELS, checked
 from shared_server import Server
 
 from selfplay_pipeline.core.content_hash import content_hash
-from selfplay_pipeline.engines.requests import WITHOUT_WEIGHTS
+from selfplay_pipeline.engines.sglang_api import WITHOUT_WEIGHTS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import SamplingParams
 

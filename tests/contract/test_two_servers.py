@@ -16,7 +16,7 @@ from test_engines import prompt
 from test_server_faults import GAMES, IDS, Run
 
 from selfplay_pipeline.config.load import load_config
-from selfplay_pipeline.engines.requests import PROBE_IDS
+from selfplay_pipeline.engines.sglang_api import PROBE_IDS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import SGLangServer
 from selfplay_pipeline.engines.types import SamplingParams

@@ -518,7 +518,7 @@ def test_too_long_for_the_context_ends_with_its_status_and_truncates_nothing(cle
 
 
 def test_figures_are_those_of_evaluate(cleared):
-    from selfplay_pipeline.evaluate.tally import Seating, Tally
+    from selfplay_pipeline.evaluate.figures_by_state import Seating, Tally
     from selfplay_pipeline.train.online_figures import to_line
 
     records = recorded(4)

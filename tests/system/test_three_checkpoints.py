@@ -19,8 +19,7 @@ from selfplay_pipeline.games.base import MESSAGE, Step
 from selfplay_pipeline.generate.episode import Episode
 from selfplay_pipeline.generate.players import PolicySeat
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
-from selfplay_pipeline.generate.seats import seat_players, seats_named
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.seats import Servers, seat_players, seats_named
 from selfplay_pipeline.generate.stage import policy_record
 
 PLAYERS = ("data/tiny_model", "data/tiny_honest_model", "data/tiny_shy_model")

@@ -13,7 +13,7 @@ from factories import FINISHED, Habits, make_episode
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.games.tags import ActionKind
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.seats import Servers
 from selfplay_pipeline.generate.summary import Played, Summary
 from selfplay_pipeline.iterate import history as limits
 from selfplay_pipeline.iterate.folder import RunDirectory, RunState, StageRecord, describe

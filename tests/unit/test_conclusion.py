@@ -13,7 +13,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.run import EvaluationJob, rewards_of, rises_over, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import held_out_states
-from selfplay_pipeline.evaluate.worth import Rise
+from selfplay_pipeline.evaluate.worth_of_words import Rise
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.conclusion import conclusion
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord, describe

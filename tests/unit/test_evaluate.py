@@ -20,6 +20,7 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.evaluate.figures_by_state import Seating, Tally
 from selfplay_pipeline.evaluate.pairing import Pairing, check_names, comparable
 from selfplay_pipeline.evaluate.run import (
     EvaluationJob,
@@ -40,7 +41,6 @@ from selfplay_pipeline.evaluate.states import (
     sample_held_out,
     states_in,
 )
-from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.base import CUT, HELD_OUT, MONITOR, TRAIN, Status, state_rng
 from selfplay_pipeline.games.figures import Measures
 from selfplay_pipeline.games.matching.actions import ErrorKind

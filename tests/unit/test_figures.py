@@ -10,7 +10,7 @@ from factories import Habits, make_episode, make_episodes, write_episodes
 
 import selfplay_pipeline
 from selfplay_pipeline.convert.run import run_convert
-from selfplay_pipeline.evaluate.tally import Seating, Tally
+from selfplay_pipeline.evaluate.figures_by_state import Seating, Tally
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.measured import Measured

@@ -25,7 +25,7 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.mentions import retold, told_cells
 from selfplay_pipeline.games.matching.scripted import own_cells, player_view, tell
 from selfplay_pipeline.games.matching.speaking import TOLD
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.seats import Servers
 
 CONFIG = load_config("tiny_honest", {"game.protocol": "free"})
 GAME = MatchingGame(CONFIG.game)

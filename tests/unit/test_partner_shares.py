@@ -27,7 +27,7 @@ from selfplay_pipeline.doctor.estimate import gpu_speed
 from selfplay_pipeline.doctor.examine import Machine, examine
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
 from selfplay_pipeline.generate.read_records import read_episodes
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.seats import Servers
 from selfplay_pipeline.generate.stage import playable_together
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord

@@ -25,7 +25,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import policy_player
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.run import PlayTask, run_tasks
-from selfplay_pipeline.generate.servers import Servers
+from selfplay_pipeline.generate.seats import Servers
 from selfplay_pipeline.generate.stage import make_job
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.generate.trajectory import ChatTokenizer

@@ -26,9 +26,9 @@ from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.crossplay import run_crossplay
+from selfplay_pipeline.evaluate.figures_by_state import Seating, Tally
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
 from selfplay_pipeline.evaluate.states import held_out_states
-from selfplay_pipeline.evaluate.tally import Seating, Tally
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.generate.records import EpisodeRecord

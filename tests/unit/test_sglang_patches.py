@@ -18,7 +18,7 @@ import selfplay_pipeline.train.cluster
 from selfplay_pipeline.core.loopback import loopback_environment
 from selfplay_pipeline.core.patches import PATCHES
 from selfplay_pipeline.engines import sglang_patches
-from selfplay_pipeline.engines.requests import PROBE, request_of
+from selfplay_pipeline.engines.sglang_api import PROBE, request_of
 from selfplay_pipeline.engines.sglang_patches import Direct
 
 assert selfplay_pipeline.train.cluster  # whose replacement of Ray's code is compared here too

@@ -18,7 +18,7 @@ from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines import pool, sglang_server
 from selfplay_pipeline.engines.pool import EnginePool
-from selfplay_pipeline.engines.requests import RELEASED, WITHOUT_WEIGHTS
+from selfplay_pipeline.engines.sglang_api import RELEASED, WITHOUT_WEIGHTS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec
 from selfplay_pipeline.engines.types import EngineError

@@ -13,7 +13,7 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.evaluate.crossplay import CrossPlay
 from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
-from selfplay_pipeline.evaluate.worth import OTHER_STATES, rows_of_words
+from selfplay_pipeline.evaluate.worth_of_words import OTHER_STATES, rows_of_words
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.silence import SILENCE, LineName
 from selfplay_pipeline.metrics.bootstrap import FEW_STATES, Interval

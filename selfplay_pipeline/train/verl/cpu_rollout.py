@@ -25,7 +25,7 @@ from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry,
 
 from selfplay_pipeline.core.files import replacing
 from selfplay_pipeline.engines.client import HANG_TIMEOUT
-from selfplay_pipeline.engines.requests import PROBE, PROBE_IDS
+from selfplay_pipeline.engines.sglang_api import PROBE, PROBE_IDS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import SamplingParams

@@ -20,7 +20,7 @@ from selfplay_pipeline.convert.stage import convert_episodes
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, swaps_of
 from selfplay_pipeline.evaluate.states import held_out_states
-from selfplay_pipeline.evaluate.worth import SwappedRewards, rise_of, worth_of_words
+from selfplay_pipeline.evaluate.worth_of_words import SwappedRewards, rise_of, worth_of_words
 from selfplay_pipeline.games import registry
 from selfplay_pipeline.games.bargaining.rules import possible_values
 from selfplay_pipeline.games.base import MESSAGE, Game, state_rng

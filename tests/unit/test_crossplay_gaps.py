@@ -13,7 +13,7 @@ from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.evaluate.crossplay import _responses, run_crossplay
-from selfplay_pipeline.evaluate.gaps import best_response, gaps_of, pair_terms
+from selfplay_pipeline.evaluate.crossplay_gaps import best_response, gaps_of, pair_terms
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord

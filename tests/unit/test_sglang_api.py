@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from quick import examples
 from scripted_server import answer_to, serving
 
-from selfplay_pipeline.engines.answers import ROUNDING, completion_of, read_object
 from selfplay_pipeline.engines.client import same_model
 from selfplay_pipeline.engines.http import Http
+from selfplay_pipeline.engines.sglang_api import ROUNDING, completion_of, read_object
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
 

@@ -22,7 +22,7 @@ from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.chat_model import ChatClient
 from selfplay_pipeline.generate.chat_player import chat_player
-from selfplay_pipeline.generate.control import DEEPEST, without_control
+from selfplay_pipeline.generate.control_tokens import DEEPEST, without_control
 from selfplay_pipeline.generate.episode import Episode
 from selfplay_pipeline.generate.text_player import text_player
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
