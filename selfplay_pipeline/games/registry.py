@@ -49,6 +49,8 @@ ENTRY_POINTS = "selfplay_pipeline.games"
 """Entry-point group in which an installed package offers games: `name = module:CLASS`."""
 REMEDY = "give the option --game with its file or name"
 MEMBERS = "docs/game-reference.md lists the members"
+TOGETHER = {"renamed": ("draw_names", "retold"), "alter": ("alterations",)}
+"""Members that a game defines only together with others."""
 
 CONTENTS = "__contents__"
 """Name, in the module of a user's file, of the content hash that the file had when it was imported."""
@@ -136,6 +138,10 @@ def register(kind: Any, place: str = "") -> type[Game]:
             raise UserError(
                 f"{here}.{member}: is no method; to do without it set {member} = Game.{member} in the class; {MEMBERS}"
             )
+    for member, others in TOGETHER.items():
+        without = [one for one in others if getattr(kind, one) is getattr(Game, one)]
+        if without and getattr(kind, member) is not getattr(Game, member):
+            raise UserError(f"{here}: has {member}, but not {', '.join(without)}; {MEMBERS}")
     if kind.name in SHIPPED:
         raise UserError(
             f"{here}: its name {kind.name!r} belongs to a game that comes with the package; give it another name"

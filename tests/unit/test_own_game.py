@@ -184,6 +184,14 @@ NO_GAME = {
         f"{OWN}def shared_reward(self): return False\n",
         "Own.shared_reward: is a method, but has to be a property or a value",
     ),
+    "names_alone": (
+        f"{OWN}def renamed(self, state, names): return state\n",
+        "Own: has renamed, but not draw_names, retold",
+    ),
+    "alter_alone": (
+        f"{OWN}def alter(self, state, turns, kind, rng): ...\n",
+        "Own: has alter, but not alterations; docs",
+    ),
     "given_up": (f"{OWN}credits = None\n", "Own.credits: is no method; to do without it set credits = Game.credits"),
 }
 
