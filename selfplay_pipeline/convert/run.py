@@ -27,7 +27,7 @@ from selfplay_pipeline.convert.selection import held_out
 from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import locked, replacing, scratch_file, write_json, write_text
-from selfplay_pipeline.core.folders import own_folder
+from selfplay_pipeline.core.folders import CONVERTED, own_folder
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.games.base import Game
@@ -44,8 +44,6 @@ from selfplay_pipeline.generate.read_records import (
 from selfplay_pipeline.generate.records import EpisodeRecord, PolicyRecord
 from selfplay_pipeline.metrics.signal import Scored, Signal, check_compared, comparison_key, groups_of
 
-CONVERTED = "convert.json"
-"""Name of the file that stores the settings of the conversion."""
 EPISODES_PER_WRITE = 256
 STREAM_CODES = {"prompt_ids": "i", "response_ids": "i", "response_mask": "b", "response_logprobs": "f"}
 """Array type codes of the token columns, with the number types of `SCHEMA`."""

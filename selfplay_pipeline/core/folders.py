@@ -25,6 +25,8 @@ OWNERS = {
 """Commands that own everything in their folder."""
 BESIDE_OTHERS = {"generate", "convert", "game states"}
 """Commands that write a few files into a folder, next to the user's own."""
+CONVERTED = "convert.json"
+"""File with the settings that decided the rows of `convert`."""
 IMITATED = "imitate.json"
 """File with the choices that made the rows of `imitate`."""
 TRAINING_RECORD = Path("trainer_state/training.json")
@@ -33,6 +35,20 @@ TRAININGS = {"train", "imitate", "train-online"}
 """Commands that write a checkpoint, and the record of their training before it."""
 STAGES = {"generate", "convert", "train"}
 """Commands that may share a folder: the stages of one iteration."""
+REPLACES = {
+    "convert": ("train.parquet", "val.parquet"),
+    "game states": ("train.parquet", "test.parquet"),
+    "imitate": ("train.parquet", "metrics.jsonl"),
+    **dict.fromkeys(("train", "train-online", "iterate"), ("metrics.jsonl",)),
+}
+"""Files that a command replaces, under names that other programs use too."""
+RECORDS: dict[str, str | Path] = {
+    "convert": CONVERTED,
+    "imitate": IMITATED,
+    **dict.fromkeys(("train", "train-online"), TRAINING_RECORD),
+    "iterate": "manifest.json",
+}
+"""Record of a command in its folder, by which it knows its own files if `OWNER` was not copied with them."""
 
 FILES_BEGIN = {
     "report": b"""<!doctype html>
@@ -53,8 +69,8 @@ def check_folder(folder: Path, command: str) -> None:
     """Checks that a folder is free, this command's own, or shared by stages; a model's folder must be free.
 
     Raises:
-        UserError: Another command has written into the folder, a link in the folder leads out of it, or the folder of
-            a training holds another checkpoint.
+        UserError: Another command has written into the folder, a link in the folder leads out of it, or the folder
+            holds a checkpoint or a file of others that the command would replace.
     """
     check_is_folder(folder)
     if command in OWNERS:
@@ -72,6 +88,12 @@ def check_folder(folder: Path, command: str) -> None:
     checkpoint = folder / "checkpoint"
     if command in TRAININGS and checkpoint.exists() and not (folder / TRAINING_RECORD).exists():
         raise UserError(f"{checkpoint} exists but was not made by a training here; give another --output")
+    # Only `convert` writes its record before all else, also in a folder that `generate` owns.
+    begun = command in RECORDS and (folder / RECORDS[command]).exists()
+    if not begun and (not owner or (command == "convert" and owner != command)):
+        for replaced in (folder / name for name in REPLACES.get(command, ())):
+            if replaced.exists():
+                raise UserError(f"{replaced} exists but `selfplay {command}` did not write it; give another --output")
 
 
 def check_file(file: Path, command: str) -> None:

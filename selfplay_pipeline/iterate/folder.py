@@ -147,8 +147,8 @@ class RunDirectory:
             UserError: The run was made with another configuration.
         """
         self.check(config)
+        own_folder(self.path, "iterate")
         if not self.manifest.exists():
-            own_folder(self.path, "iterate")
             files = contents_of(config.reward) | contents_of_game(config.game)
             begun = {"partner": _partner(config), "weights": _weights(config), "contents": files}
             write_json(self.manifest, describe(config.model_dump(mode="json")) | begun)

@@ -64,8 +64,8 @@ async def imitate_episodes(
         rows = _rows_of(config, sources) if decided is not None else None
     with locked(output / ".imitate.lock", f"training folder {output}"):
         with computing():
+            own_folder(output, "imitate")
             if rows is not None and _begun(config, sources, output) is not None:
-                own_folder(output, "imitate")
                 rows.write(output)
                 write_json(output / IMITATED, decided)
         if config.imitate.learning_rate is None:

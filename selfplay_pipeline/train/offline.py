@@ -371,8 +371,9 @@ def claim(config: PolicyTraining, training: dict[str, Any], command: str = "trai
     Raises:
         UserError: The folder holds another training.
     """
-    if not check_claim(config, training):
-        own_folder(config.output, command)
+    begun = check_claim(config, training)
+    own_folder(config.output, command)
+    if not begun:
         write_json(config.output / TRAINING_RECORD, portable(training, config.output))
 
 

@@ -15,7 +15,7 @@ from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_json
-from selfplay_pipeline.core.folders import check_folder, own_folder
+from selfplay_pipeline.core.folders import OWNER, REPLACES, check_folder, own_folder, owner_of
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.train.offline import claim
@@ -97,6 +97,39 @@ def test_files_that_only_have_such_a_name_make_a_folder_nobodys(tmp_path):
     (tmp_path / "test.parquet").write_text("mine")
     (tmp_path / "y.args.json").write_text("no JSON")
     assert WRITERS["generate"](tmp_path).exit_code == 0
+
+
+REPLACED = [(command, name) for command, names in REPLACES.items() for name in names]
+
+
+@pytest.mark.parametrize(("command", "name"), REPLACED, ids=map(" ".join, REPLACED))
+def test_no_command_replaces_a_file_of_others_that_only_has_the_name_of_one_of_its_own(command, name, tmp_path):
+    (tmp_path / name).write_text('{"step": 1}\n')
+    before = content(tmp_path)
+    done = WRITERS[command](tmp_path)
+    assert done.exit_code == 2 and f"{name} exists but `selfplay {command}` did not write it" in done.stderr
+    assert content(tmp_path) == before
+
+
+def test_a_conversion_beside_its_episodes_replaces_no_file_of_others(tmp_path):
+    assert WRITERS["generate"](tmp_path).exit_code == 0
+    (tmp_path / "train.parquet").write_text("mine")
+    done = WRITERS["convert"](tmp_path)
+    assert done.exit_code == 2 and (tmp_path / "train.parquet").read_text() == "mine"
+
+
+def test_a_run_that_was_copied_without_the_name_of_its_owner_is_owned_again_once_it_goes_on(tmp_path):
+    config, training = load_config("tiny", {}), TrainConfig(model="m", data=tmp_path, output=tmp_path / "training")
+    for owner, folder, go_on in (
+        ("iterate", tmp_path / "run", lambda: RunDirectory(tmp_path / "run").open(config)),
+        ("train", training.output, lambda: claim(training, {})),
+    ):
+        go_on()
+        (folder / "metrics.jsonl").write_text("")
+        (folder / OWNER).unlink()
+        check_folder(folder, owner)
+        go_on()
+        assert owner_of(folder) == owner
 
 
 @pytest.mark.parametrize("command", ["generate", "convert", "game states", "evaluate", "crossplay"])
