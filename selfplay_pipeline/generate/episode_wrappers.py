@@ -43,7 +43,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import (
     CUT,
@@ -151,7 +151,9 @@ def _check_names(found: Any, game: Game, state: State) -> None:
     try:
         names = _NAMES.validate_python(found, strict=True)
     except ValidationError as error:
-        raise ValueError(f"field 'extra.{NAMES_SEEN}': {first_line(error)}") from None
+        first = error.errors()[0]
+        field = ".".join(map(str, ("extra", NAMES_SEEN, *first["loc"])))
+        raise ValueError(f"field '{field}': {first['msg']}") from None
     if not game.has("renamed") or len(names) != len(game.roles):
         raise ValueError(
             f"field 'extra.{NAMES_SEEN}': has {len(names)} renamings, which do not fit the game {game.name}"

@@ -504,8 +504,8 @@ def test_swapped_episodes_are_shown_with_what_was_heard_and_never_become_rows(tm
         ({"heard": {}}, {}, r"extra.heard': not known"),
         ({}, {"swap": "swapped"}, r"turns.0.extra.swap': not known"),
         ({}, {"as_said": 1}, r"turns.0.extra.as_said': expected a text"),
-        ({"names": "Ava"}, {}, r"extra.names'"),
-        ({"names": [{"reviewers": ["0"]}]}, {}, r"extra.names'"),
+        ({"names": "Ava"}, {}, r"extra.names': Input should be a valid list"),
+        ({"names": [{"reviewers": ["0"]}]}, {}, r"extra.names.0.reviewers.0': Input should be a valid integer"),
     ],
 )
 def test_an_episode_with_something_else_in_extra_is_refused(of_episode, of_turn, field):
