@@ -138,6 +138,9 @@ def register(kind: Any, place: str = "") -> type[Game]:
             raise UserError(
                 f"{here}.{member}: is no method; to do without it set {member} = Game.{member} in the class; {MEMBERS}"
             )
+    for member in ("has", "need"):
+        if getattr(kind, member) is not getattr(Game, member):
+            raise UserError(f"{here}.{member}: is the package's own; give yours another name")
     for member, others in TOGETHER.items():
         without = [one for one in others if getattr(kind, one) is getattr(Game, one)]
         if without and getattr(kind, member) is not getattr(Game, member):

@@ -192,6 +192,7 @@ NO_GAME = {
         f"{OWN}def alter(self, state, turns, kind, rng): ...\n",
         "Own: has alter, but not alterations; docs",
     ),
+    "own_has": (f"{OWN}def has(self, item): return False\n", "Own.has: is the package's own; give yours another name"),
     "given_up": (f"{OWN}credits = None\n", "Own.credits: is no method; to do without it set credits = Game.credits"),
 }
 
