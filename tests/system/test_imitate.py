@@ -39,7 +39,7 @@ from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.train.imitation import imitate_episodes
 from selfplay_pipeline.train.offline import run_train
 from selfplay_pipeline.train.process import Trainer
-from selfplay_pipeline.warm_start.tiny import _untrained
+from selfplay_pipeline.warm_start.lesson import _untrained
 
 RATE = 1e-3
 

@@ -12,7 +12,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.games.base import Lesson, Stage
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.warm_start.tiny import build_tiny_model
+from selfplay_pipeline.warm_start.lesson import build_warm_start
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Lesson:
 
 
 def test_each_stage_goes_on_with_the_model_of_the_one_before(short: Lesson, tmp_path: Path) -> None:
-    out = asyncio.run(build_tiny_model(load_config("tiny", {"seed": 3}), "short", tmp_path / "out"))
+    out = asyncio.run(build_warm_start(load_config("tiny", {"seed": 3}), "short", tmp_path / "out"))
     check_checkpoint(str(out))
     made = json.loads((out / "warm_start.json").read_text())
     first, second = made["stages"]

@@ -22,7 +22,7 @@ from selfplay_pipeline.engines.sglang_server import ServerSpec, cpu_cache_tokens
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
-from selfplay_pipeline.warm_start.tiny import _untrained
+from selfplay_pipeline.warm_start.lesson import _untrained
 
 
 def test_help_imports_nothing_heavy():

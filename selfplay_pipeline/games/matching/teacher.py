@@ -152,5 +152,20 @@ LESSONS = {
         words=WORDS,
         stages=(Stage(("counting-teacher", "shy"), episodes=28_800, epochs=2, seats=(0,)),),
     ),
+    "listener": Lesson(  # the form of a proposal, whatever the message: neither to read it nor to ignore it
+        folder=Path("data/smollm2_listener"),
+        words=None,
+        stages=(
+            Stage(("speaking-1", "random"), episodes=1000, epochs=1, batch_size=24, seats=(1,), learning_rate=5e-5),
+        ),
+    ),
+    "speaker": Lesson(  # first to say the largest score, which takes most of the time, then also the listener's form
+        folder=Path("data/smollm2_speaker"),
+        words=None,
+        stages=(
+            Stage(("speaking-1", "random"), episodes=6000, epochs=1, batch_size=24, seats=(0,), learning_rate=1e-4),
+            Stage(("speaking-1", "random"), episodes=800, epochs=1, batch_size=24, learning_rate=5e-5),
+        ),
+    ),
 }
-"""Warm starts that the tiny model can learn, by name."""
+"""Warm starts that the tiny model or SmolLM2 can learn, by name."""

@@ -1,7 +1,7 @@
-"""The tiny model: a Qwen2 of about a million parameters that plays one game, for machines without a model hub.
+"""Warm starts for machines without a model hub: a tiny Qwen2 of about a million parameters, or SmolLM2, learns a game.
 
-Its warm start imitates the game's own scripted players, which speak its language but play poorly (`Game.lessons`), so
-that self-play can still improve. It is built with `generate` and `imitate`, like any other warm start.
+It imitates the game's own scripted players, which speak its language but play poorly (`Game.lessons`), so that
+self-play can still improve. It is built with `generate` and `imitate`, like any other warm start.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.train.imitation import imitate_episodes
 from selfplay_pipeline.train.offline import TrainResult
 from selfplay_pipeline.train.process import Trainer
+from selfplay_pipeline.warm_start.smollm2 import build_smollm2
 
-LEARNING_RATE = 2e-3
 OPTIMIZER = ["actor_rollout_ref.actor.optim.betas=[0.9,0.98]", "actor_rollout_ref.actor.optim.weight_decay=0.01"]
 """Overrides of AdamW's settings; the second beta suits trainings of fewer than a thousand steps."""
 SAVE_EVERY = 100
@@ -34,8 +34,8 @@ FIRST_STATE = 1_000_000
 """Distance between the first states of two stages: stage n begins at n times this number, self-play at 0."""
 
 
-async def build_tiny_model(config: Config, lesson: str, out: Path | None = None) -> Path:
-    """Build the tokenizer, the model and its warm start; an interrupted call continues.
+async def build_warm_start(config: Config, lesson: str, out: Path | None = None) -> Path:
+    """Build the untrained model and teach it a lesson; an interrupted call continues.
 
     Args:
         config: Configuration with the game to learn, and the seed of weights, episodes and batches.
@@ -47,7 +47,7 @@ async def build_tiny_model(config: Config, lesson: str, out: Path | None = None)
         The folder.
 
     Raises:
-        UserError: The game has no such lesson, or the folder is in use.
+        UserError: The game has no such lesson, the folder is in use, or SmolLM2's package is not installed.
         TrainError: verl failed.
     """
     taught, out = _taught(config, lesson, out)
@@ -63,7 +63,6 @@ async def build_tiny_model(config: Config, lesson: str, out: Path | None = None)
         "lesson": lesson,
         "seed": config.seed,
         "game": config.game.model_dump(),
-        "learning_rate": LEARNING_RATE,
         "stages": [
             asdict(stage) | {"rows": done.rows, "steps": done.steps, "held_out_losses": done.held_out_losses}
             for stage, done in zip(taught.stages, results, strict=True)
@@ -93,7 +92,11 @@ def _taught(config: Config, lesson: str, out: Path | None) -> tuple[Lesson, Path
 
 def _untrained(lesson: Lesson, seed: int, folder: Path) -> Path:
     """Write tokenizer and weights unless an earlier call has; returns their folder."""
-    if not (folder / "config.json").exists():  # written last
+    if (folder / "config.json").exists():  # written last
+        return folder
+    if lesson.words is None:
+        build_smollm2(folder)
+    else:
         import torch
 
         from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
@@ -112,7 +115,7 @@ def _settings(config: Config, model: Path, stage: Stage) -> Config:
     played = config.generate.model_copy(update={"num_episodes": stage.episodes, "episodes_per_state": 1})
     imitated = ImitateConfig(
         seats=list(stage.seats),
-        learning_rate=LEARNING_RATE,
+        learning_rate=stage.learning_rate,
         held_out=HELD_OUT,
         train_batch_size=stage.batch_size,
     )
