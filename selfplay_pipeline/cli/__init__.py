@@ -1,17 +1,18 @@
 """Command line: parses options, builds the configuration, calls a stage and shows the result.
 
-Each file holds one group of commands. `options.py` makes their options from the fields of the configuration.
+Each file holds one group of commands. Folders that are whole (`WHOLE`) bring their commands along.
 """
 
 from __future__ import annotations
 
 import contextlib
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from selfplay_pipeline import __version__
-from selfplay_pipeline.cli import benchmark, doctor, games, look, loops, measure, models, people, slime, stages
+from selfplay_pipeline.cli import benchmark, doctor, games, look, loops, measure, models, stages
 from selfplay_pipeline.cli.failures import Commands, check_directory
 from selfplay_pipeline.core import stopping, terminal
 from selfplay_pipeline.core.command_line import program
@@ -25,8 +26,11 @@ GROUPS = {
     "Machine": ("doctor", "setup", "config", "model"),
 }
 """All commands, by their heading in `selfplay --help`."""
-
-
+WHOLE = [
+    "people",
+    "slime",
+]
+"""Folders that are deleted with their line here; each has all code of a subject, and the commands in `commands.py`."""
 LONGEST = 150
 """Most characters of a command's help in the list; longer ones are cut."""
 
@@ -38,8 +42,8 @@ class Program(Commands):
         """Write a list of each group."""
         for title, names in GROUPS.items():
             with formatter.section(title):
-                shown = ((name, self.commands[name].get_short_help_str(LONGEST)) for name in names)
-                formatter.write_dl([*shown])
+                shown = ((name, self.commands[name]) for name in names if name in self.commands)
+                formatter.write_dl([(name, command.get_short_help_str(LONGEST)) for name, command in shown])
 
 
 app = typer.Typer(
@@ -55,11 +59,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for group in (doctor, stages, people, loops, measure, benchmark, look):
+for group in (doctor, stages, loops, measure, benchmark, look):
     app.add_typer(group.app)
 app.add_typer(games.app, name="game")
 app.add_typer(models.app, name="model")
-app.add_typer(slime.app, name="slime")
+for folder in WHOLE:
+    app.add_typer(import_module(f"selfplay_pipeline.{folder}.commands").app)
 
 
 def _show_version(asked: bool) -> None:

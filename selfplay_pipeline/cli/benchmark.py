@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
-from selfplay_pipeline.cli.options import LABELS, load, taking
-from selfplay_pipeline.cli.shared import given_besides
+from selfplay_pipeline.command_parts.options import LABELS, load, taking
+from selfplay_pipeline.command_parts.shared import given_besides
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from selfplay_pipeline.cli.options import given, load, taking
-from selfplay_pipeline.cli.shared import RUNS
+from selfplay_pipeline.command_parts.options import given, load, taking
+from selfplay_pipeline.command_parts.shared import RUNS
 from selfplay_pipeline.core import terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError

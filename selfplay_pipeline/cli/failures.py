@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import typer
 import typer.core
 
-from selfplay_pipeline.cli.options import LABELS, name_of
+from selfplay_pipeline.command_parts.options import LABELS, name_of
 from selfplay_pipeline.core import stopping, terminal
 from selfplay_pipeline.core.command_line import program
 from selfplay_pipeline.core.errors import UserError

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline.cli.options import OfGames, given, load, taking
-from selfplay_pipeline.cli.shared import DATA, output_file, suggest
+from selfplay_pipeline.command_parts.options import OfGames, given, load, taking
+from selfplay_pipeline.command_parts.shared import DATA, output_file, suggest
 from selfplay_pipeline.core import reporting, terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
@@ -114,7 +114,7 @@ def humans(
     from selfplay_pipeline.config.load import load_config
     from selfplay_pipeline.core.folders import check_file
     from selfplay_pipeline.games.registry import make_game
-    from selfplay_pipeline.generate.people import write_people
+    from selfplay_pipeline.generate.human_episodes import write_people
 
     check_file(output, "game humans")
     game = make_game(load_config(config, {"game": given(context, "game")}, announce).game)

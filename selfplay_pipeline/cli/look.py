@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfplay_pipeline.cli.options import OfGames, given, load, taking
-from selfplay_pipeline.cli.shared import DATA, RUNS, file_path
+from selfplay_pipeline.command_parts.options import OfGames, given, load, taking
+from selfplay_pipeline.command_parts.shared import DATA, RUNS, file_path
 from selfplay_pipeline.core import reporting, stopping, terminal
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfplay_pipeline.cli.options import load, taking
-from selfplay_pipeline.cli.shared import (
+from selfplay_pipeline.command_parts.options import load, taking
+from selfplay_pipeline.command_parts.shared import (
     RUNS,
     DryRun,
     path_and_overrides,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
-from selfplay_pipeline.cli.options import given, load, taking
-from selfplay_pipeline.cli.shared import OTHERS, given_besides
+from selfplay_pipeline.command_parts.options import given, load, taking
+from selfplay_pipeline.command_parts.shared import OTHERS, given_besides
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.reporting import logger
@@ -66,7 +66,9 @@ def evaluate(
     if people is not None:
         if others := given_besides(context, {"people", "config", "game"}):
             raise UserError(f"--people: measures stored episodes; leave out {', '.join(others)}")
-        _evaluate_people(context, people)
+        from selfplay_pipeline.people.commands import show_figures
+
+        show_figures(load(context), people)
         return
     if checkpoint is None:
         raise UserError("evaluate: name the evaluated player, or give --people FILE")
@@ -98,14 +100,6 @@ def evaluate(
     if compare is not None:
         show_differences(compare_with(settings, job, compare), compare, make_game(settings.game))
     fail_if_lost(sum(report.lost for report in evaluation.modes.values()))
-
-
-def _evaluate_people(context: typer.Context, place: Path) -> None:
-    from selfplay_pipeline.cli.show.people import show_people
-    from selfplay_pipeline.evaluate.people import evaluation_path, games_at, run_people
-
-    settings, games = load(context), games_at(place)
-    show_people(run_people(settings, place), evaluation_path(games))
 
 
 @app.command(cls=taking("engine.kind", "generate.temperature", "evaluate.num_states", "evaluate.state_seed"))

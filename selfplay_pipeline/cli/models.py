@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline.cli.options import OfGames, given
-from selfplay_pipeline.cli.shared import suggest
+from selfplay_pipeline.command_parts.options import OfGames, given
+from selfplay_pipeline.command_parts.shared import suggest
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.reporting import announce
 from selfplay_pipeline.core.shipped import built_in

@@ -15,7 +15,7 @@ from typing import Any
 import typer.main
 
 from selfplay_pipeline.cli import app
-from selfplay_pipeline.cli.options import Configured
+from selfplay_pipeline.command_parts.options import Configured
 from selfplay_pipeline.config.fields import Key, keys, sections, used_by, value_of
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config

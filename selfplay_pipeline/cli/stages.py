@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfplay_pipeline.cli.failures import fail_if_lost
-from selfplay_pipeline.cli.options import chosen_game, given, load, shared_with, taking
-from selfplay_pipeline.cli.shared import (
+from selfplay_pipeline.command_parts.options import chosen_game, given, load, shared_with, taking
+from selfplay_pipeline.command_parts.shared import (
     DATA,
     OTHERS,
     DryRun,

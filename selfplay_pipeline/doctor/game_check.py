@@ -22,7 +22,7 @@ from selfplay_pipeline.games.base import CUT, INVALID, MESSAGE, Game, Session, S
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import where_raised
 from selfplay_pipeline.generate.episode_wrappers import RenamedSession
-from selfplay_pipeline.generate.people import NOBODY
+from selfplay_pipeline.generate.human_episodes import NOBODY
 from selfplay_pipeline.generate.read_records import parse_episode
 from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, SeatRecord, TurnRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer

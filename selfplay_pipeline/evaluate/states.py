@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from selfplay_pipeline.config.identity import CONTENTS
 from selfplay_pipeline.config.schema import Config
@@ -16,6 +16,7 @@ from selfplay_pipeline.core.reporting import progress
 from selfplay_pipeline.core.small_files import parse_json
 from selfplay_pipeline.games.base import HELD_OUT, Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.silence import LineName
 from selfplay_pipeline.generate.read_records import read_lines
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
@@ -158,3 +159,11 @@ def references(game: Game, states: StateSet) -> dict[str, Interval]:
         low, high = (line.value + sign * Z95 * line.standard_error for sign in (-1, 1))
         found[name] = Interval(value=line.value, low=low, high=high)
     return found
+
+
+def references_in_words(references: Mapping[str, Interval]) -> str:
+    """Returns the reference rewards in one line: first those on the evaluated states, then those on other states."""
+    said = {name: f"{name.replace('_', ' ')} {interval}" for name, interval in references.items()}
+    wordless = [said.pop(name) for name in get_args(LineName) if name in said]
+    elsewhere = f"; on other states of the same configuration: {', '.join(wordless)}" if wordless else ""
+    return f"rewards on the same states: {', '.join(said.values())}{elsewhere}"

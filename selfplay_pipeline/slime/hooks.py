@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Said, Status
-from selfplay_pipeline.report.questions.records import FIGURES, AskingRecord, log_step, parts_of
 from selfplay_pipeline.slime.config import TRACKING, RolloutConfig
 from selfplay_pipeline.slime.data import game_of
 from selfplay_pipeline.slime.env import EPISODE, POLICY_SEAT
+from selfplay_pipeline.slime.questions.records import FIGURES, AskingRecord, log_step, parts_of
 
 GROUP_NORMALISED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 STD_NORMALISED = ("grpo", "gspo", "cispo")

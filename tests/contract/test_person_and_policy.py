@@ -12,10 +12,10 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.games.base import Status
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.people_log import TurnLine, log_path, read_log
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import PERSON, POLICY
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.people.log import TurnLine, log_path, read_log
 
 
 def test_a_person_plays_with_the_policy_whose_tokens_are_recorded(sglang_server, tmp_path):

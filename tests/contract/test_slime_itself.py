@@ -23,9 +23,9 @@ from recording_proxy import RecordingProxy
 from slime_contract import RealSample, arguments
 from test_slime_rollout import BOARD, check
 
-from selfplay_pipeline.report.questions.records import read_records
 from selfplay_pipeline.slime.data import DataJob, write_data
 from selfplay_pipeline.slime.hooks import post_process_rewards
+from selfplay_pipeline.slime.questions.records import read_records
 from selfplay_pipeline.slime.rollout import generate
 
 pytestmark = [pytest.mark.slime, pytest.mark.skipif(RealSample is None, reason="slime is not installed")]

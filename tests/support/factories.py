@@ -21,7 +21,7 @@ from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.generate.episode import ContextFull, Episode, Player
-from selfplay_pipeline.generate.people import NOBODY
+from selfplay_pipeline.generate.human_episodes import NOBODY
 from selfplay_pipeline.generate.players import ScriptSeat, policy_player
 from selfplay_pipeline.generate.records import EpisodeRecord, OutcomeRecord, PolicyRecord, SeatRecord
 from selfplay_pipeline.generate.trajectory import ChatTokenizer

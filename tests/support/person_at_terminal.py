@@ -17,7 +17,7 @@ from types import TracebackType
 
 import pyte
 
-from selfplay_pipeline.core.terminal.prompt import KEYS
+from selfplay_pipeline.people.prompt import KEYS
 
 SIZE = (200, 160)
 ENTER, NEW_LINE, TAB, CTRL_C, CTRL_D = "\r", "\x1b\r", "\t", "\x03", "\x04"

@@ -33,7 +33,7 @@ from selfplay_pipeline.convert.imitation import HELD_OUT, Source
 from selfplay_pipeline.convert.rows import WEIGHT
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.people import write_people
+from selfplay_pipeline.generate.human_episodes import write_people
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.iterate.loop import run_iterate
 from selfplay_pipeline.train.imitation import imitate_episodes

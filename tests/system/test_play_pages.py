@@ -12,7 +12,7 @@ from test_play import stored
 from test_play_web import Served
 
 from selfplay_pipeline.generate.records import PERSON
-from selfplay_pipeline.web.server import POLICY
+from selfplay_pipeline.people.web.server import POLICY
 
 GAMES = {
     "matching": ("free.yaml", "sharing", (), "which scores do you see?"),

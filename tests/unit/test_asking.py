@@ -21,10 +21,10 @@ from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.matching.teacher import CountingTeacher
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
-from selfplay_pipeline.report.questions.analysis import analyse, human_reference, read, records_of
-from selfplay_pipeline.report.questions.output import HUMANS, charts_of, in_markdown
-from selfplay_pipeline.report.questions.records import FILE_NAME, AskingRecord, log_step, read_records
-from selfplay_pipeline.report.questions.statistics import (
+from selfplay_pipeline.slime.questions.analysis import analyse, human_reference, read, records_of
+from selfplay_pipeline.slime.questions.output import HUMANS, charts_of, in_markdown
+from selfplay_pipeline.slime.questions.records import FILE_NAME, AskingRecord, log_step, read_records
+from selfplay_pipeline.slime.questions.statistics import (
     by_step,
     correlation,
     figures_of,

@@ -48,8 +48,8 @@ from selfplay_pipeline.generate.records import Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.table import show_run
-from selfplay_pipeline.report.questions.analysis import records_of
-from selfplay_pipeline.report.questions.records import log_step
+from selfplay_pipeline.slime.questions.analysis import records_of
+from selfplay_pipeline.slime.questions.records import log_step
 from selfplay_pipeline.train.groups import read_data
 from selfplay_pipeline.train.offline import claim, read_lines
 

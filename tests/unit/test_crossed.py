@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from selfplay_pipeline.metrics.crossed import Crossed, crossed_contrast
+from selfplay_pipeline.people.crossed import Crossed, crossed_contrast
 
 
 def crossed(values, played=None) -> Crossed:

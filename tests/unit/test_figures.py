@@ -19,12 +19,12 @@ from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.summary import Played, Summary
 from selfplay_pipeline.metrics.figures import FIGURES, _in_seat, figures_of, measure, rows_of, summarised
 from selfplay_pipeline.metrics.signal import Signal
-from selfplay_pipeline.report.questions.analysis import records_of
-from selfplay_pipeline.report.questions.records import FIGURES as ASKED
-from selfplay_pipeline.report.questions.statistics import figures_of as asked_figures
-from selfplay_pipeline.report.questions.statistics import frame_of
 from selfplay_pipeline.report.scan import scan
 from selfplay_pipeline.report.sources import discover
+from selfplay_pipeline.slime.questions.analysis import records_of
+from selfplay_pipeline.slime.questions.records import FIGURES as ASKED
+from selfplay_pipeline.slime.questions.statistics import figures_of as asked_figures
+from selfplay_pipeline.slime.questions.statistics import frame_of
 from selfplay_pipeline.train.groups import read_data
 
 SOURCES = sorted(Path(selfplay_pipeline.__file__).parent.rglob("*.py"))

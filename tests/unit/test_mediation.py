@@ -47,7 +47,7 @@ from selfplay_pipeline.games.mediation.text import (
     told_offer,
 )
 from selfplay_pipeline.games.mediation.wordless import mean_rewards, wordless_rewards
-from selfplay_pipeline.generate.people import replayed
+from selfplay_pipeline.generate.human_episodes import replayed
 from selfplay_pipeline.metrics.figures import measure
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 

@@ -13,8 +13,8 @@ from command import next_words, selfplay
 from pydantic import Field
 
 from selfplay_pipeline.cli import GROUPS, app, stages
-from selfplay_pipeline.cli.options import as_setting
 from selfplay_pipeline.cli.reference import commands, page
+from selfplay_pipeline.command_parts.options import as_setting
 from selfplay_pipeline.config import load, schema
 from selfplay_pipeline.config.fields import keys
 from selfplay_pipeline.config.load import read_settings

@@ -11,7 +11,7 @@ from selfplay_pipeline.config.identity import deciding
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.doctor.game_check import check_game
 from selfplay_pipeline.games import registry
-from selfplay_pipeline.generate.people import NOBODY
+from selfplay_pipeline.generate.human_episodes import NOBODY
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, OutcomeRecord, SeatRecord, TurnRecord
 
 pytest.importorskip("pettingzoo", reason="the extra pettingzoo is not installed")

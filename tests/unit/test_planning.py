@@ -44,7 +44,7 @@ from selfplay_pipeline.games.planning.text import (
 )
 from selfplay_pipeline.games.planning.wordless import mean_rewards, wordless_rewards
 from selfplay_pipeline.generate.episode import Episode
-from selfplay_pipeline.generate.people import replayed
+from selfplay_pipeline.generate.human_episodes import replayed
 from selfplay_pipeline.generate.players import policy_player
 from selfplay_pipeline.metrics.figures import measure
 

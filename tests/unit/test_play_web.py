@@ -41,20 +41,20 @@ from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.drawing import EpisodeDrawing
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.logged_episode import SOMEBODY
-from selfplay_pipeline.generate.people_log import BegunLine, TurnLine, log_path, read_log
-from selfplay_pipeline.generate.play import play_job
 from selfplay_pipeline.generate.players import script_player
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import PERSON, POLICY, EpisodeRecord
 from selfplay_pipeline.generate.text_player import text_player
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.people.log import BegunLine, TurnLine, log_path, read_log
+from selfplay_pipeline.people.logged_episode import SOMEBODY
+from selfplay_pipeline.people.play import play_job
+from selfplay_pipeline.people.web.connections import listening
+from selfplay_pipeline.people.web.lobby import PRESENT, Lobby
+from selfplay_pipeline.people.web.server import HEADERS, Server
+from selfplay_pipeline.people.web.start_server import Place, check_web, serve_people
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 from selfplay_pipeline.warm_start.tiny_weights import new_model
-from selfplay_pipeline.web.connections import listening
-from selfplay_pipeline.web.house import PRESENT, House
-from selfplay_pipeline.web.run import Place, check_web, serve_people
-from selfplay_pipeline.web.server import HEADERS, Server
 
 FORM = "application/x-www-form-urlencoded"
 FREE = "base: tiny_honest\ngame: {protocol: free}\n"
@@ -161,8 +161,8 @@ async def play_many(served: Served, people: int, episodes: int, kills: int) -> l
 @asynccontextmanager
 async def served_here(
     game: Game, folder: Path, partner: str = PERSON, *, door_key: str = "", **limits: Any
-) -> AsyncIterator[tuple[House, str]]:
-    """Serve a game in this process; yields the house and the address."""
+) -> AsyncIterator[tuple[Lobby, str]]:
+    """Serve a game in this process; yields the lobby and the address."""
     config = load_config("tiny_honest", {})
     records: dict[str, EpisodeRecord] = {}
     lines: list[Any] = []
@@ -173,21 +173,21 @@ async def served_here(
     def store(record: EpisodeRecord) -> None:
         records[record.episode_id] = record
 
-    house = House((game, game), job, players, records, (store, lines.append), patience=600, limit=0)
+    lobby = Lobby((game, game), job, players, records, (store, lines.append), patience=600, limit=0)
     about = {"game": "a game", "about": "", "players": "", "patience": ""}
-    server = Server(house, about, door_key, frozenset(), "test")
+    server = Server(lobby, about, door_key, frozenset(), "test")
     with hold_port() as holder:
         port = port_of(holder)
         async with listening(server.app(), "127.0.0.1", port, **limits):
             here = asyncio.current_task()
             assert here is not None
-            house.failed.add_done_callback(lambda failed: here.cancel())
+            lobby.failed.add_done_callback(lambda failed: here.cancel())
             try:
-                yield house, f"http://127.0.0.1:{port}"
+                yield lobby, f"http://127.0.0.1:{port}"
             finally:
-                await house.close()
-                if house.failed.done():
-                    house.failed.result()
+                await lobby.close()
+                if lobby.failed.done():
+                    lobby.failed.result()
 
 
 @pytest.mark.parametrize("episodes", [20, pytest.param(500, marks=pytest.mark.bench)])
@@ -209,7 +209,7 @@ def test_no_private_cell_of_the_partner_is_in_the_traffic_before_the_end(tmp_pat
     monkeypatch.setattr(game, "draw_episode", lambda *episode: EpisodeDrawing())
 
     async def play() -> None:
-        async with served_here(game, tmp_path) as (house, url):
+        async with served_here(game, tmp_path) as (lobby, url):
             people = [
                 PersonOverWeb(url, f"person {number}", random.Random(number)) for number, _ in enumerate(game.roles)
             ]
@@ -218,7 +218,7 @@ def test_no_private_cell_of_the_partner_is_in_the_traffic_before_the_end(tmp_pat
                     await person.begin()
                 ids = await asyncio.gather(*(person.play_on() for person in people))
                 assert ids == [f"s0-g{number:06d}-p0"] * len(people) and len(marks) == number + 1
-                record = house.ended[ids[0]]
+                record = lobby.ended[ids[0]]
                 for seat, person in enumerate(people):
                     seen, end = numbers_in("".join(person.received)), numbers_in("".join(person.ends))
                     others = hidden_from(seat, marks[number], game.state_from_json(record.state), record.turns)
@@ -303,14 +303,14 @@ HOSTILE = [
 
 def test_hostile_text_is_shown_as_text_and_stored_without_control_characters(tmp_path):
     async def play() -> None:
-        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (house, url), person_at(url) as person:
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (lobby, url), person_at(url) as person:
             for text in HOSTILE:
                 reader = await person.send(await person.begin(), "message", text=text)
                 assert reader.heading == "Your turn" and not steering(person.page)
                 assert html.escape(text.split("\x1b")[0].split("\n")[0]).replace("&#x27;", "&#39;") in person.page
                 assert re.findall("<(script|img|b)\\b", person.page) == []
                 await person.play_on("hello")
-                turn = house.ended[person.ended[-1]].turns[0]
+                turn = lobby.ended[person.ended[-1]].turns[0]
                 assert not steering(turn.text) and turn.text.startswith("[message] ")
             for text in " ", "x\n[accept]":
                 await person.send(await person.begin(), "message", text=text)
@@ -322,7 +322,7 @@ def test_hostile_text_is_shown_as_text_and_stored_without_control_characters(tmp
 def test_forged_requests_are_refused_and_change_nothing(tmp_path):
     async def play() -> None:
         async with (
-            served_here(MatchingGame(BOARD), tmp_path, "sharing") as (house, url),
+            served_here(MatchingGame(BOARD), tmp_path, "sharing") as (lobby, url),
             person_at(url) as one,
             person_at(url) as other,
             person_at(url) as stranger,
@@ -362,8 +362,8 @@ def test_forged_requests_are_refused_and_change_nothing(tmp_path):
             for charset, key in (("utf-7", b"key=+2AA-"), ("unicode_escape", rb"key=\ud800")):
                 await stranger.post("/begin", key, headers={"Content-Type": f"{FORM}; charset={charset}"})
                 assert stranger.status < 500
-            (kept,) = [kept for kept in house.running.values() if kept.people == {0: "p1"}]
-            assert len(house.running) == 2 and kept.episode.turns == []
+            (kept,) = [kept for kept in lobby.running.values() if kept.people == {0: "p1"}]
+            assert len(lobby.running) == 2 and kept.episode.turns == []
             await one.post(turn, fields)
             assert one.status == 200 and kept.episode.turns[0].text == "[message] hello"
             await one.post(turn, fields)  # the same form again
@@ -380,7 +380,7 @@ def test_idle_and_half_open_connections_are_closed_and_shut_nobody_out(tmp_path)
     async def play() -> None:
         limits = {"idle_seconds": 0.4, "most": 20}
         async with (
-            served_here(MatchingGame(BOARD), tmp_path, "sharing", **limits) as (house, url),
+            served_here(MatchingGame(BOARD), tmp_path, "sharing", **limits) as (lobby, url),
             person_at(url) as one,
         ):
             port = int(url.rpartition(":")[2])
@@ -396,7 +396,7 @@ def test_idle_and_half_open_connections_are_closed_and_shut_nobody_out(tmp_path)
                         await reading.read()  # until the server closes it
                     writer.close()
             await one.play_on("hello")
-            assert len(house.ended) == 1
+            assert len(lobby.ended) == 1
 
     asyncio.run(play())
 
@@ -421,7 +421,7 @@ def test_many_connections_at_once_do_not_use_up_the_few_files_that_may_be_open(t
 def test_bodies_that_do_not_arrive_shut_nobody_out(tmp_path):
     async def play() -> None:
         async with (
-            served_here(MatchingGame(BOARD), tmp_path, "sharing", most=20) as (_house, url),
+            served_here(MatchingGame(BOARD), tmp_path, "sharing", most=20) as (_lobby, url),
             person_at(url) as one,
         ):
             opened = [await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2])) for _ in range(20)]
@@ -437,10 +437,10 @@ def test_bodies_that_do_not_arrive_shut_nobody_out(tmp_path):
 
 
 def test_a_body_that_does_not_arrive_in_time_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("selfplay_pipeline.web.server.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("selfplay_pipeline.people.web.server.BODY_SECONDS", 0.2)
 
     async def play() -> None:
-        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (_house, url):
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (_lobby, url):
             reading, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
             writer.write(
                 f"POST /begin HTTP/1.1\r\nHost: a\r\nContent-Type: {FORM}\r\nContent-Length: 9\r\n\r\nt".encode()
@@ -465,7 +465,7 @@ MALFORMED = {
 @pytest.mark.parametrize("malformed", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_request_is_refused_and_prints_nothing(tmp_path, malformed, caplog, capfd):
     async def play() -> None:
-        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (_house, url):
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (_lobby, url):
             reading, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
             writer.write(malformed.encode())
             assert (await asyncio.wait_for(reading.readline(), 20)).split()[1] in (b"400", b"415")
@@ -477,23 +477,23 @@ def test_a_malformed_request_is_refused_and_prints_nothing(tmp_path, malformed, 
 
 def test_a_full_disk_when_a_person_begins_is_a_page_and_the_episode_begins_later(tmp_path, caplog):
     async def play() -> None:
-        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (house, url), person_at(url) as one:
-            log, without_room = house._log, {"person"}
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (lobby, url), person_at(url) as one:
+            log, without_room = lobby._log, {"person"}
 
             def full(line: Any) -> None:
                 if line.kind in without_room:
                     raise UserError("games.people.jsonl: No space left on device")
                 log(line)
 
-            house._log = full
+            lobby._log = full
             for kind in "person", "begun":
                 without_room = {kind}
                 await one.begin()
-                assert one.status == 503 and "Try again later" in one.page and not house.running
+                assert one.status == 503 and "Try again later" in one.page and not lobby.running
             async with one.http.post(url + "/begin") as response:
                 assert response.status == 415 and HEADERS.items() <= response.headers.items()
             without_room = set()
-            assert (await one.begin()).heading == "Your turn" and [*house.running] == ["s0-g000000-p0"]
+            assert (await one.begin()).heading == "Your turn" and [*lobby.running] == ["s0-g000000-p0"]
 
     asyncio.run(play())
     assert "No space left" in caplog.text and "Traceback" not in caplog.text
@@ -504,8 +504,8 @@ def test_a_disk_that_has_no_room_for_the_warning_either_is_the_same_page(tmp_pat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async def play() -> None:
-        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (house, url), person_at(url) as one:
-            monkeypatch.setattr(house, "_log", full)
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (lobby, url), person_at(url) as one:
+            monkeypatch.setattr(lobby, "_log", full)
             monkeypatch.setattr(terminal, "say", full)
             with shown():
                 await one.begin()
@@ -516,12 +516,12 @@ def test_a_disk_that_has_no_room_for_the_warning_either_is_the_same_page(tmp_pat
 
 def test_a_key_opens_the_door_and_other_names_of_the_machine_do_not(tmp_path):
     async def play() -> None:
-        async with served_here(MatchingGame(BOARD), tmp_path, "sharing", door_key="open sesame") as (house, url):
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing", door_key="open sesame") as (lobby, url):
             async with person_at(url) as person:
                 for key, status in (("", 403), ("open", 403), ("open sesame", 200)):
                     await person.post("/begin", {"key": key})
-                    assert person.status == status and len(house.people) == (status == 200)
-            local = Server(house, {}, "", frozenset({"127.0.0.1:1"}), "x")
+                    assert person.status == status and len(lobby.people) == (status == 200)
+            local = Server(lobby, {}, "", frozenset({"127.0.0.1:1"}), "x")
             with pytest.raises(web.HTTPMisdirectedRequest):
                 local._check_origin(make_mocked_request("GET", "/", headers={"Host": "evil.example:1"}))
 
@@ -531,14 +531,14 @@ def test_a_key_opens_the_door_and_other_names_of_the_machine_do_not(tmp_path):
 def test_who_still_waits_when_the_last_episode_is_taken_is_told_that_it_is_over(tmp_path):
     async def play() -> None:
         async with (
-            served_here(MatchingGame(BOARD), tmp_path) as (house, url),
+            served_here(MatchingGame(BOARD), tmp_path) as (lobby, url),
             person_at(url) as away,
             person_at(url) as one,
             person_at(url) as other,
         ):
-            house.limit = 1
+            lobby.limit = 1
             assert (await away.begin()).heading == "Waiting for another person"
-            (someone,) = house.people.values()
+            (someone,) = lobby.people.values()
             someone.seen -= 2 * PRESENT
             assert (await one.begin()).heading == "Waiting for another person"
             assert (await other.begin()).heading == "Waiting for the other player"
@@ -558,18 +558,18 @@ def test_who_lost_an_episode_may_begin_another_while_and_after_somebody_else_pla
                 raise answer
             return answer
 
-        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (house, url), person_at(url) as one:
-            house.players = [SOMEBODY, text_player(ask=ask)]
+        async with served_here(MatchingGame(BOARD), tmp_path, "sharing") as (lobby, url), person_at(url) as one:
+            lobby.players = [SOMEBODY, text_player(ask=ask)]
             async with person_at(url) as other:
                 await one.send(await one.begin(), "message", text="hello")
-                (name,) = house.seats_of
-                while house.running:
+                (name,) = lobby.seats_of
+                while lobby.running:
                     await asyncio.sleep(0.01)
                 await other.begin()
-                assert house.seats_of[name] == {0: "p2"}, "the other plays the same state"
+                assert lobby.seats_of[name] == {0: "p2"}, "the other plays the same state"
                 await one.get("/")
                 assert "Begin" in one.page
-            assert (await one.begin()) is not None and len(house.seats_of) == 2
+            assert (await one.begin()) is not None and len(lobby.seats_of) == 2
 
     asyncio.run(play())
 
@@ -577,7 +577,7 @@ def test_who_lost_an_episode_may_begin_another_while_and_after_somebody_else_pla
 def test_who_leaves_or_stays_silent_ends_the_episode_for_both(tmp_path):
     async def play() -> None:
         async with (
-            served_here(MatchingGame(BOARD), tmp_path) as (house, url),
+            served_here(MatchingGame(BOARD), tmp_path) as (lobby, url),
             person_at(url) as one,
             person_at(url) as other,
         ):
@@ -589,13 +589,13 @@ def test_who_leaves_or_stays_silent_ends_the_episode_for_both(tmp_path):
             leave = next(form for form in (await one.get("/")).forms if form.action.endswith("/leave"))
             assert (await one.post(leave.action, leave.hidden)).heading == "The end"
             assert (await other.get("/")).heading == "The end" and "Somebody left" in other.page
-            (record,) = house.ended.values()
+            (record,) = lobby.ended.values()
             assert record.outcome.status == Status.ABANDONED and len(record.turns) == 1
-            one.ended, other.ended, house.patience = [record.episode_id], [record.episode_id], 0.2
+            one.ended, other.ended, lobby.patience = [record.episode_id], [record.episode_id], 0.2
             await asyncio.gather(one.begin(), other.begin())
-            while house.running:
+            while lobby.running:
                 await asyncio.sleep(0.05)
-            assert [record.outcome.status for record in house.ended.values()] == [Status.ABANDONED] * 2
+            assert [record.outcome.status for record in lobby.ended.values()] == [Status.ABANDONED] * 2
             assert (await one.get("/")).heading == "The end"
 
     asyncio.run(play())
@@ -662,7 +662,7 @@ def test_an_edited_log_is_one_line_before_anything_starts(tmp_path, lines, words
 def test_a_message_that_begins_like_a_proposal_keeps_its_tag(tmp_path):
     async def play() -> None:
         async with (
-            served_here(MatchingGame(BOARD), tmp_path) as (_house, url),
+            served_here(MatchingGame(BOARD), tmp_path) as (_lobby, url),
             person_at(url) as one,
             PersonOverWeb(url, "other", random.Random(1)) as other,
         ):

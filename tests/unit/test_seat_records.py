@@ -32,10 +32,10 @@ from selfplay_pipeline.generate.read_records import parse_episode
 from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.metrics.signal import Signal
-from selfplay_pipeline.report.questions.analysis import records_of
 from selfplay_pipeline.report.reading import read_episode
 from selfplay_pipeline.report.scan import scan
 from selfplay_pipeline.report.sources import discover
+from selfplay_pipeline.slime.questions.analysis import records_of
 
 A, B, C = TINY, "data/tiny_shy_model", "data/tiny_honest_model"
 LOGPROB = {A: -0.25, B: -0.5, C: -0.75}

@@ -16,9 +16,9 @@ from slime_contract import NewSample, RealSample, arguments, sample_of
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import Status
-from selfplay_pipeline.report.questions.records import read_records
 from selfplay_pipeline.slime.env import build_env
 from selfplay_pipeline.slime.hooks import log_eval_rollout, log_rollout, post_process_rewards, records_of
+from selfplay_pipeline.slime.questions.records import read_records
 
 rewards = st.floats(0, 1)
 sixteenths = st.integers(0, 16).map(lambda number: number / 16)

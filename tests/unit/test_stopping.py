@@ -16,8 +16,8 @@ import pytest
 
 from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import filling, replacing_folder, write_text
-from selfplay_pipeline.generate.people_log import LostLine, opened_log
-from selfplay_pipeline.report.questions.records import log_step
+from selfplay_pipeline.people.log import LostLine, opened_log
+from selfplay_pipeline.slime.questions.records import log_step
 from selfplay_pipeline.train.online import _append
 
 

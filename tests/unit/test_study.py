@@ -28,7 +28,6 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.replay import recorded_episodes
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.evaluate.people import Held, PeopleReport, run_people, with_partner
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import Game, Status, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
@@ -37,18 +36,20 @@ from selfplay_pipeline.games.measured import heard_of
 from selfplay_pipeline.games.mediation.game import MediationGame
 from selfplay_pipeline.games.mediation.rules import AGENT
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.episode_wrappers import Altered, AlteredSession, swap_of
-from selfplay_pipeline.generate.logged_episode import SOMEBODY, LoggedEpisode
-from selfplay_pipeline.generate.people import NOBODY
-from selfplay_pipeline.generate.people_log import BegunLine, PersonLine, TurnLine, log_path, read_log
+from selfplay_pipeline.generate.episode_wrappers import swap_of
+from selfplay_pipeline.generate.human_episodes import NOBODY
 from selfplay_pipeline.generate.players import script_player
 from selfplay_pipeline.generate.read_records import parse_episode
 from selfplay_pipeline.generate.records import CHAT, PERSON, POLICY, EpisodeRecord
-from selfplay_pipeline.web.house import hash_of
-from selfplay_pipeline.web.order import Order
-from selfplay_pipeline.web.pages import of_end
-from selfplay_pipeline.web.run import Place, check_study_pages, serve_study
-from selfplay_pipeline.web.study import CONSENT, NOTICE, read_study
+from selfplay_pipeline.people.altered_messages import Altered, AlteredSession
+from selfplay_pipeline.people.log import BegunLine, PersonLine, TurnLine, log_path, read_log
+from selfplay_pipeline.people.logged_episode import SOMEBODY, LoggedEpisode
+from selfplay_pipeline.people.people_figures import Held, PeopleReport, run_people, with_partner
+from selfplay_pipeline.people.web.lobby import hash_of
+from selfplay_pipeline.people.web.pages import of_end
+from selfplay_pipeline.people.web.start_server import Place, check_study_pages, serve_study
+from selfplay_pipeline.people.web.study import CONSENT, NOTICE, read_study
+from selfplay_pipeline.people.web.trial_order import Order
 
 MODEL, KEY = "data/tiny_honest_model", "sk-secret-of-the-study"
 NAMES = ("zebra-one", "zebra-two")
@@ -262,7 +263,7 @@ def test_nothing_is_played_or_stored_before_consent_and_texts_are_shown_as_text(
 
 
 def test_no_more_people_come_than_the_file_can_have(tmp_path, monkeypatch):
-    monkeypatch.setattr("selfplay_pipeline.web.study_house.MOST_PEOPLE", 1)
+    monkeypatch.setattr("selfplay_pipeline.people.web.study_lobby.MOST_PEOPLE", 1)
 
     async def come() -> None:
         async with (

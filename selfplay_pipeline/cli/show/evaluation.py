@@ -13,6 +13,7 @@ from selfplay_pipeline.core.terminal.harmless import one_line
 from selfplay_pipeline.evaluate.crossplay import CrossPlay
 from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
+from selfplay_pipeline.evaluate.states import references_in_words
 from selfplay_pipeline.evaluate.worth_of_words import OTHER_STATES, rows_of_words
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.silence import SILENCE, LineName
@@ -59,14 +60,6 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
     written = one_line(f"written to {folder / 'evaluation.json'}")
     lines_known = f"{references_in_words(evaluation.references)}\n" if evaluation.references else ""
     console.print(f"{lines_known}{about}{written}", soft_wrap=True)
-
-
-def references_in_words(references: Mapping[str, Interval]) -> str:
-    """Returns the reference rewards in one line: first those on the evaluated states, then those on other states."""
-    said = {name: f"{name.replace('_', ' ')} {interval}" for name, interval in references.items()}
-    wordless = [said.pop(name) for name in get_args(LineName) if name in said]
-    elsewhere = f"; on other states of the same configuration: {', '.join(wordless)}" if wordless else ""
-    return f"rewards on the same states: {', '.join(said.values())}{elsewhere}"
 
 
 def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier: Path, game: Game) -> None:

@@ -13,12 +13,12 @@ from rich.text import Text
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import harmless, one_line
-from selfplay_pipeline.core.terminal.prompt import Checked, Prompt, ask_line, is_interactive, wipe
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.drawing import Table
 from selfplay_pipeline.generate.episode import PersonLeft
-from selfplay_pipeline.generate.person import PersonSeat
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
+from selfplay_pipeline.people.person import PersonSeat
+from selfplay_pipeline.people.prompt import Checked, Prompt, ask_line, is_interactive, wipe
 from selfplay_pipeline.report.terminal import SEAT_STYLES, show_episode
 
 

@@ -12,10 +12,10 @@ from selfplay_pipeline.engines.types import Completion, Engine, FinishReason, Sa
 from selfplay_pipeline.games.base import CUT, Game, State, Status
 from selfplay_pipeline.games.measured import heard_of
 from selfplay_pipeline.generate.episode import AS_IT_IS, Episode, PersonLeft, Place, Player, Reply, Wrapper
-from selfplay_pipeline.generate.people_log import TurnLine
-from selfplay_pipeline.generate.person import ForPeople, PersonSeat, person_player
 from selfplay_pipeline.generate.players import PolicySeat
 from selfplay_pipeline.generate.text_player import Message, TextSeat
+from selfplay_pipeline.people.log import TurnLine
+from selfplay_pipeline.people.person import ForPeople, PersonSeat, person_player
 
 
 class Desk:
@@ -35,7 +35,7 @@ class Desk:
         self._answer: asyncio.Future[str] | None = None
 
     async def turn(self, seat: PersonSeat) -> str:
-        """Returns the next turn of the person; see `generate/person.py: Screen`."""
+        """Returns the next turn of the person; see `person.py: Screen`."""
         if self.kept:
             return self.kept.pop(0)
         self._answer, self.since = asyncio.get_running_loop().create_future(), time.time()

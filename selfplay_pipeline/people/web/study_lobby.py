@@ -9,21 +9,22 @@ import numpy as np
 
 from selfplay_pipeline.games.base import STUDY, Game
 from selfplay_pipeline.generate.episode import AS_IT_IS, Player
-from selfplay_pipeline.generate.episode_wrappers import Altered, is_words, swap_of
-from selfplay_pipeline.generate.logged_episode import SOMEBODY, LoggedEpisode
-from selfplay_pipeline.generate.people_log import BegunLine, Line, TurnLine
+from selfplay_pipeline.generate.episode_wrappers import is_words, swap_of
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.state_source import StateSource
-from selfplay_pipeline.web.house import House, Someone
-from selfplay_pipeline.web.order import Trial
-from selfplay_pipeline.web.study import MOST_PEOPLE, OpenStudy
+from selfplay_pipeline.people.altered_messages import Altered
+from selfplay_pipeline.people.log import BegunLine, Line, TurnLine
+from selfplay_pipeline.people.logged_episode import SOMEBODY, LoggedEpisode
+from selfplay_pipeline.people.web.lobby import Lobby, Someone
+from selfplay_pipeline.people.web.study import MOST_PEOPLE, OpenStudy
+from selfplay_pipeline.people.web.trial_order import Trial
 
 DONORS = 0x5A7
 """Seed of the random stream that chooses messages of other episodes."""
 
 
-class StudyHouse(House):
+class StudyLobby(Lobby):
     """All people and episodes of a study. Number `n` of a state is the episode of person `n`."""
 
     def __init__(
@@ -37,7 +38,7 @@ class StudyHouse(House):
         *,
         patience: float,
     ) -> None:
-        """Make a house without people; the arguments are those of `House`, with the partners by name."""
+        """Make a lobby without people; the arguments are those of `Lobby`, with the partners by name."""
         super().__init__(games, job, (), ended, writers, patience=patience, limit=0)
         self.study, self.order, self.partners = study.study, study.order, partners
         self._states = StateSource(study.states.states.__getitem__, keep=64)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rich.table import Table
 
-from selfplay_pipeline.cli.show.evaluation import references_in_words
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
-from selfplay_pipeline.evaluate.people import SHOWN, PeopleReport
+from selfplay_pipeline.evaluate.states import references_in_words
 from selfplay_pipeline.games.figures import Figure
+from selfplay_pipeline.people.people_figures import SHOWN, PeopleReport
 
 ABOUT = (
     "intervals count the spreads over people and over states; worth of words: reward minus reward with altered "

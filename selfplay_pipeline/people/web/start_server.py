@@ -18,17 +18,17 @@ from selfplay_pipeline.core.server_keys import SHORTEST_SECRET, key_from_environ
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import Player
-from selfplay_pipeline.generate.logged_episode import SOMEBODY
-from selfplay_pipeline.generate.people_log import BegunLine, Line, TurnLine, log_path, opened_log, read_log
-from selfplay_pipeline.generate.play import FOR_PEOPLE, check_play_together, play_job
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.seats import Servers, checkpoints_of, seat_players, seats_named
-from selfplay_pipeline.web.connections import listening
-from selfplay_pipeline.web.house import House, Past, Someone
-from selfplay_pipeline.web.server import Server
-from selfplay_pipeline.web.study import OpenStudy, check_study
-from selfplay_pipeline.web.study_house import StudyHouse
+from selfplay_pipeline.people.log import BegunLine, Line, TurnLine, log_path, opened_log, read_log
+from selfplay_pipeline.people.logged_episode import SOMEBODY
+from selfplay_pipeline.people.play import FOR_PEOPLE, check_play_together, play_job
+from selfplay_pipeline.people.web.connections import listening
+from selfplay_pipeline.people.web.lobby import Lobby, Past, Someone
+from selfplay_pipeline.people.web.server import Server
+from selfplay_pipeline.people.web.study import OpenStudy, check_study
+from selfplay_pipeline.people.web.study_lobby import StudyLobby
 
 PORT = 8230
 """Default port."""
@@ -181,9 +181,9 @@ async def serve_people(
     job = play_job(config, output, first_state, seats)
     check_web(config, output, first_state, seats, place)
 
-    def make(by_name: Mapping[str, Player], ended: Ended, writers: Writers) -> House:
+    def make(by_name: Mapping[str, Player], ended: Ended, writers: Writers) -> Lobby:
         players = [SOMEBODY if name == PERSON else by_name[name] for name in seats]
-        return House(both(config), job, players, ended, writers, patience=60 * place.patience, limit=limit)
+        return Lobby(both(config), job, players, ended, writers, patience=60 * place.patience, limit=limit)
 
     about = {"players": ", ".join(f"seat {seat}: {name}" for seat, name in enumerate(seats))}
     await _serve(config, place, job, seats, _seats_of_people(seats), make, about, announce)
@@ -199,8 +199,8 @@ async def serve_study(
     """
     check_study_pages(config, output, study, place)
 
-    def make(by_name: Mapping[str, Player], ended: Ended, writers: Writers) -> House:
-        return StudyHouse(study, both(config), job, by_name, ended, writers, patience=60 * place.patience)
+    def make(by_name: Mapping[str, Player], ended: Ended, writers: Writers) -> Lobby:
+        return StudyLobby(study, both(config), job, by_name, ended, writers, patience=60 * place.patience)
 
     job = study.job(config, output)
     about = {"players": "", "study": study.study}
@@ -213,11 +213,11 @@ async def _serve(
     job: GenerateJob,
     names: Sequence[str],
     seats_of: SeatsOf,
-    make: Callable[[Mapping[str, Player], Ended, Writers], House],
+    make: Callable[[Mapping[str, Player], Ended, Writers], Lobby],
     about: Mapping[str, Any],
     announce: Callable[[str], None],
 ) -> None:
-    """Serve the pages of a house until a signal stops the server.
+    """Serve the pages of a lobby until a signal stops the server.
 
     Args:
         config: The configuration.
@@ -225,7 +225,7 @@ async def _serve(
         job: All episodes that may be played.
         names: Players that hold seats; people are left out.
         seats_of: Who holds which seats.
-        make: Returns the house, given the players by name, the stored episodes and the functions that store more.
+        make: Returns the lobby, given the players by name, the stored episodes and the functions that store more.
         about: What pages say of the players and of the study.
         announce: Called with the address once people may come.
     """
@@ -245,17 +245,17 @@ async def _serve(
         store = stack.enter_context(job.store.opened(take))
         past = _read_past(job, len(make_game(config.game).roles), seats_of)
         log = stack.enter_context(opened_log(log_path(output)))
-        house = make(by_name, ended, (store, log))
-        stack.push_async_callback(house.close)
-        await house.resume(past)
+        lobby = make(by_name, ended, (store, log))
+        stack.push_async_callback(lobby.close)
+        await lobby.resume(past)
         game = make_game(config.game)
         about = {"game": game.name, "about": game.describe(), "patience": f"{place.patience:g} minutes", **about}
         hosts = frozenset(map(place.authority, LOCAL)) if place.is_local else frozenset()
-        server = Server(house, about, door_key(place), hosts, str(output.absolute()))
+        server = Server(lobby, about, door_key(place), hosts, str(output.absolute()))
         try:
             await stack.enter_async_context(listening(server.app(), place.listen, place.port))
         except OSError as error:
             reason = "another program uses it" if error.errno == errno.EADDRINUSE else error.strerror
             raise UserError(f"{place.url}: cannot listen there ({reason}); give another --port or --listen") from None
         announce(place.url)
-        await asyncio.shield(house.failed)
+        await asyncio.shield(lobby.failed)

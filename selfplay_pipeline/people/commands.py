@@ -1,4 +1,4 @@
-"""The command `play`."""
+"""The command `play`, and the figures of `evaluate --people`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfplay_pipeline.cli.options import given, load, taking
-from selfplay_pipeline.cli.shared import OTHERS, output_file, suggest
+from selfplay_pipeline.command_parts.options import given, load, taking
+from selfplay_pipeline.command_parts.shared import OTHERS, output_file, suggest
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
@@ -18,7 +18,7 @@ from selfplay_pipeline.core.terminal import say
 
 if TYPE_CHECKING:
     from selfplay_pipeline.config.schema import Config
-    from selfplay_pipeline.web.run import Place
+    from selfplay_pipeline.people.web.start_server import Place
 
 app = typer.Typer()
 
@@ -84,12 +84,12 @@ def play(
     continues with the next state. `show`, `report` and `imitate` take the file.
     """
     settings = load(context)
-    from selfplay_pipeline.cli.show.play import TerminalScreen, check_terminal
     from selfplay_pipeline.games.registry import make_game
-    from selfplay_pipeline.generate.play import check_play_together, default_output, play_episodes
     from selfplay_pipeline.generate.records import PERSON, POLICY
     from selfplay_pipeline.generate.seats import check_players, seats_for
-    from selfplay_pipeline.web.run import Place
+    from selfplay_pipeline.people.play import check_play_together, default_output, play_episodes
+    from selfplay_pipeline.people.terminal_screen import TerminalScreen, check_terminal
+    from selfplay_pipeline.people.web.start_server import Place
 
     place = Place(listen, port, patience)
     if study is not None:
@@ -120,8 +120,8 @@ def play(
 
 def play_study(config: Config, file: Path, output: Path | None, place: Place) -> None:
     """Serve the pages of a study until a signal stops the command."""
-    from selfplay_pipeline.web.run import serve_study
-    from selfplay_pipeline.web.study import read_study
+    from selfplay_pipeline.people.web.start_server import serve_study
+    from selfplay_pipeline.people.web.study import read_study
 
     study = read_study(file, config)
     output = output or Path("data/studies") / file.stem / "selfplay_games.jsonl"
@@ -131,7 +131,7 @@ def play_study(config: Config, file: Path, output: Path | None, place: Place) ->
 
 def serve(config: Config, output: Path, seats: list[str], place: Place, first_state: int, limit: int) -> None:
     """Serve the pages until a signal stops the command."""
-    from selfplay_pipeline.web.run import serve_people
+    from selfplay_pipeline.people.web.start_server import serve_people
 
     reporting.begin()
     run(
@@ -140,3 +140,12 @@ def serve(config: Config, output: Path, seats: list[str], place: Place, first_st
             first_state=first_state, limit=limit,
         )
     )  # fmt: skip
+
+
+def show_figures(config: Config, place: Path) -> None:
+    """Measure the people of a file of episodes, or of the folder of a study, and show the figures."""
+    from selfplay_pipeline.people.figures_table import show_people
+    from selfplay_pipeline.people.people_figures import evaluation_path, games_at, run_people
+
+    games = games_at(place)
+    show_people(run_people(config, place), evaluation_path(games))

@@ -14,13 +14,13 @@ from selfplay_pipeline.core.folders import check_folder, own_folder
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, Status, state_rng
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate import person
 from selfplay_pipeline.generate.episode import Episode, Player
-from selfplay_pipeline.generate.person import ForPeople, person_player
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.seats import Servers, check_seats, checkpoints_of, seat_players, seats_named
 from selfplay_pipeline.generate.stage import make_job
+from selfplay_pipeline.people import person
+from selfplay_pipeline.people.person import ForPeople, person_player
 
 MOST_EPISODES = 1_000_000
 """Largest number of episodes of one file, so that a file may always be continued."""

@@ -12,8 +12,8 @@ from selfplay_pipeline.core.files import read_model, write_bytes
 from selfplay_pipeline.metrics.bootstrap import Interval
 from selfplay_pipeline.report.charts import Chart, Series
 from selfplay_pipeline.report.draw import Format, draw
-from selfplay_pipeline.report.questions.analysis import METHOD, Analysis, count
-from selfplay_pipeline.report.questions.records import FIGURES
+from selfplay_pipeline.slime.questions.analysis import METHOD, Analysis, count
+from selfplay_pipeline.slime.questions.records import FIGURES
 
 HUMANS = "humans (8×8)"
 MEANS = ": means, 95 % intervals"

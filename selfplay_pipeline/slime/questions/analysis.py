@@ -17,11 +17,11 @@ from selfplay_pipeline.games.registry import FIRST_GAME, game_named, game_of, ma
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.metrics.bootstrap import Interval
-from selfplay_pipeline.report.questions import statistics
-from selfplay_pipeline.report.questions.records import FIGURES, FILE_NAME, AskingRecord, log_in, read_records
-from selfplay_pipeline.report.questions.statistics import MIN_STATES, Bin, Step, Trend
 from selfplay_pipeline.report.scan import episodes
 from selfplay_pipeline.report.sources import EpisodesFile
+from selfplay_pipeline.slime.questions import statistics
+from selfplay_pipeline.slime.questions.records import FIGURES, FILE_NAME, AskingRecord, log_in, read_records
+from selfplay_pipeline.slime.questions.statistics import MIN_STATES, Bin, Step, Trend
 
 TRENDS = ("questions", "facts", "asking", "reward")
 """Figures that are tested for a trend over the steps."""

@@ -24,10 +24,10 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.terminal.harmless import LONGEST_TEXT, harmless
 from selfplay_pipeline.games.base import Choice
-from selfplay_pipeline.generate.logged_episode import LoggedEpisode
-from selfplay_pipeline.web.house import House, Someone
-from selfplay_pipeline.web.pages import Draft, Pages, of_end, of_turn, turn_of
-from selfplay_pipeline.web.study import Study
+from selfplay_pipeline.people.logged_episode import LoggedEpisode
+from selfplay_pipeline.people.web.lobby import Lobby, Someone
+from selfplay_pipeline.people.web.pages import Draft, Pages, of_end, of_turn, turn_of
+from selfplay_pipeline.people.web.study import Study
 
 MOST_BYTES = 64 * 1024
 """Largest body of a request."""
@@ -55,16 +55,16 @@ class Server:
     """Handlers of all pages.
 
     Attributes:
-        house: The people and their episodes.
+        lobby: The people and their episodes.
         about: Short description of the game and its players, and the texts of a study (`study`).
         door_key: Key that everybody must type once; "" if none is needed.
         hosts: Names by which a browser may call the server; empty for any name.
         cookie: Name of the cookie with a person's key.
     """
 
-    def __init__(self, house: House, about: Mapping[str, Any], door_key: str, hosts: frozenset[str], name: str) -> None:
+    def __init__(self, lobby: Lobby, about: Mapping[str, Any], door_key: str, hosts: frozenset[str], name: str) -> None:
         """Make the handlers; `name` distinguishes the cookies of several servers."""
-        self.house, self.about, self.door_key, self.hosts = house, {"study": None, **about}, door_key, hosts
+        self.lobby, self.about, self.door_key, self.hosts = lobby, {"study": None, **about}, door_key, hosts
         self.cookie = f"selfplay-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         self.pages = Pages()
         self._secret = secrets.token_bytes()
@@ -132,7 +132,7 @@ class Server:
         """Hold the request until the person's episode begins."""
         person = self._known(request)
         if person.waits:
-            await self.house.ask_for_episode(person)
+            await self.lobby.ask_for_episode(person)
         if person.waits or person.starts:
             await _at_most(NEWS_SECONDS, person.begun.wait())
         raise web.HTTPSeeOther("/")
@@ -142,18 +142,18 @@ class Server:
         person, data = self._person(request), await _form(request)
         key = self._key_of(data.get("token") or secrets.token_urlsafe())
         if person is None:
-            if self.house.is_over(None):
+            if self.lobby.is_over(None):
                 return self._front(None, status=403)
             if not hmac.compare_digest(data.get("key", "").strip().encode("utf-8", "replace"), self.door_key.encode()):
                 return self._front(None, status=403, wrong_key=True)
             if self.study is not None and data.get("consent") != "yes":
                 return self._front(None, status=422, no_consent=True)
-            person = self.house.person(key) or self.house.welcome(key, self.study.agreed_to if self.study else None)
-        elif self.house.person(key) is not person:
+            person = self.lobby.person(key) or self.lobby.welcome(key, self.study.agreed_to if self.study else None)
+        elif self.lobby.person(key) is not person:
             self._check_form(request, data)
-        await self.house.ask_for_episode(person)
+        await self.lobby.ask_for_episode(person)
         response = web.Response(status=303, headers={"Location": "/?welcome"})
-        if self.house.person(key) is person:
+        if self.lobby.person(key) is person:
             response.set_cookie(self.cookie, key, max_age=COOKIE_SECONDS, httponly=True, samesite="Lax")
         return response
 
@@ -197,7 +197,7 @@ class Server:
             return self._episode_page(request, person, seat, 422, _because(draft, step.error))
         version = kept.version
         kept.desks[seat].give(said)
-        while len(kept.episode.turns) == now and kept.episode_id in self.house.running:
+        while len(kept.episode.turns) == now and kept.episode_id in self.lobby.running:
             await kept.news(version, NEWS_SECONDS)
             version = kept.version
         raise web.HTTPSeeOther(f"/episode/{kept.episode_id}")
@@ -208,7 +208,7 @@ class Server:
         self._check_form(request, await _form(request))
         if kept is not None:
             kept.left.set()
-            while kept.episode_id in self.house.running:
+            while kept.episode_id in self.lobby.running:
                 await kept.news(kept.version, NEWS_SECONDS)
         raise web.HTTPSeeOther(f"/episode/{request.match_info['id']}")
 
@@ -220,13 +220,13 @@ class Server:
 
     def _front(self, person: Someone | None, *, status: int = 200, **content: Any) -> web.Response:
         """Returns the first page; in a study, a new person agrees to the text of its consent there."""
-        name = "front" if self.study is None or person is not None or self.house.is_over(None) else "consent"
+        name = "front" if self.study is None or person is not None or self.lobby.is_over(None) else "consent"
         new = {"wrong_key": False, "no_consent": False, "token": secrets.token_urlsafe()}
         return self._page(name, person, status=status, **{**new, **content})
 
     def _person(self, request: web.Request) -> Someone | None:
         key = request.cookies.get(self.cookie, "")
-        return self.house.person(key) if key else None
+        return self.lobby.person(key) if key else None
 
     def _known(self, request: web.Request) -> Someone:
         person = self._person(request)
@@ -237,10 +237,10 @@ class Server:
     def _place(self, request: web.Request) -> tuple[Someone, int, LoggedEpisode | None]:
         """Returns the person, its seat in the episode of the address, and the episode if it is running."""
         person, episode_id = self._known(request), request.match_info["id"]
-        seat = self.house.seat_of(person, episode_id)
+        seat = self.lobby.seat_of(person, episode_id)
         if seat is None:
             raise web.HTTPNotFound
-        return person, seat, self.house.running.get(episode_id)
+        return person, seat, self.lobby.running.get(episode_id)
 
     def _key_of(self, token: str) -> str:
         """Returns the key of the person who comes with a token."""
@@ -257,7 +257,7 @@ class Server:
         self, request: web.Request, person: Someone, seat: int, status: int = 200, draft: Draft | None = None
     ) -> web.Response:
         episode_id = request.match_info["id"]
-        kept, record = self.house.running.get(episode_id), self.house.ended.get(episode_id)
+        kept, record = self.lobby.running.get(episode_id), self.lobby.ended.get(episode_id)
         shared = {"episode_id": episode_id, "draft": draft, "form_key": self._form_key(request), "seat": seat}
         if kept is not None:
             may_act = kept.desks[seat].waits
@@ -265,16 +265,16 @@ class Server:
             numbers = {"turn": len(kept.episode.turns), "version": kept.version}
             return self._page("turn", person, status=status, may_act=may_act, **numbers, **shared, **content)
         if record is not None:
-            content = of_end(self.house.for_people, record, seat, blind=self.study is not None)
+            content = of_end(self.lobby.for_people, record, seat, blind=self.study is not None)
             return self._page("end", person, status=status, **shared, **content)
         return self._page("lost", person, status=status, **shared)
 
     def _page(self, name: str, person: Someone | None = None, *, status: int = 200, **content: Any) -> web.Response:
         known = {
             "person": person,
-            "progress": person and self.house.progress_of(person),
+            "progress": person and self.lobby.progress_of(person),
             "asks_key": bool(self.door_key),
-            "full": self.house.is_over(person),
+            "full": self.lobby.is_over(person),
             "form_key": "",
         }
         text = self.pages.render(name, **{**self.about, **known, **content})

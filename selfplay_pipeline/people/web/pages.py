@@ -18,8 +18,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selfplay_pipeline.games.base import CUT, MESSAGE, Choice, Game, Part, State, Status
 from selfplay_pipeline.games.drawing import HIDDEN, UNKNOWN, Table
-from selfplay_pipeline.generate.person import PersonSeat
 from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.people.person import PersonSeat
 
 MOST_BUTTONS = 7
 """Largest number of options of a part that are shown as buttons; more options make a list."""
@@ -205,14 +205,14 @@ class Pages:
     def __init__(self) -> None:
         """Load the templates."""
         self._environment = Environment(
-            loader=PackageLoader("selfplay_pipeline.web", "page"),
+            loader=PackageLoader("selfplay_pipeline.people.web", "page"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
         )
         # Inline, since a page that waits leads on at once, and a browser would give up a style sheet that still loads.
-        style = (resources.files("selfplay_pipeline.web") / "page" / "style.css").read_text("utf-8")
+        style = (resources.files("selfplay_pipeline.people.web") / "page" / "style.css").read_text("utf-8")
         self.style_hash = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
         self._environment.globals |= {
             "HIDDEN": HIDDEN, "UNKNOWN": UNKNOWN, "MESSAGE": MESSAGE, "MOST_BUTTONS": MOST_BUTTONS, "style": style,

@@ -25,13 +25,13 @@ from selfplay_pipeline.games.measured import Measured, heard_of
 from selfplay_pipeline.games.registry import make_game, stored_game_config
 from selfplay_pipeline.generate.episode import Episode
 from selfplay_pipeline.generate.episode_wrappers import is_words, swap_of
-from selfplay_pipeline.generate.people_log import BegunLine, LostLine, TurnLine, log_path, read_log
 from selfplay_pipeline.generate.players import script_player
 from selfplay_pipeline.generate.read_records import arguments_path, read_episodes
 from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
-from selfplay_pipeline.metrics.crossed import Crossed, crossed_contrast
 from selfplay_pipeline.metrics.figures import FIGURES, REWARD, is_measured, measure_reward
+from selfplay_pipeline.people.crossed import Crossed, crossed_contrast
+from selfplay_pipeline.people.log import BegunLine, LostLine, TurnLine, log_path, read_log
 
 GAMES = "selfplay_games.jsonl"
 """File of episodes in the folder of a study."""

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
-from selfplay_pipeline.report.questions.analysis import Analysis, count
-from selfplay_pipeline.report.questions.records import FIGURES
+from selfplay_pipeline.slime.questions.analysis import Analysis, count
+from selfplay_pipeline.slime.questions.records import FIGURES
 
 SHOWN = ("questions", "asking", "specific", "repeated", "learned", "reward", "leaks")
 MOST_ROWS = 16

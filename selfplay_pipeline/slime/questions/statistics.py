@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from scipy.sparse import csr_array
 
 from selfplay_pipeline.metrics.bootstrap import CHUNK, RESAMPLES, Interval, Totals
-from selfplay_pipeline.report.questions.records import FIGURES, AskingRecord, parts_of
+from selfplay_pipeline.slime.questions.records import FIGURES, AskingRecord, parts_of
 
 ALPHA = 0.05
 """Level of every test and interval."""

@@ -24,7 +24,7 @@ from selfplay_pipeline.generate.records import PERSON
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.seats import check_players, check_seats
 from selfplay_pipeline.generate.stage import make_job
-from selfplay_pipeline.web.order import Order
+from selfplay_pipeline.people.web.trial_order import Order
 
 MOST_PEOPLE = 100_000
 """Largest number of people of one file."""

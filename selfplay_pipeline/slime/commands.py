@@ -7,20 +7,22 @@ from typing import Annotated
 
 import typer
 
-from selfplay_pipeline.cli.options import OfGames
-from selfplay_pipeline.cli.shared import RUNS, output_file
+from selfplay_pipeline.command_parts.options import OfGames
+from selfplay_pipeline.command_parts.shared import RUNS, output_file
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.reporting import announce
 from selfplay_pipeline.core.shipped import built_in
 from selfplay_pipeline.core.terminal.harmless import one_line
 
-app = typer.Typer(
+app = typer.Typer()
+group = typer.Typer(
     help="The experiment with the shy partner on slime: its data, a check of slime, and the analysis of questions.",
     no_args_is_help=True,
 )
+app.add_typer(group, name="slime")
 
 
-@app.command()
+@group.command()
 def data(
     num_states: Annotated[int, typer.Option(min=1, max=LARGEST, help="Game states, one row each.")] = 1000,
     output: Annotated[Path, output_file("JSONL file, for slime's --prompt-data or --eval-prompt-data.")] = Path(
@@ -66,7 +68,7 @@ def data(
     result(one_line(f"{output}: {num_states} rows; slime reads it with --input-key prompt --metadata-key metadata"))
 
 
-@app.command()
+@group.command()
 def check(
     data: Annotated[
         list[Path] | None, typer.Option(help="Prompt data of `selfplay slime data` to read as well; may be repeated.")
@@ -96,7 +98,7 @@ def check(
         raise typer.Exit(2)
 
 
-@app.command(cls=OfGames)
+@group.command(cls=OfGames)
 def questions(
     path: Annotated[
         Path,
@@ -113,11 +115,11 @@ def questions(
     from selfplay_pipeline.report.draw import formats_in
 
     formats = formats_in(form)
-    from selfplay_pipeline.cli.show.questions import show_analysis
     from selfplay_pipeline.core.files import check_is_folder
     from selfplay_pipeline.core.reporting import waiting
-    from selfplay_pipeline.report.questions.analysis import analyse, read
-    from selfplay_pipeline.report.questions.output import write
+    from selfplay_pipeline.slime.questions.analysis import analyse, read
+    from selfplay_pipeline.slime.questions.output import write
+    from selfplay_pipeline.slime.questions.table import show_analysis
 
     check_is_folder(output)
     found = read(path)

@@ -12,11 +12,11 @@ from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, state_rng
 from selfplay_pipeline.generate.episode import Player
-from selfplay_pipeline.generate.logged_episode import LoggedEpisode
-from selfplay_pipeline.generate.people_log import BegunLine, Line, LostLine, PersonLine, TurnLine
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
 from selfplay_pipeline.generate.state_source import StateSource
+from selfplay_pipeline.people.log import BegunLine, Line, LostLine, PersonLine, TurnLine
+from selfplay_pipeline.people.logged_episode import LoggedEpisode
 
 PRESENT = 60.0
 """Seconds after the last request for which a person still counts as waiting for another one."""
@@ -74,7 +74,7 @@ class Past:
         return past
 
 
-class House:
+class Lobby:
     """All people and episodes of one server."""
 
     def __init__(
@@ -88,7 +88,7 @@ class House:
         patience: float,
         limit: int,
     ) -> None:
-        """Make a house without people.
+        """Make a lobby without people.
 
         Args:
             games: The game, and the same with the prompts for people.

@@ -1,0 +1,1 @@
+"""Parts of which commands are made: options for keys of the configuration, help texts, printed lines."""
