@@ -10,9 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
-from selfplay_pipeline.config.schema import Config, EngineConfig
+from selfplay_pipeline.config.schema import EngineConfig
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.gpus import Device, resolve_device
+from selfplay_pipeline.core.gpus import Device
 from selfplay_pipeline.core.model_sizes import model_vocabulary
 from selfplay_pipeline.core.reporting import logger, waiting
 from selfplay_pipeline.core.server_keys import SERVER_KEY, key_from_environment
@@ -91,9 +91,18 @@ class EnginePool:
     """
 
     def __init__(
-        self, config: Config, folder: Path, *, at_once: int = 1, shares_gpu: bool = False, alone: bool = False
+        self,
+        engine: EngineConfig,
+        device: Device,
+        folder: Path,
+        *,
+        at_once: int = 1,
+        shares_gpu: bool = False,
+        alone: bool = False,
     ) -> None:
         """Args:
+        engine: Configuration of the engine, which all engines of the pool share.
+        device: Device of launched engines.
         folder: Folder for the logs of launched servers.
         at_once: Largest number of checkpoints that are served at the same time.
         shares_gpu: Whether a trainer needs the GPU's memory at times (`release`).
@@ -103,7 +112,7 @@ class EnginePool:
         Raises:
             UserError: Fewer servers are attached than checkpoints are served at the same time.
         """
-        configs, device = plan(config.engine, at_once), resolve_device(config.device)
+        configs = plan(engine, at_once)
         self._slots = [
             _Slot(one, device, folder / log_name(number), shares_gpu=shares_gpu, alone=alone or len(configs) > 1)
             for number, one in enumerate(configs)

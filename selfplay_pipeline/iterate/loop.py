@@ -40,8 +40,8 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode_wrappers import OTHER_PLAY_KEY, check_swap
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.run import NoTurnsError
-from selfplay_pipeline.generate.seats import Servers, check_seat, check_seats, self_play
-from selfplay_pipeline.generate.stage import check_trainable, generate_episodes, num_groups, plan_generate
+from selfplay_pipeline.generate.seats import Backends, Servers, check_seat, self_play
+from selfplay_pipeline.generate.stage import check_seats, check_trainable, generate_episodes, plan_generate
 from selfplay_pipeline.generate.summary import Played, why_unsuccessful
 from selfplay_pipeline.iterate.folder import (
     RunDirectory,
@@ -132,7 +132,9 @@ async def run_together(
                 run.open(own)
         own_folder(folder, "iterate --members")  # a single run has its own folder already
         reporting.begin()
-        servers = Servers(config, folder, at_once=at_once(config), shares_gpu=shares_gpu(config), alone=True)
+        servers = Servers(
+            Backends.of(config), folder, at_once=at_once(config), shares_gpu=shares_gpu(config), alone=True
+        )
         trainer = Trainer()
         loops = [
             (loop_type or Loop)(own, run, servers, trainer, stack.enter_context(PipelineLog(own, run.path)), shares)
@@ -277,7 +279,7 @@ class Loop:
         return f"{member}iteration {number}/{self.config.iterate.num_iterations}"
 
     async def _generate(self, number: int, checkpoint: str) -> Played:
-        first, groups = (number - 1) * num_groups(self.config), self._groups(number)
+        first, groups = (number - 1) * self.config.generate.num_groups, self._groups(number)
         played = await generate_episodes(
             self.config,
             self.run.games(number),
@@ -587,7 +589,7 @@ def _plan_generate(config: Config, output: Path) -> str:
 
 def seats_of(config: Config) -> tuple[str, ...]:
     """Returns the player of each seat in the training episodes of a policy with one partner."""
-    return seated(self_play(config), config.iterate.partner, config.iterate.seat)
+    return seated(self_play(make_game(config.game)), config.iterate.partner, config.iterate.seat)
 
 
 def check_alone(config: Config) -> None:
@@ -640,7 +642,7 @@ def check_ahead(config: Config, *, shares: bool) -> None:
 
 def check_partner(config: Config) -> None:
     """Raises UserError if the partner does not exist, or leaves the policy no seat."""
-    check_seat(config, config.iterate.seat, "iterate.seat")
+    check_seat(make_game(config.game), config.iterate.seat, "iterate.seat")
     if config.iterate.seat and config.iterate.partner == SELF:
         raise UserError("iterate.seat: in self-play the policy holds all seats; name a partner with --partner")
     check_names(config, other_players(config))

@@ -13,7 +13,7 @@ from test_client import PARAMS, Fake, Launched
 from test_resume import OnlyTraining, trained
 
 from selfplay_pipeline.config.load import load_config
-from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.schema import EngineConfig
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines import pool, sglang_server
@@ -254,7 +254,7 @@ def test_an_attached_server_that_a_resumed_command_has_not_used_releases_its_mem
 
     async def play() -> None:
         config = load_config("tiny", {"engine.server_url": [await server.start()]})
-        async with EnginePool(config, tmp_path, alone=True) as engines:
+        async with EnginePool(config.engine, "cpu", tmp_path, alone=True) as engines:
             await engines.release("data/tiny_model")
             assert (server.released, server.weights) == (True, WITHOUT_WEIGHTS)
 
@@ -313,7 +313,7 @@ def test_weights_that_were_given_back_are_loaded_anew_even_where_they_are_the_sa
             yield engine
 
     async def play(*served: str) -> None:
-        async with EnginePool(Config(), Path("logs"), shares_gpu=True) as engines:
+        async with EnginePool(EngineConfig(), "cpu", Path("logs"), shares_gpu=True) as engines:
             await engines.release(served[0])
             for model in served:
                 await engines.serving(model)
