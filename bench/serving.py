@@ -20,10 +20,10 @@ import aiohttp
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.engines.client import Server
 from selfplay_pipeline.engines.pool import open_engine
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, Engine, SamplingParams
+from selfplay_pipeline.engines.watchdog import Server
 from selfplay_pipeline.generate.seats import Backends, Servers
 from selfplay_pipeline.generate.stage import generate_episodes
 

@@ -18,11 +18,12 @@ from selfplay_pipeline.core.reporting import logger, waiting
 from selfplay_pipeline.core.server_keys import SERVER_KEY, key_from_environment
 from selfplay_pipeline.engines.architecture import differences
 from selfplay_pipeline.engines.attached import AttachedServer
-from selfplay_pipeline.engines.client import Server, version_of
+from selfplay_pipeline.engines.client import version_of
 from selfplay_pipeline.engines.server_lock import ServerLocks, in_lock_order
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import Completion, Engine, EngineError, LoadingEngine, SamplingParams
+from selfplay_pipeline.engines.watchdog import Server
 
 MAX_RESTARTS = 3
 """Number of restarts of a launched server that died or hung; each restart loads the last weights."""
@@ -245,20 +246,6 @@ def _reloadable(serving: str, checkpoint: str) -> bool:
     if serving == checkpoint or not Path(checkpoint).is_dir():
         return Path(checkpoint).is_dir()
     return differences(serving, checkpoint) == []
-
-
-async def sharing_servers(config: EngineConfig) -> list[str]:
-    """Returns the addresses of the attached servers that can release their GPU memory, and so may share GPUs.
-
-    Raises:
-        UserError: A server does not answer, or needs another key.
-    """
-    async with SGLangEngine(config.server_url, key=key_from_environment(SERVER_KEY), attempts=1) as engine:
-        try:
-            await engine.find_ranks()
-        except EngineError as error:
-            raise UserError(f"engine.server_url: {error}; is an SGLang server running there?") from None
-        return [client.url for client in engine.clients if client.saves_memory]
 
 
 @asynccontextmanager

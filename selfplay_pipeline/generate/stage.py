@@ -124,33 +124,6 @@ def policy_record(
     )
 
 
-def plan_generate(
-    config: Config, output: Path, seats: Sequence[str], partners: str = "", trained_seats: float | None = None
-) -> str:
-    """Returns one line that describes how episodes would be played.
-
-    Args:
-        config: The configuration.
-        output: The JSONL file.
-        seats: Name of the player of each seat; the policy in all seats if it has several partners.
-        partners: The partners of the policy in words, if it has several.
-        trained_seats: Mean number of the policy's seats in an episode, if it has several partners; by default, that of
-            `seats`.
-    """
-    groups = config.generate.num_groups
-    episodes = groups * config.generate.episodes_per_state
-    model = f"{config.model}: " if POLICY in seats else ""
-    who = f"{config.model} plays" if set(seats) == {POLICY} else f"{model}{' and '.join(seats)} play"
-    who += f" with {partners}:" * bool(partners)
-    rows = round(episodes * (seats.count(POLICY) if trained_seats is None else trained_seats))
-    partner = f"; {CHAT} is {config.partner.model} at {config.partner.endpoint}" if CHAT in seats else ""
-    return (
-        f"{who} {episodes} episodes ({groups} states × {config.generate.episodes_per_state} episodes, "
-        f"{make_game(config.game).describe()}) with {config.engine.kind} to {output}: "
-        f"{'about ' * bool(partners)}{rows} rows at most{partner}"
-    )
-
-
 def check_trainable(config: Config) -> None:
     """Raises UserError unless the configured episodes are usable for training."""
     if config.generate.episodes_per_state < 2:

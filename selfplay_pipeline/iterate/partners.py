@@ -70,6 +70,11 @@ def seated(everyone: Sequence[str], partner: str, seat: int) -> tuple[str, ...]:
     return tuple(name if partner == SELF or at == seat else partner for at, name in enumerate(everyone))
 
 
+def seats_of(config: Config) -> tuple[str, ...]:
+    """Returns the player of each seat in the training episodes of a policy with one partner."""
+    return seated(self_play(make_game(config.game)), config.iterate.partner, config.iterate.seat)
+
+
 def partners_in_turn(partners: Sequence[PartnerShare]) -> Iterator[tuple[int, int]]:
     """Yields for each group of a run the index of its partner, and the number of earlier groups of this partner.
 

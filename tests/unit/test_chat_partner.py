@@ -36,9 +36,10 @@ from selfplay_pipeline.generate.players import script_player
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import CHAT, POLICY, PartnerUsage
 from selfplay_pipeline.generate.seats import check_players
-from selfplay_pipeline.generate.stage import generate_episodes, plan_generate
+from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.generate.text_player import text_player
 from selfplay_pipeline.iterate.folder import RunDirectory
+from selfplay_pipeline.iterate.preflight import plan_generate
 
 KEY = "sk-test-0123456789abcdef"
 HELLO = [{"role": "system", "content": "rules"}, {"role": "user", "content": "hello"}]
@@ -679,7 +680,7 @@ def test_chat_is_a_player_and_no_checkpoint(endpoint):
     check_players(make_game(settings(endpoint).game), ["chat"])
     with pytest.raises(UserError, match="'chat' is the chat model of the section `partner`"):
         check_players(make_game(settings(endpoint).game), ["chatty"])
-    assert "6 rows at most" in plan_generate(settings(endpoint), Path("games.jsonl"), ("policy", "chat"))
+    assert "6 rows at most" in plan_generate(settings(endpoint, "chat"), Path("games.jsonl"))
 
 
 @pytest.mark.long
