@@ -17,10 +17,9 @@ from selfplay_pipeline.evaluate.figures_by_state import Seating, Tally
 from selfplay_pipeline.evaluate.pairing import Pairing, check_begun, check_meeting, check_names, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.seats import Backends, Servers, checkpoints_among, is_checkpoint, weights_of
-from selfplay_pipeline.generate.stage import policy_record
+from selfplay_pipeline.generate.stage import check_models
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 from selfplay_pipeline.metrics.figures import REWARD, measure_reward
 
@@ -126,9 +125,8 @@ def _responses(
 def _check(config: Config, names: Sequence[str], states: StateSet, episodes: int, output: Path) -> None:
     check_crossplay(config, names)
     check_folder(output, "crossplay")
-    game, policy = make_game(config.game), policy_record(config, str(config.model), "")
-    models = checkpoints_among(game, names)
-    check_play(game, Backends.of(config), policy, models, states.states, at_once=_at_once(config, names))
+    models = checkpoints_among(make_game(config.game), names)
+    check_models(config, models, states.states, at_once=_at_once(config, names))
     for pair in (pair for row in _pairs(names) for pair in row):
         check_begun(config, _pairing(names, pair, states, episodes, output))
 

@@ -37,7 +37,6 @@ from selfplay_pipeline.games.figures import Measures
 from selfplay_pipeline.games.measured import Measured, heard_of
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode_wrappers import Swap, check_swap
-from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.seats import (
     Backends,
@@ -47,7 +46,7 @@ from selfplay_pipeline.generate.seats import (
     given_or_own,
     is_checkpoint,
 )
-from selfplay_pipeline.generate.stage import policy_record
+from selfplay_pipeline.generate.stage import check_models
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.metrics.figures import measure, measure_reward
 
@@ -281,11 +280,11 @@ def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> 
     check_folder(job.output, command)
     for mode, swap in product(job.modes(config), (None, *job.swaps)):
         check_begun(config, job.pairing(config, mode, swap))
-    game, policy = make_game(config.game), policy_record(config, str(config.model), "")
+    game = make_game(config.game)
     if job.swaps:
         check_swap(game, job.states.states)
     check_names(config, job.players)
-    check_play(game, Backends.of(config), policy, checkpoints_among(game, job.players), job.states.states)
+    check_models(config, checkpoints_among(game, job.players), job.states.states)
 
 
 def swaps_of(game: Game) -> tuple[Swap, ...]:

@@ -154,8 +154,13 @@ def check_seats(config: Config, checkpoint: str, seats: Iterable[str], *, at_onc
     models = checkpoints_of(game, seats, checkpoint)
     for model in models:
         check_checkpoint(model)
-    policy, states = policy_record(config, str(config.model), ""), training_states(game, config.seed)
-    check_play(game, Backends.of(config), policy, models, states, at_once=at_once)
+    check_models(config, models, training_states(game, config.seed), at_once=at_once)
+
+
+def check_models(config: Config, models: Iterable[str], states: Iterable[State], *, at_once: int | None = None) -> None:
+    """Raises UserError unless checkpoints can play states of the configured game on this machine; see `check_play`."""
+    policy = policy_record(config, str(config.model), "")
+    check_play(make_game(config.game), Backends.of(config), policy, models, states, at_once=at_once)
 
 
 async def generate_episodes(
