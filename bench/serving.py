@@ -20,11 +20,11 @@ import aiohttp
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.engines.client import Server
 from selfplay_pipeline.engines.pool import open_engine
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.types import Completion, Engine, SamplingParams
-from selfplay_pipeline.generate.seats import Servers
+from selfplay_pipeline.engines.watchdog import Server
+from selfplay_pipeline.generate.seats import Backends, Servers
 from selfplay_pipeline.generate.stage import generate_episodes
 
 ROUNDS = 3
@@ -60,7 +60,7 @@ class Recorded(Servers):
     """Servers whose only engine is a recorder."""
 
     def __init__(self, config: Config, folder: Path, recorder: RecordingEngine) -> None:
-        super().__init__(config, folder)
+        super().__init__(Backends.of(config), folder)
         self._recorder = recorder
 
     async def serving(self, checkpoint: str, *, keep: Collection[str] = ()) -> Engine:

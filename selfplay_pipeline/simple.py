@@ -18,7 +18,7 @@ from selfplay_pipeline.core.small_files import File
 from selfplay_pipeline.evaluate.run import Evaluation, job_of, run_evaluate
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.games.registry import find
+from selfplay_pipeline.games.registry import find, make_game
 from selfplay_pipeline.generate.seats import seats_for
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.generate.summary import Played
@@ -53,7 +53,7 @@ def play_episodes(config: Config, output: File, players: Sequence[str] = (), *, 
     Raises:
         UserError: A player is unknown, or the file holds other episodes.
     """
-    seats = seats_for(config, players)
+    seats = seats_for(make_game(config.game), players)
     return _wait(generate_episodes(config, Path(output), first_state=first_state, seats=seats)).result()
 
 

@@ -32,7 +32,7 @@ from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate, totals_of
 from selfplay_pipeline.evaluate.states import StateSet, held_out_states
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.seats import Servers
+from selfplay_pipeline.generate.seats import Backends, Servers
 from selfplay_pipeline.iterate.folder import RunDirectory, describe
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 
@@ -258,7 +258,7 @@ async def evaluate_all(
 ) -> dict[str, dict[str, Totals]]:
     """Returns the figures of each checkpoint by sampling mode."""
     totals: dict[str, dict[str, Totals]] = {}
-    async with Servers(config, work) as servers:
+    async with Servers(Backends.of(config), work) as servers:
         for name, checkpoint in checkpoints.items():
             job = EvaluationJob(checkpoint, states, work / f"evaluation_{name}", episodes=episodes)
             await run_evaluate(config, job, servers)

@@ -31,8 +31,8 @@ from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.games.registry import find, make_game
 from selfplay_pipeline.generate.control_tokens import after_thought
 from selfplay_pipeline.generate.episode import Episode, Player, Reply
-from selfplay_pipeline.generate.seats import Servers, check_seats, is_checkpoint, seat_players, seats_named, weights_of
-from selfplay_pipeline.generate.stage import policy_record
+from selfplay_pipeline.generate.seats import Backends, Servers, is_checkpoint, seat_players, seats_named, weights_of
+from selfplay_pipeline.generate.stage import check_seats, policy_record
 from selfplay_pipeline.generate.text_player import TextSeat, text_player
 
 CLIENT = text_player("client")
@@ -172,16 +172,16 @@ async def environment(config: Config, partner: str, seat: int, sessions: int) ->
     Raises:
         UserError: The game has no such seat, or the partner cannot play it here.
     """
-    roles = make_game(config.game).roles
-    if not 0 <= seat < len(roles):
-        raise UserError(f"--seat {seat}: the game has the seats 0 to {len(roles) - 1}")
-    checkpoint = partner if is_checkpoint(config, partner) else str(config.model)
+    game, engine = make_game(config.game), config.engine
+    if not 0 <= seat < len(game.roles):
+        raise UserError(f"--seat {seat}: the game has the seats 0 to {len(game.roles) - 1}")
+    checkpoint = partner if is_checkpoint(game, partner) else str(config.model)
     check_seats(config, checkpoint, [partner])
-    weights = weights_of(config, partner) if is_checkpoint(config, partner) else ""
-    records = seats_named(config, [partner], policy_record(config, checkpoint, weights))
+    weights = weights_of(engine, partner) if is_checkpoint(game, partner) else ""
+    records = seats_named(game, engine, [partner], policy_record(config, checkpoint, weights))
     with TemporaryDirectory() as logs:
-        async with Servers(config, Path(logs)) as servers:
-            players = await seat_players(config, records, servers)
+        async with Servers(Backends.of(config), Path(logs)) as servers:
+            players = await seat_players(game, records, servers)
             numbers, played = itertools.count(), itertools.count()
             yield create_fastapi_app(
                 lambda: SeatEnvironment(config, players[partner], seat, numbers, played),

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from selfplay_pipeline import __version__
-from selfplay_pipeline.cli import benchmark, doctor, games, look, loops, measure, models, stages
+from selfplay_pipeline.cli import benchmark, doctor, games, generate, look, loops, measure, models, stages
 from selfplay_pipeline.cli.failures import Commands, check_directory
 from selfplay_pipeline.core import stopping, terminal
 from selfplay_pipeline.core.command_line import program
@@ -59,7 +59,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for group in (doctor, stages, loops, measure, benchmark, look):
+for group in (doctor, generate, stages, loops, measure, benchmark, look):
     app.add_typer(group.app)
 app.add_typer(games.app, name="game")
 app.add_typer(models.app, name="model")

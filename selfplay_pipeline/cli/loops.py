@@ -101,7 +101,7 @@ def iterate(
         return
     output = output or RUNS
     if dry_run:
-        from selfplay_pipeline.iterate.loop import plan_iterate
+        from selfplay_pipeline.iterate.preflight import plan_iterate
 
         planned(*plan_iterate(settings, output))
     from selfplay_pipeline.core.terminal.progress import in_place

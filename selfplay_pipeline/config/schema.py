@@ -49,6 +49,11 @@ class EngineConfig(Section):
     extra_args: list[str] = []
     """Further command-line arguments for the SGLang server."""
 
+    @property
+    def attached(self) -> bool:
+        """Whether the engine uses servers that another program runs."""
+        return self.kind == "sglang" and bool(self.server_url)
+
     @field_validator("server_url")
     @classmethod
     def _addresses(cls, urls: list[str]) -> list[str]:
@@ -82,6 +87,11 @@ class GenerateConfig(Section):
 
     The server queues requests that it cannot process yet.
     """
+
+    @property
+    def num_groups(self) -> int:
+        """Number of game states for `num_episodes` episodes, rounded up."""
+        return -(-self.num_episodes // self.episodes_per_state)
 
 
 class ConvertConfig(Section):

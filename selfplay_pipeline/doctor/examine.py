@@ -12,7 +12,6 @@ from selfplay_pipeline.core.gpus import Device, resolve_device, visible_gpus
 from selfplay_pipeline.core.model_sizes import ModelSizes
 from selfplay_pipeline.doctor.estimate import ROW_SHARE, SAMPLED_SHARE, Play, Speed, Stage, Work, iteration
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.stage import num_groups
 from selfplay_pipeline.iterate.partners import at_once, trained_seats
 from selfplay_pipeline.train.memory import (
     SERVER_REST,
@@ -191,7 +190,7 @@ def work_of(config: Config, row: int) -> Work:
         row: Tokens of the longest row.
     """
     train, mean = config.train, max(1, int(ROW_SHARE * row))
-    episodes = num_groups(config) * config.generate.episodes_per_state
+    episodes = config.generate.num_groups * config.generate.episodes_per_state
     rows = round(train.epochs * episodes * trained_seats(config))
     old_log_probs = (
         train.imitated is None and train.old_log_probs == "step" and (train.mini_batches > 1 or train.dump_rows)

@@ -1,12 +1,12 @@
-"""Client of one SGLang server: retries, a watchdog for hangs, and recovery when the server is gone."""
+"""Client of one SGLang server: retries, loading of weights, and recovery when the server is gone."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
@@ -34,66 +34,11 @@ from selfplay_pipeline.engines.sglang_api import (
     request_of,
 )
 from selfplay_pipeline.engines.types import EngineError
-
-HANG_TIMEOUT = 60.0
-"""Default number of seconds without a sign of life after which a server counts as hung."""
-LOOKS = 4
-"""Number of consecutive checks without a sign of life after which a server counts as hung. The watchdog counts checks
-and reads no clock, so that this process may itself be stopped for a while.
-"""
-
-
-class Server(Protocol):
-    """A server that this process launched, or one that another program runs."""
-
-    model: str
-    """Model that the server must serve, also after a restart; empty if any model will do."""
-
-    @property
-    def url(self) -> str:
-        """Address of the server; a restart may change it."""
-        ...
-
-    @property
-    def key(self) -> str:
-        """Key that each request must carry; empty if the server needs none."""
-        ...
-
-    @property
-    def ours(self) -> bool:
-        """Whether this process launched the server. If so, its processes are visible, and a restart loads `model`."""
-        ...
-
-    def computes(self) -> bool:
-        """Whether the processes of a launched server have worked since the last call."""
-        ...
-
-    async def end(self) -> None:
-        """Kill a hung server; does nothing to a server of another program."""
-        ...
-
-    async def come_back(self, reason: str) -> None:
-        """Wait until the server answers.
-
-        Args:
-            reason: Error that made the server count as gone.
-
-        Raises:
-            EngineError: The server does not answer within the allowed time or restarts.
-        """
-        ...
+from selfplay_pipeline.engines.watchdog import Server, Watchdog
 
 
 class Client:
-    """Client of one server, with a watchdog.
-
-    The watchdog runs while a request is under way. A busy server is not hung: its scheduler answers a health check
-    between two batches, however many requests wait. If it cannot, in a long prompt on one slow core or while CUDA
-    kernels are compiled, its processes use the processor. So a server counts as hung if, for `hang_timeout`, it gave no
-    answer, no health check passed its scheduler, and none of its processes worked (or one is stopped, as by SIGSTOP). A
-    server that works but answers nothing for `request_timeout` counts as hung too. The processes of a server that was
-    not launched here are unknown; only its answers count.
-    """
+    """Client of one server, with a watchdog for hangs."""
 
     def __init__(
         self,
@@ -122,12 +67,11 @@ class Client:
         """Error that ended the last reconnect."""
         self.meanwhile: Callable[[], str] = lambda: ""
         """Returns a message about the work that continues while the server is gone; empty if all work waits."""
-        self._attempts, self._hang_timeout, self._tell = attempts, hang_timeout, tell
+        self._attempts, self._tell = attempts, tell
         self._http = Http(request_timeout, server.key)
+        self._watchdog = Watchdog(server, self._http, hang_timeout, lambda: self.returning is not None, tell)
         self._life = 0
-        self._under_way = self._answers = 0
-        self._watch: asyncio.Task[None] | None = None
-        self._hung = self._gone = ""
+        self._gone = ""
         self._released = False
         """True while the server has released its GPU memory and must not compute."""
         self._releasing: asyncio.Task[None] | None = None
@@ -162,7 +106,7 @@ class Client:
         assert not self._released, f"{self.url} has no weights: it was not reloaded after it was released"
         life = self._life
         # This check samples a token through the scheduler; SGLang 0.5.12 can die of it while it loads weights.
-        async with self._watched("/health_generate"):
+        async with self._watchdog.watching("/health_generate"):
             try:
                 answer = await self._http.send(f"{self.url}/generate", body, headers, longest=longest)
             except ServerGoneError as error:
@@ -170,7 +114,7 @@ class Client:
                 raise
         if "meta_info" not in answer:  # a proxy answered for a server that is not ready
             raise RetriableError(f"{self.url}/generate answered without meta_info")
-        self._answers += 1
+        self._watchdog.answers += 1
         return answer
 
     async def call(self, path: str, body: Any = None, *, attempts: int | None = None) -> dict[str, Any]:
@@ -263,7 +207,7 @@ class Client:
             return
         self._unconfirmed += 1
         mine, life = self._unconfirmed, self._life
-        async with self._watched("/health_generate"), self._confirming:
+        async with self._watchdog.watching("/health_generate"), self._confirming:
             if self._confirmed >= mine:
                 return
             if not self.available or self._life != life:
@@ -290,7 +234,7 @@ class Client:
         await self._stop_waiting()
         before = self.server.model, self.weights
         self.server.model, self.weights = model, None
-        async with self._watched_at_work():
+        async with self._watchdog.watching_work():
             life = self._life
             try:
                 await self._bring(model)
@@ -313,7 +257,7 @@ class Client:
         Raises:
             EngineError: An attached server did not release it.
         """
-        async with self._watched_at_work():
+        async with self._watchdog.watching_work():
             try:
                 await self.call("/pause_generation", {}, attempts=3)
                 # Returns once the scheduler is idle, which SGLang asserts before it releases memory.
@@ -449,7 +393,7 @@ class Client:
             reason: Error of the request.
         """
         if self._life == life and self.returning is None:
-            self._gone = self._hung or reason
+            self._gone = self._watchdog.hung or reason
             self.returning = asyncio.create_task(self._return(self.meanwhile()))
 
     async def _return(self, meanwhile: str) -> None:
@@ -474,7 +418,7 @@ class Client:
             if meanwhile:
                 self._tell(str(error))
         else:
-            self.lost, self._hung = None, ""
+            self.lost, self._watchdog.hung = None, ""
             self._life += 1
         finally:
             self.returning = None
@@ -483,69 +427,6 @@ class Client:
         if self.returning is not None:
             self.returning.cancel()
             await asyncio.wait([self.returning])
-
-    def _watched_at_work(self) -> AbstractAsyncContextManager[None]:
-        """Watch a server while its scheduler cannot answer, for example while it loads weights.
-
-        Signs of life are then the work of its processes, or answers of the HTTP port of a server that was not launched
-        here.
-        """
-        return self._watched(None if self.server.ours else "/model_info")
-
-    @asynccontextmanager
-    async def _watched(self, probe: str | None) -> AsyncIterator[None]:
-        """Watch the server for the duration of a block; concurrent blocks share one watchdog.
-
-        Args:
-            probe: Path of the health check; None checks only the processes.
-        """
-        self._under_way += 1
-        if self._watch is None and self._hang_timeout is not None:
-            self._watch = asyncio.create_task(self._look_after(self._hang_timeout / LOOKS, probe))
-        try:
-            yield
-        finally:
-            self._under_way -= 1
-            if self._under_way == 0 and self._watch is not None:
-                self._watch.cancel()
-                self._watch = None
-
-    async def _look_after(self, pause: float, probe: str | None) -> None:
-        """End a hung server, so that its requests fail as if it were gone.
-
-        Runs until it is cancelled.
-        """
-        self.server.computes()  # begins the measurement of CPU seconds
-        silent = idle = 0
-        while True:
-            alive, _ = await asyncio.gather(self._sign(pause, probe), asyncio.sleep(pause))
-            computes = self.server.computes()
-            silent = 0 if alive else silent + 1
-            idle = 0 if alive or computes else idle + 1
-            if idle < LOOKS and silent * pause < self._http.timeout:
-                continue
-            self._hung = f"{self.url} hangs: no sign of life for {silent * pause:.0f} s (engine.hang_timeout)"
-            self._tell(self._hung)
-            await self.server.end()
-            await self._http.close()
-            silent = idle = 0
-
-    async def _sign(self, seconds: float, probe: str | None) -> bool:
-        """Whether the server answered a request or the probe within `seconds`."""
-        answers = self._answers
-        # Usual answers are a sign too; the probe is only sent if none came in half of the time.
-        await asyncio.sleep(seconds / 2)
-        if self._answers != answers or self.returning is not None:
-            return True
-        if probe is None:
-            return False
-        try:
-            await self._http.send(f"{self.url}{probe}", timeout=seconds / 2)
-        except (RefusedError, UserError):
-            return True  # a gateway, which may not know the path, or wants a key for it
-        except EngineError:
-            return self._answers != answers
-        return True
 
 
 def retrying(attempts: int) -> AsyncRetrying:

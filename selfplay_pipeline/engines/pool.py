@@ -10,19 +10,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
-from selfplay_pipeline.config.schema import Config, EngineConfig
+from selfplay_pipeline.config.schema import EngineConfig
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.gpus import Device, resolve_device
+from selfplay_pipeline.core.gpus import Device
 from selfplay_pipeline.core.model_sizes import model_vocabulary
 from selfplay_pipeline.core.reporting import logger, waiting
 from selfplay_pipeline.core.server_keys import SERVER_KEY, key_from_environment
 from selfplay_pipeline.engines.architecture import differences
 from selfplay_pipeline.engines.attached import AttachedServer
-from selfplay_pipeline.engines.client import Server, version_of
+from selfplay_pipeline.engines.client import version_of
 from selfplay_pipeline.engines.server_lock import ServerLocks, in_lock_order
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.engines.types import Completion, Engine, EngineError, LoadingEngine, SamplingParams
+from selfplay_pipeline.engines.watchdog import Server
 
 MAX_RESTARTS = 3
 """Number of restarts of a launched server that died or hung; each restart loads the last weights."""
@@ -91,9 +92,18 @@ class EnginePool:
     """
 
     def __init__(
-        self, config: Config, folder: Path, *, at_once: int = 1, shares_gpu: bool = False, alone: bool = False
+        self,
+        engine: EngineConfig,
+        device: Device,
+        folder: Path,
+        *,
+        at_once: int = 1,
+        shares_gpu: bool = False,
+        alone: bool = False,
     ) -> None:
         """Args:
+        engine: Configuration of the engine, which all engines of the pool share.
+        device: Device of launched engines.
         folder: Folder for the logs of launched servers.
         at_once: Largest number of checkpoints that are served at the same time.
         shares_gpu: Whether a trainer needs the GPU's memory at times (`release`).
@@ -103,7 +113,7 @@ class EnginePool:
         Raises:
             UserError: Fewer servers are attached than checkpoints are served at the same time.
         """
-        configs, device = plan(config.engine, at_once), resolve_device(config.device)
+        configs = plan(engine, at_once)
         self._slots = [
             _Slot(one, device, folder / log_name(number), shares_gpu=shares_gpu, alone=alone or len(configs) > 1)
             for number, one in enumerate(configs)
@@ -236,20 +246,6 @@ def _reloadable(serving: str, checkpoint: str) -> bool:
     if serving == checkpoint or not Path(checkpoint).is_dir():
         return Path(checkpoint).is_dir()
     return differences(serving, checkpoint) == []
-
-
-async def sharing_servers(config: EngineConfig) -> list[str]:
-    """Returns the addresses of the attached servers that can release their GPU memory, and so may share GPUs.
-
-    Raises:
-        UserError: A server does not answer, or needs another key.
-    """
-    async with SGLangEngine(config.server_url, key=key_from_environment(SERVER_KEY), attempts=1) as engine:
-        try:
-            await engine.find_ranks()
-        except EngineError as error:
-            raise UserError(f"engine.server_url: {error}; is an SGLang server running there?") from None
-        return [client.url for client in engine.clients if client.saves_memory]
 
 
 @asynccontextmanager

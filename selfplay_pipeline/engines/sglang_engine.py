@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 from selfplay_pipeline.core.checkpoints import weight_files
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.attached import AttachedServer
-from selfplay_pipeline.engines.client import Client, Server, retrying
+from selfplay_pipeline.engines.client import Client, retrying
 from selfplay_pipeline.engines.http import LONGEST_ANSWER, RetriableError
 from selfplay_pipeline.engines.routing import Routing
 from selfplay_pipeline.engines.server_lock import ServerLocks
 from selfplay_pipeline.engines.sglang_api import completion_of, partial_of, request_of
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
+from selfplay_pipeline.engines.watchdog import Server
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from selfplay_pipeline.generate.chat_player import partner_arguments
 from selfplay_pipeline.generate.episode_wrappers import Swap
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import CHAT, PartnerUsage
-from selfplay_pipeline.generate.seats import Servers, checkpoints_among, weights_of
+from selfplay_pipeline.generate.seats import Backends, Servers, is_checkpoint, weights_of
 from selfplay_pipeline.generate.stage import policy_record
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
@@ -128,7 +128,7 @@ def configured(config: Config, task: Task, player: str) -> Config:
     rules alone."""
     partner = config.partner.model_copy(update={"prompt": "plain"})
     own = config.model_copy(update={"game": task.config(), "partner": partner})
-    if not checkpoints_among(own, [player]):
+    if not is_checkpoint(make_game(own.game), player):
         return own
     return own.model_copy(update={"game": task.config(config.game.prompts)})
 
@@ -162,10 +162,10 @@ async def run_benchmark(config: Config, job: BenchmarkJob) -> Line:
     """
     parts = check_benchmark(config, job)
     results = {}
-    async with Servers(parts[0][1], job.output) as servers:
+    async with Servers(Backends.of(parts[0][1]), job.output) as servers:
         own_folder(job.output, "benchmark")
         if job.player == CHAT and config.partner.max_dollars is not None:
-            servers.chat(parts[0][1].partner).total += PartnerUsage(dollars=spent(job.output))
+            servers.chat().total += PartnerUsage(dollars=spent(job.output))
         for task, own, evaluation in parts:
             results[task.name] = await _play(own, evaluation, servers)
     earlier = _earlier_line(job.output / LINE_FILE)
@@ -261,10 +261,10 @@ def people_on(game: Game) -> Interval | None:
 def _settings(config: Config, player: str) -> dict[str, Any]:
     """Returns the settings that decide the player's answers; empty for a scripted player."""
     if player == CHAT:
-        return partner_arguments(config, [CHAT])
-    if not checkpoints_among(config, [player]):
+        return partner_arguments(config.partner, make_game(config.game), [CHAT])
+    if not is_checkpoint(make_game(config.game), player):
         return {}
-    weights = weights_of(config, player)
+    weights = weights_of(config.engine, player)
     policy = policy_record(config, player, weights, greedy=True)
     kept = {"weights", "engine", "max_new_tokens", "thinking"}
     return {**policy.model_dump(mode="json", include=kept), "prompts": config.game.prompts}

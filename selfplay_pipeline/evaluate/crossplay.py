@@ -17,9 +17,9 @@ from selfplay_pipeline.evaluate.figures_by_state import Seating, Tally
 from selfplay_pipeline.evaluate.pairing import Pairing, check_begun, check_meeting, check_names, play_pairing
 from selfplay_pipeline.evaluate.states import StateSet
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.read_records import read_episodes
-from selfplay_pipeline.generate.seats import Servers, checkpoints_among, is_checkpoint, weights_of
+from selfplay_pipeline.generate.seats import Backends, Servers, checkpoints_among, is_checkpoint, weights_of
+from selfplay_pipeline.generate.stage import check_models
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 from selfplay_pipeline.metrics.figures import REWARD, measure_reward
 
@@ -89,7 +89,7 @@ async def run_crossplay(
         UserError: Fewer than two players are given, a player is given twice, or a checkpoint is unusable.
     """
     _check(config, names, states, episodes, output)
-    async with Servers(config, output, at_once=_at_once(config, names)) as servers:
+    async with Servers(Backends.of(config), output, at_once=_at_once(config, names)) as servers:
         own_folder(output, "crossplay")
         cells = [
             [await _cell(config, names, pair, states, episodes, output, servers) for pair in row]
@@ -115,23 +115,25 @@ def _responses(
     config: Config, names: Sequence[str], responders: Mapping[int, tuple[str, int]]
 ) -> Iterator[tuple[int, int, int]]:
     """Yields responder, frozen player and seat of each pair that was trained together, if the matrix has its seats."""
-    hashes = {weights_of(config, name): number for number, name in enumerate(names) if is_checkpoint(config, name)}
+    game = make_game(config.game)
+    hashes = {weights_of(config.engine, name): number for number, name in enumerate(names) if is_checkpoint(game, name)}
     for responder, (partner, seat) in responders.items():
-        if partner in hashes and (seat == 0 or len(make_game(config.game).roles) == 2):
+        if partner in hashes and (seat == 0 or len(game.roles) == 2):
             yield responder, hashes[partner], seat
 
 
 def _check(config: Config, names: Sequence[str], states: StateSet, episodes: int, output: Path) -> None:
     check_crossplay(config, names)
     check_folder(output, "crossplay")
-    check_play(config, checkpoints_among(config, names), states.states, at_once=_at_once(config, names))
+    models = checkpoints_among(make_game(config.game), names)
+    check_models(config, models, states.states, at_once=_at_once(config, names))
     for pair in (pair for row in _pairs(names) for pair in row):
         check_begun(config, _pairing(names, pair, states, episodes, output))
 
 
 def _at_once(config: Config, names: Sequence[str]) -> int:
     """Returns the largest number of checkpoints that play at the same time: 2, or fewer if fewer are named."""
-    return min(2, len(checkpoints_among(config, names)))
+    return min(2, len(checkpoints_among(make_game(config.game), names)))
 
 
 def check_crossplay(config: Config, names: Sequence[str]) -> None:

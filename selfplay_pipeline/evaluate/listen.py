@@ -27,7 +27,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import ContextFull, Player, Reply, SeatView
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
-from selfplay_pipeline.generate.seats import Servers, given_or_own, is_checkpoint, seat_players, seats_named
+from selfplay_pipeline.generate.seats import Backends, Servers, given_or_own, is_checkpoint, seat_players, seats_named
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
 LISTENING_FILE = "listening.json"
@@ -109,12 +109,12 @@ async def run_listen(config: Config, job: EvaluationJob, servers: Servers | None
         check_listen(config, job)
     game, pairing = make_game(config.game), _pairing(config, job)
     game.need("alter", "listen")
-    async with given_or_own(servers, config, job.output) as running:
+    async with given_or_own(servers, Backends.of(config), job.output) as running:
         own_folder(job.output, "listen")
         lost = await play_pairing(config, pairing, running)
-        name = POLICY if is_checkpoint(config, job.player) else job.player
-        seats = seats_named(config, [name], pairing.job(config).policy)
-        player = (await seat_players(config, seats, running))[name]
+        name = POLICY if is_checkpoint(game, job.player) else job.player
+        seats = seats_named(game, config.engine, [name], pairing.job(config).policy)
+        player = (await seat_players(game, seats, running))[name]
         found = await _replays(game, player, job, list(read_episodes(pairing.file)), config.generate.max_concurrency)
     listening = Listening(
         player=job.player,

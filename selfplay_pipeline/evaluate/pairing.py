@@ -25,7 +25,6 @@ from selfplay_pipeline.generate.seats import (
     checkpoints_among,
     seat_players,
     seats_named,
-    self_play,
     weights_of,
 )
 from selfplay_pipeline.generate.stage import policy_record, record_of
@@ -60,11 +59,12 @@ class Pairing:
 
     def job(self, config: Config) -> GenerateJob:
         """Returns the job, with all settings that determine the episodes."""
-        checkpoints = checkpoints_among(config, (self.first, self.second))
+        game, engine, names = make_game(config.game), config.engine, (self.first, self.second)
+        checkpoints = checkpoints_among(game, names)
         first = checkpoints[0] if checkpoints else "scripted"
-        policy = policy_record(config, first, weights_of(config, first) if checkpoints else "", greedy=self.greedy)
+        policy = policy_record(config, first, weights_of(engine, first) if checkpoints else "", greedy=self.greedy)
         arguments = {
-            **record_of(config, "evaluate", policy, seats_named(config, (self.first, self.second), policy)),
+            **record_of(config, "evaluate", policy, seats_named(game, engine, names, policy)),
             "first": self.first,
             "second": self.second,
             **self.states.identity,
@@ -78,7 +78,7 @@ class Pairing:
             seed=0,
             first_state=0,
             num_groups=len(self.states),
-            episodes_per_state=self.episodes * (len(self_play(config)) if self.both_seatings else 1),
+            episodes_per_state=self.episodes * (len(game.roles) if self.both_seatings else 1),
             max_concurrency=config.generate.max_concurrency,
             policy=policy,
             arguments=portable(arguments, self.file),
@@ -103,7 +103,7 @@ def check_names(config: Config, names: Iterable[str]) -> None:
     names = list(names)
     if POLICY in names:
         raise UserError(f"{POLICY!r} is not allowed here; give a checkpoint folder")
-    check_players(config, names)
+    check_players(make_game(config.game), names)
 
 
 def check_meeting(config: Config, asked: str) -> None:
@@ -154,8 +154,9 @@ async def play_pairings(config: Config, pairings: Sequence[Pairing], servers: Se
 async def _play_task(config: Config, pairing: Pairing, job: GenerateJob, servers: Servers) -> PlayTask:
     """Returns the task of a pairing; starts the engines of its players."""
     names = [POLICY if name == job.policy.checkpoint else name for name in (pairing.first, pairing.second)]
-    by_name = await seat_players(config, seats_named(config, names, job.policy), servers)
-    seats = range(len(self_play(config)))
+    game = make_game(config.game)
+    by_name = await seat_players(game, seats_named(game, config.engine, names, job.policy), servers)
+    seats = range(len(game.roles))
     seatings = [[by_name[names[seat != own]] for seat in seats] for own in seats]
 
     def players(group: int, number: int) -> Sequence[Player]:
@@ -163,7 +164,7 @@ async def _play_task(config: Config, pairing: Pairing, job: GenerateJob, servers
 
     states = pairing.states.states
     wrapper = Swapped(pairing.swap, states) if pairing.swap else AS_IT_IS
-    return PlayTask(job, make_game(config.game), states.__getitem__, players, wrapper)
+    return PlayTask(job, game, states.__getitem__, players, wrapper)
 
 
 def _is_whole(job: GenerateJob) -> bool:

@@ -37,9 +37,16 @@ from selfplay_pipeline.games.figures import Measures
 from selfplay_pipeline.games.measured import Measured, heard_of
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode_wrappers import Swap, check_swap
-from selfplay_pipeline.generate.preflight import check_play
 from selfplay_pipeline.generate.read_records import read_episodes
-from selfplay_pipeline.generate.seats import Servers, check_seat, checkpoints_among, given_or_own, is_checkpoint
+from selfplay_pipeline.generate.seats import (
+    Backends,
+    Servers,
+    check_seat,
+    checkpoints_among,
+    given_or_own,
+    is_checkpoint,
+)
+from selfplay_pipeline.generate.stage import check_models
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
 from selfplay_pipeline.metrics.figures import measure, measure_reward
 
@@ -76,7 +83,7 @@ class EvaluationJob:
     in_turn: bool = False
 
     def modes(self, config: Config) -> tuple[Mode, ...]:
-        if not is_checkpoint(config, self.player):
+        if not is_checkpoint(make_game(config.game), self.player):
             return ("scripted",)
         wanted: dict[Mode, bool] = {"sampled": self.sampled, "greedy": self.greedy}
         return tuple(mode for mode, asked in wanted.items() if asked)
@@ -138,7 +145,7 @@ def job_of(
         raise UserError("--seat: in self-play the player holds all seats; name a --partner")
     if partner != SELF:
         check_meeting(config, "--partner")
-    check_seat(config, seat or 0, "--seat")
+    check_seat(make_game(config.game), seat or 0, "--seat")
     check_names(config, {player, partner} - {SELF})  # before the states are sampled, which may be slow
     return EvaluationJob(
         player=player,
@@ -203,8 +210,8 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         check_job(config, job)
     kinds = list(product(job.modes(config), (None, *job.swaps)))
     pairings = [job.pairing(config, mode, swap) for mode, swap in kinds]
-    at_once = len(checkpoints_among(config, job.players))
-    async with given_or_own(servers, config, job.output, at_once) as running:
+    at_once = len(checkpoints_among(make_game(config.game), job.players))
+    async with given_or_own(servers, Backends.of(config), job.output, at_once) as running:
         own_folder(job.output, "evaluate")
         lost = dict(zip(kinds, await play_pairings(config, pairings, running), strict=True))
     words, reports = _words_before(job.output), dict[Mode, ModeReport]()
@@ -273,10 +280,11 @@ def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> 
     check_folder(job.output, command)
     for mode, swap in product(job.modes(config), (None, *job.swaps)):
         check_begun(config, job.pairing(config, mode, swap))
+    game = make_game(config.game)
     if job.swaps:
-        check_swap(make_game(config.game), job.states.states)
+        check_swap(game, job.states.states)
     check_names(config, job.players)
-    check_play(config, checkpoints_among(config, job.players), job.states.states)
+    check_models(config, checkpoints_among(game, job.players), job.states.states)
 
 
 def swaps_of(game: Game) -> tuple[Swap, ...]:

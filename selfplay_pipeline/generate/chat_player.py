@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config.identity import deciding
-from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.partner import PartnerConfig
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.templates import PromptTemplate
 from selfplay_pipeline.games.base import Game
-from selfplay_pipeline.games.registry import make_game, partner_prompts
+from selfplay_pipeline.games.registry import partner_prompts
 from selfplay_pipeline.generate.chat_model import ChatClient
 from selfplay_pipeline.generate.episode import Player, Reply, SeatView
 from selfplay_pipeline.generate.records import CHAT, PartnerUsage, SeatRecord
@@ -50,7 +50,7 @@ def chat_player(client: ChatClient, *games: Game) -> Player:
     return Player(SeatRecord(kind="chat", name=CHAT), sit)
 
 
-def partner_arguments(config: Config, players: Iterable[str]) -> dict[str, Any]:
+def partner_arguments(partner: PartnerConfig, game: Game, players: Iterable[str]) -> dict[str, Any]:
     """Returns the settings that decide the answers of `chat`, by dotted keys; empty if `chat` is not a player.
 
     Raises:
@@ -58,7 +58,6 @@ def partner_arguments(config: Config, players: Iterable[str]) -> dict[str, Any]:
     """
     if CHAT not in players:
         return {}
-    partner, game = config.partner, make_game(config.game)
     fingerprint = hashlib.sha256(_template(partner.prompt, [game]).source.encode()).hexdigest()[:12]
     return deciding(partner, "generate", "partner.") | {
         "partner.endpoint": partner.endpoint,

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, islice
 from pathlib import Path
 
-from selfplay_pipeline.config.schema import Config, EngineConfig
+from selfplay_pipeline.config.schema import EngineConfig
 from selfplay_pipeline.core.checkpoints import number_of_weights, weight_files
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.gpus import gpu_memory, resolve_device, visible_gpus
+from selfplay_pipeline.core.gpus import Device, gpu_memory, visible_gpus
 from selfplay_pipeline.core.model_sizes import longer_context, model_context_length
 from selfplay_pipeline.core.processes import check_open_files
 from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.engines.pool import plan
 from selfplay_pipeline.games.base import Game, State, state_rng
-from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.records import PolicyRecord
+from selfplay_pipeline.generate.seats import Backends
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
 SAMPLED_STATES = 8
@@ -22,16 +24,24 @@ SAMPLED_STATES = 8
 
 
 def check_play(
-    config: Config, models: Iterable[str], states: Sequence[State] | None = None, *, at_once: int | None = None
+    game: Game,
+    backends: Backends,
+    policy: PolicyRecord,
+    models: Iterable[str],
+    states: Iterable[State],
+    *,
+    at_once: int | None = None,
 ) -> None:
-    """Raises UserError unless the models can play the configured game on this machine.
+    """Raises UserError unless the models can play the game on this machine.
 
     Without models, nothing is checked.
 
     Args:
-        config: The configuration.
+        game: The game.
+        backends: What answers for the models.
+        policy: The player `policy`, whose limits of a turn all models share; its weights need not be known.
         models: Checkpoints that will play.
-        states: Game states that will be played; by default, `SAMPLED_STATES` training states are sampled.
+        states: Game states that will be played; the first `SAMPLED_STATES` are read.
         at_once: Largest number of models that play at the same time; by default, all of them.
 
     Raises:
@@ -41,21 +51,28 @@ def check_play(
     models = sorted(set(models))
     if not models:
         return
-    engines = plan(config.engine, len(models) if at_once is None else at_once)
-    if config.engine.kind == "sglang" and not config.engine.server_url:
-        if len(engines) > 1 and resolve_device(config.device) == "cuda":
+    engine, device = backends.engine, backends.device
+    engines = plan(engine, len(models) if at_once is None else at_once)
+    if engine.kind == "sglang" and not engine.attached:
+        if len(engines) > 1 and device == "cuda":
             for model in models:
                 check_room(engines, model)
-        check_engine(config)
+        check_engine(engine, device)
+    measured = [*islice(states, SAMPLED_STATES)]
     for model in models:
-        check_context(config, model, states)
+        check_context(game, engine, policy, model, measured)
 
 
-def check_engine(config: Config) -> None:
+def training_states(game: Game, seed: int) -> Iterator[State]:
+    """Yields the training states of a run in order; each is sampled when it is asked for."""
+    return (game.sample_state(state_rng(seed, number)) for number in count())
+
+
+def check_engine(engine: EngineConfig, device: Device) -> None:
     """Raises UserError unless SGLang can be launched, with the configured number of GPUs."""
     check_open_files()
-    shared, copies = config.engine.tensor_parallel, config.engine.data_parallel
-    if resolve_device(config.device) == "cpu":
+    shared, copies = engine.tensor_parallel, engine.data_parallel
+    if device == "cpu":
         check_not_shared(shared)
     else:
         check_gpus(shared * copies, f"engine.tensor_parallel {shared} × engine.data_parallel {copies}")
@@ -96,31 +113,30 @@ def check_gpus(needed: int, what: str) -> None:
         )
 
 
-def check_context(config: Config, model: str, states: Sequence[State] | None = None) -> None:
+def check_context(game: Game, engine: EngineConfig, policy: PolicyRecord, model: str, states: Iterable[State]) -> None:
     """Raises UserError unless the tokenizer is the model's own, and its context holds the longest opening and one turn.
 
     Raises:
         UserError: The context is too short, the model or its tokenizer cannot be loaded, or the tokenizer belongs to
             another model.
     """
-    game: Game = make_game(config.game)
-    chat = ChatTokenizer.load(model, thinking=config.generate.thinking)
+    chat = ChatTokenizer.load(model, thinking=policy.thinking)
     chat.check_belongs_to(model)
-    if config.generate.thinking and model == str(config.model) and not chat.can_think:  # partners need not think
+    if policy.thinking and model == policy.checkpoint and not chat.can_think:  # partners need not think
         raise UserError(
             f"generate.thinking: the chat template of {model} knows no thoughts; leave it out, or take a model that "
             "thinks, such as Qwen3"
         )
-    if states is None:
-        states = [game.sample_state(state_rng(config.seed, number)) for number in range(SAMPLED_STATES)]
-    openings = [game.start(state).opening(seat) for state in states[:SAMPLED_STATES] for seat in range(len(game.roles))]
+    openings = [
+        game.start(state).opening(seat) for state in islice(states, SAMPLED_STATES) for seat in range(len(game.roles))
+    ]
     prompt = max(
         len(TrajectoryBuilder(chat, 0, opening.system, [opening.observation]).prompt()) for opening in openings
     )
-    turn, context = config.generate.max_new_tokens, model_context_length(model, config.engine.context_length)
+    turn, context = policy.max_new_tokens, model_context_length(model, engine.context_length)
     if prompt + turn > context:
         raise UserError(
             f"{model}: its context of {context} tokens cannot hold an opening prompt of {prompt} tokens and a turn of "
-            f"{turn} (generate.max_new_tokens); {longer_context(model, config.engine.context_length)}, or take a "
+            f"{turn} (generate.max_new_tokens); {longer_context(model, engine.context_length)}, or take a "
             "smaller game or shorter turns"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,18 +10,21 @@ from typing import Any
 
 from selfplay_pipeline.config.identity import deciding, portable
 from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder, own_folder
-from selfplay_pipeline.games.base import TRAIN, State, state_rng
+from selfplay_pipeline.games.base import TRAIN, Game, State, state_rng
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.chat_player import partner_arguments
 from selfplay_pipeline.generate.episode import AS_IT_IS, Player
 from selfplay_pipeline.generate.episode_wrappers import Renamed
+from selfplay_pipeline.generate.preflight import check_play, training_states
 from selfplay_pipeline.generate.records import CHAT, POLICY, PolicyRecord, SeatRecord
 from selfplay_pipeline.generate.run import GenerateJob, Phase, PlayTask, run_tasks
 from selfplay_pipeline.generate.seats import (
+    Backends,
     Servers,
-    check_seats,
+    check_players,
     checkpoints_among,
     checkpoints_of,
     given_or_own,
@@ -57,21 +60,22 @@ def make_job(
     Raises:
         UserError: The numbers of the last states are too large for the rows.
     """
-    if first_state + num_groups(config) > MAX_COUNT:
+    game, count = make_game(config.game), config.generate.num_groups
+    if first_state + count > MAX_COUNT:
         raise UserError(
-            f"--first-state {first_state}: with {num_groups(config)} states, their numbers end above {MAX_COUNT - 1}; "
+            f"--first-state {first_state}: with {count} states, their numbers end above {MAX_COUNT - 1}; "
             "give a smaller one"
         )
-    seats = seats or self_play(config)
+    seats = seats or self_play(game)
     if len(set(map(tuple, groups))) == 1:
         seats, groups = groups[0], ()
     names = list(dict.fromkeys(name for group in groups for name in group)) or seats
-    weights = weights_of(config, checkpoint) if POLICY in names else ""
+    weights = weights_of(config.engine, checkpoint) if POLICY in names else ""
     policy = policy_record(config, checkpoint, weights, iteration=iteration)
     arguments = {
-        **record_of(config, "generate", policy, seats_named(config, names, policy)),
+        **record_of(config, "generate", policy, seats_named(game, config.engine, names, policy)),
         "first_state": first_state,
-        "generate.num_episodes": num_groups(config) * config.generate.episodes_per_state,
+        "generate.num_episodes": count * config.generate.episodes_per_state,
         **{f"player{number}": name for number, name in enumerate(names)},
         **(
             {"groups": " ".join("-".join(str(names.index(name)) for name in group) for group in groups)}
@@ -83,7 +87,7 @@ def make_job(
         output=output,
         seed=config.seed,
         first_state=first_state,
-        num_groups=num_groups(config),
+        num_groups=count,
         episodes_per_state=config.generate.episodes_per_state,
         max_concurrency=config.generate.max_concurrency,
         policy=policy,
@@ -101,7 +105,8 @@ def record_of(config: Config, command: str, policy: PolicyRecord, seats: Sequenc
     }
     others = [seat.policy.weights if seat.kind == "checkpoint" and seat.policy else "" for seat in seats]
     weights = {f"weights.{number}": hashed for number, hashed in enumerate(others)}
-    return deciding(config, command) | sampled | weights | partner_arguments(config, [seat.name for seat in seats])
+    chat = partner_arguments(config.partner, make_game(config.game), [seat.name for seat in seats])
+    return deciding(config, command) | sampled | weights | chat
 
 
 def policy_record(
@@ -119,38 +124,6 @@ def policy_record(
     )
 
 
-def num_groups(config: Config) -> int:
-    """Returns the number of game states for `num_episodes` episodes, rounded up."""
-    return -(-config.generate.num_episodes // config.generate.episodes_per_state)
-
-
-def plan_generate(
-    config: Config, output: Path, seats: Sequence[str], partners: str = "", trained_seats: float | None = None
-) -> str:
-    """Returns one line that describes how episodes would be played.
-
-    Args:
-        config: The configuration.
-        output: The JSONL file.
-        seats: Name of the player of each seat; the policy in all seats if it has several partners.
-        partners: The partners of the policy in words, if it has several.
-        trained_seats: Mean number of the policy's seats in an episode, if it has several partners; by default, that of
-            `seats`.
-    """
-    groups = num_groups(config)
-    episodes = groups * config.generate.episodes_per_state
-    model = f"{config.model}: " if POLICY in seats else ""
-    who = f"{config.model} plays" if set(seats) == {POLICY} else f"{model}{' and '.join(seats)} play"
-    who += f" with {partners}:" * bool(partners)
-    rows = round(episodes * (seats.count(POLICY) if trained_seats is None else trained_seats))
-    partner = f"; {CHAT} is {config.partner.model} at {config.partner.endpoint}" if CHAT in seats else ""
-    return (
-        f"{who} {episodes} episodes ({groups} states × {config.generate.episodes_per_state} episodes, "
-        f"{make_game(config.game).describe()}) with {config.engine.kind} to {output}: "
-        f"{'about ' * bool(partners)}{rows} rows at most{partner}"
-    )
-
-
 def check_trainable(config: Config) -> None:
     """Raises UserError unless the configured episodes are usable for training."""
     if config.generate.episodes_per_state < 2:
@@ -160,6 +133,34 @@ def check_trainable(config: Config) -> None:
         )
     if config.generate.temperature == 0:
         raise UserError("generate.temperature: greedy episodes cannot be trained on; sample with a temperature above 0")
+
+
+def check_seats(config: Config, checkpoint: str, seats: Iterable[str], *, at_once: int | None = None) -> None:
+    """Raises UserError unless all players exist and can play the configured game on this machine.
+
+    The chat model is not asked, but its key and its prompt must be given.
+
+    Args:
+        config: The configuration.
+        checkpoint: Checkpoint of the player `policy`.
+        seats: Name of the player of each seat.
+        at_once: Largest number of checkpoints that play at the same time; by default, all of them.
+    """
+    game, seats = make_game(config.game), list(seats)
+    check_players(game, seats)
+    if CHAT in seats:
+        config.partner.key()
+        partner_arguments(config.partner, game, seats)
+    models = checkpoints_of(game, seats, checkpoint)
+    for model in models:
+        check_checkpoint(model)
+    check_models(config, models, training_states(game, config.seed), at_once=at_once)
+
+
+def check_models(config: Config, models: Iterable[str], states: Iterable[State], *, at_once: int | None = None) -> None:
+    """Raises UserError unless checkpoints can play states of the configured game on this machine; see `check_play`."""
+    policy = policy_record(config, str(config.model), "")
+    check_play(make_game(config.game), Backends.of(config), policy, models, states, at_once=at_once)
 
 
 async def generate_episodes(
@@ -189,18 +190,18 @@ async def generate_episodes(
         servers: Running servers; by default, the call starts and stops its own.
         other_play: Whether each seat sees its own random renaming of the state's names.
     """
-    checkpoint, seats = checkpoint or str(config.model), seats or self_play(config)
-    tables = groups or [seats] * num_groups(config)
+    game, backends = make_game(config.game), Backends.of(config)
+    checkpoint, seats = checkpoint or str(config.model), seats or self_play(game)
+    tables = groups or [seats] * config.generate.num_groups
     check_folder(output.parent, "generate")
-    game = make_game(config.game)
 
     def state(number: int) -> State:
         return game.sample_state(state_rng(config.seed, number, TRAIN))
 
     if servers is None:
         check_seats(config, checkpoint, seats)
-    at_once = len(checkpoints_of(config, seats, checkpoint))
-    async with given_or_own(servers, config, output.parent, at_once) as running:
+    at_once = len(checkpoints_of(game, seats, checkpoint))
+    async with given_or_own(servers, backends, output.parent, at_once) as running:
         job = make_job(config, output, checkpoint, iteration, first_state, seats, groups)
         if other_play:
             job = replace(job, arguments={**job.arguments, "other_play": True})
@@ -209,14 +210,15 @@ async def generate_episodes(
         by_name: dict[str, Player] = {}
 
         async def begin(names: Sequence[str]) -> None:
-            by_name.update(await seat_players(config, seats_named(config, names, job.policy), running))
+            named = seats_named(game, backends.engine, names, job.policy)
+            by_name.update(await seat_players(game, named, running))
 
         def players(group: int, episode: int) -> Sequence[Player]:
             return [by_name[name] for name in tables[group - first_state]]
 
         phases = [
             Phase({first_state + group for group in together}, partial(begin, names))
-            for names, together in playable_together(config, tables)
+            for names, together in playable_together(game, tables)
         ]
         if len(phases) == 1:  # before a file is written, which nobody needs if the players cannot play
             await phases.pop().begin()
@@ -225,12 +227,12 @@ async def generate_episodes(
         return summary
 
 
-def playable_together(config: Config, groups: Sequence[Sequence[str]]) -> list[tuple[list[str], list[int]]]:
+def playable_together(game: Game, groups: Sequence[Sequence[str]]) -> list[tuple[list[str], list[int]]]:
     """Returns the groups that are played at the same time: the names of their players, and their positions.
 
     Each has at most one combination of checkpoints beside the policy; groups without such a checkpoint join the first.
     """
-    beside = [tuple(sorted({*checkpoints_among(config, group)})) for group in groups]
+    beside = [tuple(sorted({*checkpoints_among(game, group)})) for group in groups]
     first = next(filter(None, beside), ())
     together: dict[tuple[str, ...], list[int]] = {first: []}
     for number, checkpoints in enumerate(beside):

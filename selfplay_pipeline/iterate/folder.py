@@ -22,6 +22,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import explain, read_model, write_json, write_text
 from selfplay_pipeline.core.folders import check_folder, own_folder
 from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.chat_player import partner_arguments
 from selfplay_pipeline.generate.seats import is_checkpoint, weights_of
 from selfplay_pipeline.generate.summary import Played
@@ -311,7 +312,7 @@ def short(path: str) -> str:
 
 def _partner(config: Config) -> dict[str, Any]:
     """Returns the settings that decide the answers of a chat model as partner."""
-    return partner_arguments(config, other_players(config))
+    return partner_arguments(config.partner, make_game(config.game), other_players(config))
 
 
 def _weights(config: Config) -> dict[str, str]:
@@ -320,7 +321,8 @@ def _weights(config: Config) -> dict[str, str]:
     players = {"model": str(config.model)}
     players |= {key.format(number): name for number, name in enumerate(named_partners(config))}
     players |= {"foreign": config.iterate.foreign} if config.iterate.foreign else {}
-    return {key: weights_of(config, name) for key, name in players.items() if is_checkpoint(config, name)}
+    game = make_game(config.game)
+    return {key: weights_of(config.engine, name) for key, name in players.items() if is_checkpoint(game, name)}
 
 
 def _version(package: str) -> str | None:

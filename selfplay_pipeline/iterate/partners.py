@@ -11,9 +11,9 @@ import numpy as np
 
 from selfplay_pipeline.config.schema import MEMBERS, PAST, SELF, Config, PartnerShare
 from selfplay_pipeline.core.shipped import as_listed
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import POLICY
 from selfplay_pipeline.generate.seats import is_checkpoint, self_play
-from selfplay_pipeline.generate.stage import num_groups
 
 MEMBER = re.compile(r"member_[1-9][0-9]*")
 """Pattern of the names of a population's members, which are also the names of their run folders."""
@@ -46,7 +46,8 @@ def groups_of_iteration(
         past: Checkpoints that `past` draws from, newest first; not empty.
         members: Checkpoints of the other members of a population, by name.
     """
-    partners, everyone, count = config.iterate.partners, self_play(config), num_groups(config)
+    partners, everyone = config.iterate.partners, self_play(make_game(config.game))
+    count = config.generate.num_groups
     first = (number - 1) * count
     groups = []
     for at, (index, before) in enumerate(islice(partners_in_turn(partners), first, first + count), start=first):
@@ -67,6 +68,11 @@ def groups_of_iteration(
 def seated(everyone: Sequence[str], partner: str, seat: int) -> tuple[str, ...]:
     """Returns the player of each seat: the policy holds `seat`, or all seats in self-play."""
     return tuple(name if partner == SELF or at == seat else partner for at, name in enumerate(everyone))
+
+
+def seats_of(config: Config) -> tuple[str, ...]:
+    """Returns the player of each seat in the training episodes of a policy with one partner."""
+    return seated(self_play(make_game(config.game)), config.iterate.partner, config.iterate.seat)
 
 
 def partners_in_turn(partners: Sequence[PartnerShare]) -> Iterator[tuple[int, int]]:
@@ -127,13 +133,14 @@ def other_players(config: Config) -> list[str]:
 def at_once(config: Config) -> int:
     """Returns the number of checkpoints served at the same time: the policy, and one checkpoint as partner."""
     has_past = any(one.player == PAST for one in config.iterate.partners)
-    others = has_past or named_members(config) or any(is_checkpoint(config, name) for name in other_players(config))
+    game = make_game(config.game)
+    others = has_past or named_members(config) or any(is_checkpoint(game, name) for name in other_players(config))
     return 2 if others else 1
 
 
 def trained_seats(config: Config) -> float:
     """Returns the mean number of seats of a training episode that the policy holds."""
-    seats = len(self_play(config))
+    seats = len(make_game(config.game).roles)
     shares = config.iterate.partners or [PartnerShare(player=config.iterate.partner, share=1.0)]
     return sum(one.share * (seats if one.player == SELF else 1) for one in shares)
 

@@ -14,8 +14,9 @@ from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.iterate.folder import RunDirectory
-from selfplay_pipeline.iterate.loop import Loop, check_begun_together, plan_run, run_together
+from selfplay_pipeline.iterate.loop import Loop, run_together
 from selfplay_pipeline.iterate.partners import MEMBER
+from selfplay_pipeline.iterate.preflight import check_begun_together, plan_run
 
 BETWEEN_SEEDS = 1000
 """Difference of the seeds of successive members; a trainer adds the number of the iteration to the seed."""

@@ -100,10 +100,10 @@ def play(
             )
         play_study(settings, study, output, place)
         return
-    roles = make_game(settings.game).roles
-    named = player or [PERSON, *[POLICY] * (len(roles) - 1)]
-    check_players(settings, [shipped(name) for name in named if name != PERSON])  # a misspelt one before their number
-    seats = seats_for(settings, named)
+    game = make_game(settings.game)
+    named = player or [PERSON, *[POLICY] * (len(game.roles) - 1)]
+    check_players(game, [shipped(name) for name in named if name != PERSON])  # a misspelt one before their number
+    seats = seats_for(game, named)
     output = output or default_output(seats)
     if not web and place != Place():
         raise UserError("--port, --listen and --patience are about pages in browsers; give --web too")

@@ -17,8 +17,8 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import Episode, Player
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
-from selfplay_pipeline.generate.seats import Servers, check_seats, checkpoints_of, seat_players, seats_named
-from selfplay_pipeline.generate.stage import make_job
+from selfplay_pipeline.generate.seats import Backends, Servers, checkpoints_of, seat_players, seats_named
+from selfplay_pipeline.generate.stage import check_seats, make_job
 from selfplay_pipeline.people import person
 from selfplay_pipeline.people.person import ForPeople, person_player
 
@@ -91,11 +91,11 @@ async def play_episodes(
     job = play_job(config, output, first_state, seats)
     others = [name for name in seats if name != PERSON]
     async with Servers(
-        config, output.parent, at_once=len(checkpoints_of(config, others, str(config.model)))
+        Backends.of(config), output.parent, at_once=len(checkpoints_of(game, others, str(config.model)))
     ) as servers:
         own_folder(output.parent, "generate")
-        named = [seat for seat in seats_named(config, seats, job.policy) if seat.name != PERSON]
-        by_name = await seat_players(config, named, servers)
+        named = [seat for seat in seats_named(game, config.engine, seats, job.policy) if seat.name != PERSON]
+        by_name = await seat_players(game, named, servers)
         players: list[Player] = [person_player(screen) if name == PERSON else by_name[name] for name in seats]
         done, stored = set[tuple[int, int]](), 0
 

@@ -27,7 +27,7 @@ from selfplay_pipeline.evaluate.states import StateSet, count_shared, held_out_s
 from selfplay_pipeline.games.base import GameSettings
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode_wrappers import Swap
-from selfplay_pipeline.generate.seats import Servers
+from selfplay_pipeline.generate.seats import Backends, Servers
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.iterate.loop import run_iterate
@@ -219,7 +219,7 @@ class Study:
         """
         config = self.config(seed)
         altering = make_game(config.game).has("alter")
-        async with Servers(config, self.work) as servers:
+        async with Servers(Backends.of(config), self.work) as servers:
             if self.silent:
                 await run_evaluate(*self._job(Played(self.silent, False), seed), servers)
             for player in (WARM, *arms):

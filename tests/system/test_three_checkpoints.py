@@ -16,10 +16,11 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.engines.types import Completion, SamplingParams
 from selfplay_pipeline.games.base import MESSAGE, Step
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import Episode
 from selfplay_pipeline.generate.players import PolicySeat
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
-from selfplay_pipeline.generate.seats import Servers, seat_players, seats_named
+from selfplay_pipeline.generate.seats import Backends, Servers, seat_players, seats_named
 from selfplay_pipeline.generate.stage import policy_record
 
 PLAYERS = ("data/tiny_model", "data/tiny_honest_model", "data/tiny_shy_model")
@@ -66,6 +67,7 @@ def gap(prompt: list[int], completion: Completion, checkpoint: str) -> float:
 
 def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_place_of_one(tmp_path: Path) -> None:
     config = load_config("tiny", {"generate.temperature": TEMPERATURE})
+    game = make_game(config.game)
     policy = policy_record(config, PLAYERS[0], content_hash(PLAYERS[0]))
     names = [POLICY, *PLAYERS[1:]]
     recorders: dict[str, RecordingEngine] = {}
@@ -73,8 +75,8 @@ def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_pla
 
     async def play() -> tuple[list[EpisodeRecord], Completion, Completion]:
         params = SamplingParams(TEMPERATURE, 8, ())
-        async with Servers(config, tmp_path, at_once=3) as servers:
-            by_name = await seat_players(config, seats_named(config, names, policy), servers)
+        async with Servers(Backends.of(config), tmp_path, at_once=3) as servers:
+            by_name = await seat_players(game, seats_named(game, config.engine, names, policy), servers)
             players = [by_name[name] for name in names]
             state = RoomsState(numbers=(3, 4))
             episodes = [

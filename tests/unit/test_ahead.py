@@ -13,11 +13,11 @@ from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import TRAINING_RECORD
 from selfplay_pipeline.generate.summary import Played
-from selfplay_pipeline.iterate import loop
+from selfplay_pipeline.iterate import loop, preflight
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.iterate.held_out import Evaluated
 from selfplay_pipeline.iterate.history import history_of
-from selfplay_pipeline.iterate.loop import Loop, check_run, run_iterate, side_by_side
+from selfplay_pipeline.iterate.loop import Loop, run_iterate, side_by_side
 from selfplay_pipeline.iterate.results import Trained
 from selfplay_pipeline.iterate.schedule import rounds_of, source_of, stages_of
 
@@ -195,15 +195,15 @@ async def test_if_one_of_two_fails_the_other_is_cancelled_and_has_cleaned_up_bef
 
 @pytest.mark.parametrize("given", [{}, {"engine.server_url": ["http://127.0.0.1:1"]}])
 def test_a_server_and_a_trainer_on_the_same_gpus_are_refused(given, monkeypatch):
-    monkeypatch.setattr(loop, "resolve_device", lambda device: "cuda")
+    monkeypatch.setattr(preflight, "resolve_device", lambda device: "cuda")
     config = load_config("tiny", OPTIONS | given)
     if given:
-        loop.check_ahead(config, shares=loop.shares_gpu(config))
+        preflight.check_ahead(config, shares=preflight.shares_gpu(config))
         with pytest.raises(UserError, match=r"iterate\.ahead 1: .* on the same GPUs"):
-            loop.check_ahead(config, shares=True)
+            preflight.check_ahead(config, shares=True)
         return
     with pytest.raises(UserError, match=r"iterate\.ahead 1: .* give engine.server_url"):
-        check_run(config)
+        preflight.check_run(config)
 
 
 def test_a_server_that_is_stopped_for_each_training_cannot_play_meanwhile():
@@ -223,10 +223,10 @@ def test_what_a_server_decides_is_refused_before_the_run_folder_is_begun(tmp_pat
 
 def test_the_seed_of_the_last_iteration_is_checked_first():
     with pytest.raises(UserError, match=r"seed: 2147483645: the last iteration's seed would be too large"):
-        check_run(load_config("tiny", OPTIONS | {"seed": 2147483645}))
+        preflight.check_run(load_config("tiny", OPTIONS | {"seed": 2147483645}))
 
 
 def test_a_schedule_of_verls_which_counts_the_steps_of_one_iteration_is_refused():
     cosine = ["actor_rollout_ref.actor.optim.lr_scheduler_type=cosine"]
     with pytest.raises(UserError, match=r"sets this key itself; use iterate.decay_iterations in its place"):
-        check_run(load_config("tiny", OPTIONS | {"train.overrides": cosine}))
+        preflight.check_run(load_config("tiny", OPTIONS | {"train.overrides": cosine}))

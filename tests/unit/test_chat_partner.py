@@ -26,6 +26,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate import chat_model
 from selfplay_pipeline.generate.chat_cache import AnswerCache
 from selfplay_pipeline.generate.chat_model import ChatClient, PartnerError, RequestCapError, retry_after
@@ -35,9 +36,10 @@ from selfplay_pipeline.generate.players import script_player
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import CHAT, POLICY, PartnerUsage
 from selfplay_pipeline.generate.seats import check_players
-from selfplay_pipeline.generate.stage import generate_episodes, plan_generate
+from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.generate.text_player import text_player
 from selfplay_pipeline.iterate.folder import RunDirectory
+from selfplay_pipeline.iterate.preflight import plan_generate
 
 KEY = "sk-test-0123456789abcdef"
 HELLO = [{"role": "system", "content": "rules"}, {"role": "user", "content": "hello"}]
@@ -675,10 +677,10 @@ def test_the_key_is_nowhere(endpoint, tmp_path):
 
 
 def test_chat_is_a_player_and_no_checkpoint(endpoint):
-    check_players(settings(endpoint), ["chat"])
+    check_players(make_game(settings(endpoint).game), ["chat"])
     with pytest.raises(UserError, match="'chat' is the chat model of the section `partner`"):
-        check_players(settings(endpoint), ["chatty"])
-    assert "6 rows at most" in plan_generate(settings(endpoint), Path("games.jsonl"), ("policy", "chat"))
+        check_players(make_game(settings(endpoint).game), ["chatty"])
+    assert "6 rows at most" in plan_generate(settings(endpoint, "chat"), Path("games.jsonl"))
 
 
 @pytest.mark.long

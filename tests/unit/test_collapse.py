@@ -13,7 +13,7 @@ from factories import FINISHED, Habits, make_episode
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.games.tags import ActionKind
-from selfplay_pipeline.generate.seats import Servers
+from selfplay_pipeline.generate.seats import Backends, Servers
 from selfplay_pipeline.generate.summary import Played, Summary
 from selfplay_pipeline.iterate import history as limits
 from selfplay_pipeline.iterate.folder import RunDirectory, RunState, StageRecord, describe
@@ -136,7 +136,7 @@ def test_a_run_that_collapsed_says_so(tmp_path, caplog):
     for stage, figures in {"generate": episode, "train": FINISHED["train"], "evaluate": held_out(0.8)}.items():
         run.finish(1, stage, StageRecord(seconds=1, figures=figures))
     config = load_config("tiny", {})
-    log, servers = PipelineLog(config, tmp_path), Servers(config, tmp_path)
+    log, servers = PipelineLog(config, tmp_path), Servers(Backends.of(config), tmp_path)
     loop = Loop(config, run, servers, Trainer(), log)
     loop._watch(1)
     assert "iteration 1: collapse? 90% of the messages repeat" in caplog.text

@@ -49,7 +49,7 @@ from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import EpisodeRecord
-from selfplay_pipeline.iterate.loop import seats_of
+from selfplay_pipeline.iterate.partners import seats_of
 from selfplay_pipeline.metrics.figures import measure
 
 HUMAN = Path("data/dialop/optimization_human.jsonl")

@@ -1,5 +1,6 @@
 """`selfplay generate`: whole groups, exact continuation, refusal of other arguments. Real model, in process."""
 
+import ast
 import asyncio
 import gzip
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from reports import Reports
 
+import selfplay_pipeline
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core import reporting, stopping
@@ -327,3 +329,22 @@ def test_a_run_whose_episodes_all_end_for_lack_of_context_fails_and_keeps_the_ep
     statuses = [record.outcome.status for record in read_episodes(tmp_path / "games.jsonl")]
     assert statuses == [Status.CONTEXT_LENGTH] * 6
     assert not (tmp_path / "games.summary.json").exists()
+
+
+def functions_given(whole: str, *folders: str) -> set[str]:
+    """Names of the functions in folders of the package that have a parameter of a type."""
+    files = [file for folder in folders for file in (Path(selfplay_pipeline.__file__).parent / folder).rglob("*.py")]
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
+    return {
+        node.name
+        for node in nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for one in (*node.args.args, *node.args.kwonlyargs)
+        if one.annotation is not None and ast.unparse(one.annotation) == whole
+    }
+
+
+def test_the_whole_configuration_ends_at_the_door_of_the_stage():
+    door = {"generate_episodes", "make_job", "record_of", "policy_record", "of"}
+    checks = {"check_trainable", "check_seats", "check_models"}
+    assert functions_given("Config", "generate", "engines") == door | checks

@@ -71,7 +71,7 @@ are compared by their contents.
 def settings(config: Config, command: str) -> dict:
     """What a command stores of a configuration, without what it reads."""
     if command == "chat":
-        return partner_arguments(config, [CHAT])
+        return partner_arguments(config.partner, make_game(config.game), [CHAT])
     if command == "generate":
         return make_job(config, Path("/games.jsonl"), "data/tiny_model", 0, 0).arguments
     if command == "convert":

@@ -12,7 +12,7 @@ import yaml
 from command import next_words, selfplay
 from pydantic import Field
 
-from selfplay_pipeline.cli import GROUPS, app, stages
+from selfplay_pipeline.cli import GROUPS, app, generate
 from selfplay_pipeline.cli.reference import commands, page
 from selfplay_pipeline.command_parts.options import as_setting
 from selfplay_pipeline.config import load, schema
@@ -179,8 +179,8 @@ def test_a_new_field_is_an_option_a_help_and_a_comment(monkeypatch, tmp_path):
         monkeypatch.setattr(module, "Config", Wider)
     monkeypatch.setattr(typer.testing, "_get_command", typer.main.get_command)  # the commands are made anew
     assert "  hurry: much\n" in selfplay("config", "--set", "generate.hurry=much").stdout, "at once"
-    (generate,) = (command for command in stages.app.registered_commands if command.callback is stages.generate)
-    monkeypatch.setattr(generate.cls, "names", (*generate.cls.names, "generate.hurry", "generate.patience"))
+    (declared,) = (command for command in generate.app.registered_commands if command.callback is generate.generate)
+    monkeypatch.setattr(declared.cls, "names", (*declared.cls.names, "generate.hurry", "generate.patience"))
     shown = " ".join(selfplay("generate", "--help").stdout.split())
     assert "--haste little|much How much haste there is. [default: little] --patience NUMBER" in shown
     assert "Seconds without haste. [at least 1 and below 5; default: 2.0]" in shown and "waste" not in shown

@@ -25,7 +25,7 @@ from selfplay_pipeline.generate.episode_wrappers import names_of, said
 from selfplay_pipeline.generate.read_records import parse_episode, read_episodes
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from selfplay_pipeline.iterate.loop import check_run
+from selfplay_pipeline.iterate.preflight import check_run
 
 CONFIG = load_config("tiny_honest", {"generate.num_episodes": 60, "generate.episodes_per_state": 2})
 GAME = make_game(CONFIG.game)

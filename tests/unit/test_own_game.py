@@ -17,7 +17,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games import registry
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.read_records import read_episodes
-from selfplay_pipeline.generate.seats import check_seats
+from selfplay_pipeline.generate.stage import check_seats
 from selfplay_pipeline.iterate.folder import RunDirectory
 
 CONFIG = "examples/sums.yaml"

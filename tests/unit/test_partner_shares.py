@@ -26,8 +26,9 @@ from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.doctor.estimate import gpu_speed
 from selfplay_pipeline.doctor.examine import Machine, examine
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.read_records import read_episodes
-from selfplay_pipeline.generate.seats import Servers
+from selfplay_pipeline.generate.seats import Backends, Servers
 from selfplay_pipeline.generate.stage import playable_together
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
@@ -98,10 +99,10 @@ def test_past_is_the_starting_model_until_there_is_an_earlier_one_and_no_checkpo
 
 def test_groups_are_played_partner_by_partner_and_scripts_beside_the_first():
     tables = [("policy", "policy"), ("policy", "/b"), ("sharing", "policy"), ("/a", "policy"), ("policy", "/a")]
-    assert playable_together(mixture(), tables) == [
+    assert playable_together(make_game(mixture().game), tables) == [
         (["policy", "/b", "sharing"], [0, 1, 2]), (["/a", "policy"], [3, 4]),
     ]  # fmt: skip
-    assert playable_together(mixture(), tables[:1]) == [(["policy"], [0])]
+    assert playable_together(make_game(mixture().game), tables[:1]) == [(["policy"], [0])]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,7 @@ class Answers(Servers):
     """Two engines, without servers; notes which checkpoint each was asked to serve, and what it had to keep."""
 
     def __init__(self, config: Config, folder: Path) -> None:
-        super().__init__(config, folder, at_once=at_once(config))
+        super().__init__(Backends.of(config), folder, at_once=at_once(config))
         self.asked: list[str] = []
 
     async def serving(self, checkpoint, *, keep=()):
@@ -338,7 +339,7 @@ def test_an_episode_that_is_lost_twice_is_counted_whatever_partner_comes_after_i
     for number in (1, 2):
         play(loop, number)
         train(loop, number)
-    first, *_ = playable_together(loop.config, [group.players for group in loop._groups(3)])
+    first, *_ = playable_together(make_game(loop.config.game), [group.players for group in loop._groups(3)])
     lost = f"s0-g{20 + first[1][0]:06d}-p0"
     monkeypatch.setattr(Answering, "generate", generate)
     asyncio.run(loop._stage(3, "generate", loop._checkpoint(3, "generate")))

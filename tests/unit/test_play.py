@@ -329,7 +329,7 @@ def test_mistakes_are_one_line_and_write_nothing(tmp_path, arguments, words):
 
 
 def test_one_person_named_alone_holds_all_seats_as_any_other_player_does():
-    assert [*seats_for(load_config("tiny_honest", {}), [PERSON])] == [PERSON, PERSON]
+    assert [*seats_for(make_game(load_config("tiny_honest", {}).game), [PERSON])] == [PERSON, PERSON]
 
 
 def test_other_commands_refuse_a_person(tmp_path):

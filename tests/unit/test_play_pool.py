@@ -25,7 +25,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import policy_player
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.run import PlayTask, run_tasks
-from selfplay_pipeline.generate.seats import Servers
+from selfplay_pipeline.generate.seats import Backends, Servers
 from selfplay_pipeline.generate.stage import make_job
 from selfplay_pipeline.generate.summary import Summary
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
@@ -196,7 +196,7 @@ def test_an_evaluation_is_that_of_its_modes_one_after_the_other(tmp_path):
     ]
 
     async def one_after_the_other() -> None:
-        async with Servers(config(), tmp_path) as servers:
+        async with Servers(Backends.of(config()), tmp_path) as servers:
             for pairing in each:
                 assert await play_pairings(config(), [pairing], servers) == [0]
 

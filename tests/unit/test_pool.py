@@ -13,13 +13,13 @@ from test_client import PARAMS
 from test_shared_gpu import SGLang
 
 from selfplay_pipeline.config.load import load_config
-from selfplay_pipeline.config.schema import Config, EngineConfig
+from selfplay_pipeline.config.schema import EngineConfig
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.pool import EnginePool, _reloadable, engine_for, log_name, plan
 from selfplay_pipeline.engines.server_lock import ServerLock
 from selfplay_pipeline.engines.types import Engine, EngineError
-from selfplay_pipeline.generate.seats import check_seats
+from selfplay_pipeline.generate.stage import check_seats
 
 FOURTH = "selfplay_pipeline/games/matching/data/tiny_planner4x4_model"
 A, B, C = (f"data/tiny{kind}_model" for kind in ("", "_honest", "_shy"))
@@ -77,10 +77,9 @@ def test_two_names_of_one_server_have_one_lock():
     ids=["two of one", "three of two", "two names of one"],
 )
 def test_attached_servers_that_are_fewer_than_the_checkpoints_are_refused(urls, at_once, number):
-    config = Config(engine=EngineConfig(server_url=urls))
     words = f"engine.server_url: each of the {at_once} checkpoints .* a server of its own.*{number}.*leave the key out"
     with pytest.raises(UserError, match=words):
-        EnginePool(config, Path("logs"), at_once=at_once)
+        EnginePool(EngineConfig(server_url=urls), "cpu", Path("logs"), at_once=at_once)
     players = ["policy", B, C][:at_once]
     with pytest.raises(UserError, match=words):
         check_seats(load_config("tiny", {"engine.server_url": urls}), A, players)
@@ -123,7 +122,7 @@ def test_more_checkpoints_at_the_same_time_than_there_are_engines_are_refused():
 
 async def begun(servers: Sequence[SGLang], at_once: int) -> EnginePool:
     urls = [await server.start() for server in servers]
-    return EnginePool(Config(engine=EngineConfig(server_url=urls, startup_timeout=300)), Path("logs"), at_once=at_once)
+    return EnginePool(EngineConfig(server_url=urls, startup_timeout=300), "cpu", Path("logs"), at_once=at_once)
 
 
 async def ask(engine: Engine) -> None:
@@ -162,7 +161,7 @@ async def test_two_commands_that_divide_the_same_servers_play_one_after_the_othe
 
     async def command(urls: list[str], checkpoints: Sequence[str]) -> None:
         async with EnginePool(
-            Config(engine=EngineConfig(server_url=urls, startup_timeout=300)), Path("logs"), at_once=2
+            EngineConfig(server_url=urls, startup_timeout=300), "cpu", Path("logs"), at_once=2
         ) as pool:
             engines = [await pool.serving(checkpoint, keep=checkpoints) for checkpoint in checkpoints]
             await asyncio.sleep(0.05)

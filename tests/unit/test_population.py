@@ -18,9 +18,10 @@ from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.generate.read_records import read_episodes
-from selfplay_pipeline.iterate.loop import Loop, plan_iterate, run_iterate
+from selfplay_pipeline.iterate.loop import Loop, run_iterate
 from selfplay_pipeline.iterate.partners import at_once
 from selfplay_pipeline.iterate.population import member_configs, plan_population, run_population
+from selfplay_pipeline.iterate.preflight import plan_iterate
 from selfplay_pipeline.iterate.results import Trained
 
 ITERATIONS = 2

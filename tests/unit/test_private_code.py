@@ -25,8 +25,8 @@ from selfplay_pipeline.iterate.conclusion import conclusion
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
 from selfplay_pipeline.iterate.held_out import FOREIGN_REWARD, FOREIGN_RISE, REWARD_RISE, Evaluated
 from selfplay_pipeline.iterate.history import Iteration, collapse_reason, in_words, private_code
-from selfplay_pipeline.iterate.loop import check_run
 from selfplay_pipeline.iterate.partners import at_once
+from selfplay_pipeline.iterate.preflight import check_run
 from selfplay_pipeline.iterate.results import Trained, known
 from selfplay_pipeline.iterate.table import run_table
 from selfplay_pipeline.metrics.bootstrap import Interval

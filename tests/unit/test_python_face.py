@@ -15,7 +15,7 @@ from factories import make_episodes, write_episodes
 
 import selfplay_pipeline
 from selfplay_pipeline import load_config, simple
-from selfplay_pipeline.cli import loops, measure, stages
+from selfplay_pipeline.cli import generate, loops, measure, stages
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.errors import UserError
 
@@ -70,7 +70,7 @@ def test_a_reporter_is_told_how_far_the_work_is_and_only_within_its_block(tmp_pa
 def test_the_face_has_what_it_promises_and_commands_call_the_same(name):
     found = getattr(selfplay_pipeline, name)
     assert inspect.getdoc(found) and found.__name__ == name
-    commands = "".join(Path(module.__file__).read_text() for module in (stages, measure, loops))
+    commands = "".join(Path(module.__file__).read_text() for module in (generate, stages, measure, loops))
     if inspect.getmodule(found) is simple:  # a call that waits for what the commands call
         assert any(
             called in inspect.getsource(found)

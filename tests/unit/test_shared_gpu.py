@@ -13,7 +13,7 @@ from test_client import PARAMS, Fake, Launched
 from test_resume import OnlyTraining, trained
 
 from selfplay_pipeline.config.load import load_config
-from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.schema import EngineConfig
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines import pool, sglang_server
@@ -23,6 +23,7 @@ from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.iterate import loop as iterate
+from selfplay_pipeline.iterate import preflight
 from selfplay_pipeline.train.groups import NoSignalError
 
 LOADS = ["pause_generation", "update_weights_from_disk", "flush_cache", "continue_generation", "generate"]
@@ -254,7 +255,7 @@ def test_an_attached_server_that_a_resumed_command_has_not_used_releases_its_mem
 
     async def play() -> None:
         config = load_config("tiny", {"engine.server_url": [await server.start()]})
-        async with EnginePool(config, tmp_path, alone=True) as engines:
+        async with EnginePool(config.engine, "cpu", tmp_path, alone=True) as engines:
             await engines.release("data/tiny_model")
             assert (server.released, server.weights) == (True, WITHOUT_WEIGHTS)
 
@@ -280,8 +281,8 @@ def test_a_loop_releases_what_attached_servers_can_release(tmp_path, caplog, dev
     async def found() -> tuple[bool, list[str]]:
         urls = [await Attached(saver=saver).start() for saver in savers]
         config = load_config("tiny", {"device": device, "engine.server_url": urls, "model": str(tmp_path / "model")})
-        assert not iterate.shares_gpu(config)
-        return await iterate.attached_share(config), urls
+        assert not preflight.shares_gpu(config)
+        return await preflight.attached_share(config), urls
 
     with caplog.at_level("INFO"):
         found, urls = asyncio.run(found())
@@ -296,7 +297,7 @@ def test_a_hub_model_cannot_be_loaded_again_into_a_server_that_releases_its_weig
         url = await Attached().start()
         config = load_config("tiny", {"device": "cuda", "engine.server_url": [url], "model": "some/model"})
         with pytest.raises(UserError, match=f"some/model: {url} releases its weights while training"):
-            await iterate.attached_share(config)
+            await preflight.attached_share(config)
 
     asyncio.run(check())
 
@@ -313,7 +314,7 @@ def test_weights_that_were_given_back_are_loaded_anew_even_where_they_are_the_sa
             yield engine
 
     async def play(*served: str) -> None:
-        async with EnginePool(Config(), Path("logs"), shares_gpu=True) as engines:
+        async with EnginePool(EngineConfig(), "cpu", Path("logs"), shares_gpu=True) as engines:
             await engines.release(served[0])
             for model in served:
                 await engines.serving(model)
@@ -357,7 +358,7 @@ def test_sglang_knows_what_it_is_told_and_asked():
 def test_memory_is_shared_where_both_stay_on_gpus_that_are_taken_here():
     server = {"engine.server_url": ["http://localhost:1"]}
     for changes in ({}, {"iterate.keep_processes": False}, server, {"device": "cpu"}):
-        assert iterate.shares_gpu(load_config("tiny", {"device": "cuda"} | changes)) == (not changes)
+        assert preflight.shares_gpu(load_config("tiny", {"device": "cuda"} | changes)) == (not changes)
 
 
 class Noted(OnlyTraining):

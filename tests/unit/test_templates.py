@@ -11,6 +11,7 @@ from selfplay_pipeline.core.templates import LONGEST_FILE, PromptTemplate
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.rules import MatchingConfig
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.chat_player import partner_arguments
 
 VALUES = {"text": "ab" * 500, "words": ["a", "b"], "n": 3}
@@ -82,5 +83,6 @@ def test_both_places_that_take_templates_refuse_them(tmp_path, what):
         with pytest.raises(UserError, match=r"game\.prompts: \S+system\.j2:1: "):
             game.start(game.sample_state(state_rng(0, 0))).opening(0)
     else:  # before anything is written
+        config = load_config("tiny", {"partner.prompt": str(tmp_path / "system.j2")})
         with pytest.raises(UserError, match=re.escape("partner.prompt: ") + r"\S+system\.j2:1: access to attribute"):
-            partner_arguments(load_config("tiny", {"partner.prompt": str(tmp_path / "system.j2")}), ["chat"])
+            partner_arguments(config.partner, make_game(config.game), ["chat"])

@@ -15,9 +15,11 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import Episode, Reply
-from selfplay_pipeline.generate.preflight import check_context
+from selfplay_pipeline.generate.preflight import check_context, training_states
 from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord
+from selfplay_pipeline.generate.stage import policy_record
 from selfplay_pipeline.generate.text_player import text_player
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 from selfplay_pipeline.slime.rollout import first_prompt
@@ -128,8 +130,12 @@ def test_a_chat_models_thought_is_no_part_of_what_it_says(monkeypatch):
 
 
 def test_a_model_whose_template_knows_no_thoughts_is_refused():
-    config = load_config("tiny_honest", {"generate.thinking": True})
+    def check(model: str, **options: bool) -> None:
+        config = load_config("tiny_honest", {f"generate.{key}": value for key, value in options.items()})
+        game, policy = make_game(config.game), policy_record(config, str(config.model), "")
+        check_context(game, config.engine, policy, model, training_states(game, 0))
+
     with pytest.raises(UserError, match=r"generate.thinking: the chat template of data/tiny_honest_model knows no"):
-        check_context(config, "data/tiny_honest_model")
-    check_context(load_config("tiny_honest", {}), "data/tiny_honest_model")
-    check_context(config, "data/tiny_model")  # a partner need not think
+        check("data/tiny_honest_model", thinking=True)
+    check("data/tiny_honest_model")
+    check("data/tiny_model", thinking=True)  # a partner need not think

@@ -128,7 +128,7 @@ def test_an_episode_names_the_weights_of_the_policy_and_of_another_checkpoint_in
 def test_a_hub_model_on_an_attached_server_is_not_downloaded_for_a_hash_that_the_server_may_not_have(tmp_path):
     config = load_config("tiny", {"engine.server_url": ["http://127.0.0.1:9"]})
     job = make_job(config, tmp_path / "games.jsonl", "some/model", 0, 0, ["policy", "another/model"])
-    partner = seats_named(config, ["another/model"], job.policy)[0].policy
+    partner = seats_named(make_game(config.game), config.engine, ["another/model"], job.policy)[0].policy
     states = held_out_states(make_game(config.game), 2)
     paired = Pairing("some/model", "another/model", states, tmp_path / "paired.jsonl", 1, 0.0).job(config)
     assert partner is not None

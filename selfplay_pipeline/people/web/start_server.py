@@ -20,7 +20,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import Player
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord
 from selfplay_pipeline.generate.run import GenerateJob
-from selfplay_pipeline.generate.seats import Servers, checkpoints_of, seat_players, seats_named
+from selfplay_pipeline.generate.seats import Backends, Servers, checkpoints_of, seat_players, seats_named
 from selfplay_pipeline.people.log import BegunLine, Line, TurnLine, log_path, opened_log, read_log
 from selfplay_pipeline.people.logged_episode import SOMEBODY
 from selfplay_pipeline.people.play import FOR_PEOPLE, check_play_together, play_job
@@ -238,17 +238,17 @@ async def _serve(
 
     async with AsyncExitStack() as stack:
         own_folder(output.parent, "generate")
-        at_once = len(checkpoints_of(config, others, str(config.model)))
-        servers = await stack.enter_async_context(Servers(config, output.parent, at_once=at_once))
-        by_name = await seat_players(config, seats_named(config, others, job.policy), servers)
+        game = make_game(config.game)
+        at_once = len(checkpoints_of(game, others, str(config.model)))
+        servers = await stack.enter_async_context(Servers(Backends.of(config), output.parent, at_once=at_once))
+        by_name = await seat_players(game, seats_named(game, config.engine, others, job.policy), servers)
         stack.enter_context(job.store.held())
         store = stack.enter_context(job.store.opened(take))
-        past = _read_past(job, len(make_game(config.game).roles), seats_of)
+        past = _read_past(job, len(game.roles), seats_of)
         log = stack.enter_context(opened_log(log_path(output)))
         lobby = make(by_name, ended, (store, log))
         stack.push_async_callback(lobby.close)
         await lobby.resume(past)
-        game = make_game(config.game)
         about = {"game": game.name, "about": game.describe(), "patience": f"{place.patience:g} minutes", **about}
         hosts = frozenset(map(place.authority, LOCAL)) if place.is_local else frozenset()
         server = Server(lobby, about, door_key(place), hosts, str(output.absolute()))

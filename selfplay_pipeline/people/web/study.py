@@ -22,8 +22,8 @@ from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import PERSON
 from selfplay_pipeline.generate.run import GenerateJob
-from selfplay_pipeline.generate.seats import check_players, check_seats
-from selfplay_pipeline.generate.stage import make_job
+from selfplay_pipeline.generate.seats import check_players
+from selfplay_pipeline.generate.stage import check_seats, make_job
 from selfplay_pipeline.people.web.trial_order import Order
 
 MOST_PEOPLE = 100_000
@@ -166,7 +166,7 @@ def _check_keys(source: YamlFile, study: Study, game: Game, config: Config) -> N
     if PERSON in study.partners:
         raise _wrong(source, ["partners"], f"{PERSON!r} is no partner; each person plays alone with a partner")
     try:
-        check_players(config, study.partners)
+        check_players(game, study.partners)
     except UserError as error:
         raise _wrong(source, ["partners"], str(error)) from None
     if max(study.seats) >= len(game.roles):

@@ -23,8 +23,8 @@ from safetensors.torch import save_file
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
+from selfplay_pipeline.config.schema import EngineConfig
 from selfplay_pipeline.core.files import replacing
-from selfplay_pipeline.engines.client import HANG_TIMEOUT
 from selfplay_pipeline.engines.sglang_api import PROBE, PROBE_IDS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
@@ -68,7 +68,7 @@ class CPUServer:
     @cached_property
     def _engine(self) -> SGLangEngine:
         """Client of the server, bound to the event loop of the episodes."""
-        return SGLangEngine([self._server], hang_timeout=HANG_TIMEOUT)
+        return SGLangEngine([self._server], hang_timeout=EngineConfig().hang_timeout)
 
     async def address_and_key(self) -> tuple[str, str]:
         return self._server.url, self._server.key
