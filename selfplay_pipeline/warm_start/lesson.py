@@ -28,7 +28,7 @@ from selfplay_pipeline.warm_start.smollm2 import build_smollm2
 
 OPTIMIZER = ["actor_rollout_ref.actor.optim.betas=[0.9,0.98]", "actor_rollout_ref.actor.optim.weight_decay=0.01"]
 """Overrides of AdamW's settings; the second beta suits trainings of fewer than a thousand steps."""
-SAVE_EVERY = 100
+SAVE_EVERY = 20
 HELD_OUT = 0.02
 FIRST_STATE = 1_000_000
 """Distance between the first states of two stages: stage n begins at n times this number, self-play at 0."""

@@ -97,7 +97,7 @@ def test_all_built_in_configurations_are_for_every_command_but_the_partner_for_t
     command, tmp_path
 ):
     for name in built_in():
-        if (name, command) != ("tiny_shy", "train-online"):
+        if command != "train-online" or name not in ("tiny_shy", "smollm2"):
             load_config(name, {}, gpus=int(name == "default"), command=command)
     on_top = tmp_path / "on top.yaml"
     on_top.write_text("base: tiny_shy\niterate: {num_iterations: 7}\n")
