@@ -143,4 +143,4 @@ smollm2: $(READY) ## a language model of 135M weights learns to listen, on two C
 
 clean: ## remove the environment and what runs wrote
 	rm -rf $(VENV) $(RACE) $(SITE) build site *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/selfplay_online data/online data/evaluations data/evidence data/crossplay data/listening data/learn data/learn_planner4x4 data/learn_planner3x3 data/learn_coded data/learn_people data/partners data/race data/people data/slime data/slime_matching data/smoke data/games*.jsonl
+	rm -rf data/matching_game_selfplay data/matching_game_selfplay_iterations data/matching_game_online data/selfplay_online data/online data/evaluations data/evidence data/crossplay data/listening data/learn data/learn_planner4x4 data/learn_planner3x3 data/learn_coded data/learn_people data/partners data/race data/people data/slime data/slime_matching data/smoke data/smollm2_run data/games*.jsonl

@@ -39,7 +39,7 @@ def tiny(
     After an interruption, the same command continues.
     """
     named = given(context, "game")
-    _teach(config, seed, lesson, output, {"game": named} if named else {})
+    _teach(config, seed, lesson, output, {"game": named} if named else {}, smollm2=False)
 
 
 @app.command()
@@ -63,15 +63,16 @@ def smollm2(
     from selfplay_pipeline.warm_start.smollm2 import build_smollm2
 
     if lesson:
-        _teach(config, seed, lesson, output)
+        _teach(config, seed, lesson, output, {}, smollm2=True)
     else:
         build_smollm2(output or Path("data/smollm2"))
 
 
-def _teach(config: str, seed: int, lesson: str, output: Path | None, game: dict[str, str] | None = None) -> None:
+def _teach(config: str, seed: int, lesson: str, output: Path | None, game: dict[str, str], *, smollm2: bool) -> None:
     """Build a warm start, and suggest to evaluate it."""
     from selfplay_pipeline.config.load import load_config
     from selfplay_pipeline.warm_start.lesson import build_warm_start
 
-    settings = load_config(config, {"seed": seed} | (game or {}), announce)
-    suggest("evaluate", run(build_warm_start(settings, lesson, output)), {"config": config} | (game or {}))
+    settings = load_config(config, {"seed": seed} | game, announce)
+    made = run(build_warm_start(settings, lesson, output, smollm2=smollm2))
+    suggest("evaluate", made, {"config": config} | game)

@@ -35,10 +35,9 @@ def shipped(name: str) -> str:
 
 def where_from(name: str) -> str:
     """Returns advice on a model that is not there: the command that makes the model of a built-in configuration."""
-    lesson = name.removeprefix("data/smollm2_")
-    if lesson != name:
-        return f"`selfplay model smollm2 --lesson {lesson}` makes it"
     for config, file in built_in().items():
         if f"model: {name}" in file.read_text("utf-8").splitlines():
-            return f"`selfplay model tiny --config {config} --output {name}` makes it"
+            lesson = name.removeprefix("data/smollm2_")
+            tiny = f"tiny --config {config} --output {name}"
+            return f"`selfplay model {tiny if lesson == name else f'smollm2 --lesson {lesson}'}` makes it"
     return ""

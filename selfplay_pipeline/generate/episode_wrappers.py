@@ -202,7 +202,27 @@ def without_content(game: Game, session: Session, seat: int, fits: Callable[[str
 # --- renamed
 
 
-class RenamedSession:
+class SessionBesideOthers:
+    """Part of a session that runs others beside `own`, the one that happens: the parts that are those of `own`."""
+
+    own: Session
+
+    @property
+    def seats(self) -> tuple[int, ...]:
+        return self.own.seats
+
+    @property
+    def status(self) -> str | None:
+        return self.own.status
+
+    def abort(self, status: Status) -> None:
+        self.own.abort(status)
+
+    def outcome(self) -> Outcome:
+        return self.own.outcome()
+
+
+class RenamedSession(SessionBesideOthers):
     """One episode in which each seat has its own names.
 
     Attributes:
@@ -217,14 +237,6 @@ class RenamedSession:
         self.own: Session = game.start(state)
         self.worlds: list[Session] = [game.start(self.game.renamed(state, one)) for one in names]
         self.told: list[str] = []
-
-    @property
-    def seats(self) -> tuple[int, ...]:
-        return self.own.seats
-
-    @property
-    def status(self) -> str | None:
-        return self.own.status
 
     def opening(self, seat: int) -> Opening:
         return self.worlds[seat].opening(seat)

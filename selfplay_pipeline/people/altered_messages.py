@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from selfplay_pipeline.engines.types import EngineError
-from selfplay_pipeline.games.base import Game, Opening, Outcome, Session, State, Status, Step
+from selfplay_pipeline.games.base import Game, Opening, Session, State, Step
 from selfplay_pipeline.generate.episode import Episode, Wrapper
 from selfplay_pipeline.generate.episode_wrappers import (
     MOST_TRIES,
     SWAP,
+    SessionBesideOthers,
     is_words,
     replayed,
     with_heard,
@@ -34,7 +35,7 @@ Its arguments are the seat of the person, and the number of the person's message
 """
 
 
-class AlteredSession:
+class AlteredSession(SessionBesideOthers):
     """Session in which the other players hear messages that people did not write.
 
     Attributes:
@@ -63,14 +64,6 @@ class AlteredSession:
         self.as_heard: list[str] = []
         self.replaced: dict[int, dict[int, str]] = {}
 
-    @property
-    def seats(self) -> tuple[int, ...]:
-        return self.own.seats
-
-    @property
-    def status(self) -> str | None:
-        return self.own.status
-
     def opening(self, seat: int) -> Opening:
         return self.heard.opening(seat)
 
@@ -98,12 +91,6 @@ class AlteredSession:
         self.turns.append(turn)
         self.as_heard.append(found or empty or text)
         return replace(step, observations=heard.observations)
-
-    def abort(self, status: Status) -> None:
-        self.own.abort(status)
-
-    def outcome(self) -> Outcome:
-        return self.own.outcome()
 
     def _replacement(self, turn: TurnRecord) -> str | None:
         """Returns the message that the others hear in place of a turn.

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from selfplay_pipeline.games.base import CUT, MESSAGE, Choice, Game, Opening, Outcome, Session, State, Status, Step
+from selfplay_pipeline.games.base import CUT, MESSAGE, Choice, Game, Opening, Session, State, Step
 from selfplay_pipeline.games.drawing import Table
 from selfplay_pipeline.generate.episode import AS_IT_IS, Episode, Player, Reply, Seat, Wrapper
+from selfplay_pipeline.generate.episode_wrappers import SessionBesideOthers
 from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, SeatRecord, TurnRecord
 
 
@@ -84,7 +85,7 @@ def person_player(screen: Screen) -> Player:
     )
 
 
-class SessionForPeople:
+class SessionForPeople(SessionBesideOthers):
     """Session that also runs one with the prompts for people, whose observations people read.
 
     Attributes:
@@ -96,14 +97,6 @@ class SessionForPeople:
     def __init__(self, own: Session, shown: Session, people: Container[int]) -> None:
         self.own, self.shown, self.people = own, shown, people
 
-    @property
-    def seats(self) -> tuple[int, ...]:
-        return self.own.seats
-
-    @property
-    def status(self) -> str | None:
-        return self.own.status
-
     def opening(self, seat: int) -> Opening:
         return (self.shown if seat in self.people else self.own).opening(seat)
 
@@ -113,12 +106,6 @@ class SessionForPeople:
         observations = zip(step.observations, shown.observations, strict=True)
         read = tuple(both[number in self.people] for number, both in enumerate(observations))
         return replace(step, observations=read)
-
-    def abort(self, status: Status) -> None:
-        self.own.abort(status)
-
-    def outcome(self) -> Outcome:
-        return self.own.outcome()
 
 
 @dataclass(frozen=True)

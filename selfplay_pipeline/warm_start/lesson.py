@@ -34,7 +34,7 @@ FIRST_STATE = 1_000_000
 """Distance between the first states of two stages: stage n begins at n times this number, self-play at 0."""
 
 
-async def build_warm_start(config: Config, lesson: str, out: Path | None = None) -> Path:
+async def build_warm_start(config: Config, lesson: str, out: Path | None = None, *, smollm2: bool = False) -> Path:
     """Build the untrained model and teach it a lesson; an interrupted call continues.
 
     Args:
@@ -42,15 +42,16 @@ async def build_warm_start(config: Config, lesson: str, out: Path | None = None)
         lesson: A name in `Game.lessons`.
         out: The folder for the Hugging Face checkpoint, by default the lesson's. At the end, `warm_start.json` in it
             records the settings; until then, the folder holds episodes and trainings.
+        smollm2: Whether SmolLM2 is taught, which has lessons of its own, and not the tiny model.
 
     Returns:
         The folder.
 
     Raises:
-        UserError: The game has no such lesson, the folder is in use, or SmolLM2's package is not installed.
+        UserError: The game has no such lesson for the model, the folder is in use, or SmolLM2 is not installed.
         TrainError: verl failed.
     """
-    taught, out = _taught(config, lesson, out)
+    taught, out = _taught(config, lesson, out, smollm2=smollm2)
     making = (out / "making").resolve()  # absolute, so that all calls give it one name, wherever they are started
     with computing():
         model, results = _untrained(taught, config.seed, making / "untrained"), list[TrainResult]()
@@ -76,11 +77,11 @@ async def build_warm_start(config: Config, lesson: str, out: Path | None = None)
     return out
 
 
-def _taught(config: Config, lesson: str, out: Path | None) -> tuple[Lesson, Path]:
+def _taught(config: Config, lesson: str, out: Path | None, *, smollm2: bool) -> tuple[Lesson, Path]:
     """Returns a lesson by its name, and the output folder of the model."""
     game = make_game(config.game)
-    game.need("lessons", "model tiny")
-    lessons = game.lessons
+    game.need("lessons", f"model {'smollm2' if smollm2 else 'tiny'}")
+    lessons = {name: one for name, one in game.lessons.items() if (one.words is None) == smollm2}
     if lesson not in lessons:
         there = ", ".join(lessons) or "none"
         raise UserError(f"no lesson {lesson!r} of the game {config.game.name}; there are: {there}")

