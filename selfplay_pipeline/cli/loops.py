@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfplay_pipeline.command_parts.options import load, taking
+from selfplay_pipeline.command_parts.options import chosen_game, load, shared_with, taking
 from selfplay_pipeline.command_parts.shared import (
     RUNS,
     DryRun,
     path_and_overrides,
     planned,
+    suggest,
 )
 from selfplay_pipeline.core.stopping import run
 
 if TYPE_CHECKING:
     from selfplay_pipeline.config.schema import Config
+    from selfplay_pipeline.iterate.folder import RunDirectory
 
 app = typer.Typer()
 ONLINE = Path("data/matching_game_online")
@@ -97,7 +100,7 @@ def iterate(
     """
     settings = load(context)
     if members is not None:
-        _train_population(settings, output or POPULATION, members, dry=dry_run)
+        _train_population(context, settings, output or POPULATION, members, dry=dry_run)
         return
     output = output or RUNS
     if dry_run:
@@ -106,23 +109,34 @@ def iterate(
         planned(*plan_iterate(settings, output))
     from selfplay_pipeline.core.terminal.progress import in_place
     from selfplay_pipeline.iterate.loop import run_iterate
-    from selfplay_pipeline.iterate.table import live_table, show_run
+    from selfplay_pipeline.iterate.table import live_table
 
     with in_place(lambda: live_table(output)):
         done = run(run_iterate(settings, output))
-    show_run(done)
+    _show_end(context, settings, [done])
 
 
-def _train_population(settings: Config, output: Path, members: int, *, dry: bool) -> None:
+def _train_population(context: typer.Context, settings: Config, output: Path, members: int, *, dry: bool) -> None:
     """Train several policies with each other, round by round."""
     from selfplay_pipeline.iterate.population import member_folders, plan_population, run_population
 
     if dry:
         planned(*plan_population(settings, output, members))
     from selfplay_pipeline.core.terminal.progress import in_place
-    from selfplay_pipeline.iterate.table import live_tables, show_run
+    from selfplay_pipeline.iterate.table import live_tables
 
     with in_place(lambda: live_tables(member_folders(output, members))):
         done = run(run_population(settings, output, members))
-    for one in done:
-        show_run(one)
+    _show_end(context, settings, done)
+
+
+def _show_end(context: typer.Context, settings: Config, runs: Sequence[RunDirectory]) -> None:
+    """Print the end of each run, and the command that measures its best checkpoint with the same partner."""
+    from selfplay_pipeline.cli.show.iterate import show_run
+    from selfplay_pipeline.config.schema import SELF
+
+    options = chosen_game(context, str(settings.model)) | shared_with(context, "evaluate")
+    if settings.iterate.partner != SELF:
+        options |= {"partner": settings.iterate.partner, "seat": settings.iterate.seat}
+    for one in runs:
+        suggest("evaluate", show_run(one), options)

@@ -1,24 +1,17 @@
-"""Table of a run, and the closing lines of `iterate`."""
+"""Table of a run."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rich.console import Group
 from rich.table import Table
 
-from selfplay_pipeline.core.command_line import program
-from selfplay_pipeline.core.files import read_model
-from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.core.terminal.harmless import one_line
-from selfplay_pipeline.games.registry import own_games
-from selfplay_pipeline.iterate.conclusion import conclusion
-from selfplay_pipeline.iterate.folder import RunDirectory, Stage, short
+from selfplay_pipeline.iterate.folder import RunDirectory, Stage
 from selfplay_pipeline.iterate.held_out import IN_TABLE, WORDLESS, Evaluated
-from selfplay_pipeline.iterate.history import history_of, signal_of, wordless_in_words
-from selfplay_pipeline.iterate.results import Best
+from selfplay_pipeline.iterate.history import signal_of, wordless_in_words
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 LIVE_ROWS = 12
@@ -97,20 +90,3 @@ def _held_out(evaluations: Mapping[int, Evaluated | None]) -> dict[str, dict[int
         figure.heading: {number: found.interval(figure) if found else None for number, found in evaluations.items()}
         for figure in IN_TABLE
     }
-
-
-def show_run(run: RunDirectory) -> None:
-    """Print the closing table of `iterate`, the newest and the best checkpoint, and the conclusion."""
-    Terminal(highlight=True).print(run_table(run))
-    show = Terminal()
-    trained = [number for number, stages in sorted(run.state.iterations.items()) if "train" in stages]
-    show.print(one_line(f"newest checkpoint: {short(run.checkpoint(trained[-1]))}"), soft_wrap=True)
-    if (run.path / "best.json").exists():
-        best = read_model(run.path / "best.json", Best, "selfplay iterate")
-        where = short(run.checkpoint(best.iteration) if run.state.trained(best.iteration) else best.checkpoint)
-        show.print(one_line(f"best on held-out states: iteration {best.iteration}, {where}"), soft_wrap=True)
-    own = [word for name in own_games()[:1] for word in ("--game", name)]
-    command = f"{program()} {shlex.join(['report', short(str(run.path)), *own])}"
-    show.print(one_line(f"to look at curves and episodes: {command}"), soft_wrap=True)
-    for sentence in conclusion(history_of(run.state)):
-        show.print(sentence, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`selfplay show`: one episode in a terminal."""
+"""Episodes in a terminal: one as `selfplay show` prints it, and two of one state as `iterate` ends with them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from rich.text import Text
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.small_files import check_regular
-from selfplay_pipeline.core.terminal.harmless import harmless
+from selfplay_pipeline.core.terminal.harmless import harmless, one_line
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.drawing import BAD, GOOD, HIDDEN, UNKNOWN, Place, Table
 from selfplay_pipeline.generate.read_records import open_lines
 from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.generate.store import check_can_grow
-from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, TrajectoryText, read_episode, read_state
+from selfplay_pipeline.report.before_after import BeforeAfter
+from selfplay_pipeline.report.reading import Decoder, Drawn, Reading, TrajectoryText, Turn, read_episode, read_state
 from selfplay_pipeline.report.scan import episodes, parse
 
 SEAT_STYLES = ("cyan", "yellow", "magenta", "green")
@@ -33,6 +34,8 @@ SIGNS, BOTH = "*+", "="
 TONES = {BAD: "red", GOOD: "green"}
 SURE = -0.1
 """Log-prob of an unsurprising token; tokens with at least this log-prob are not coloured."""
+LONGEST_TURN, MOST_TURNS = 240, 8
+"""Limits on the characters of a turn in one line, and on the turns of an episode whose turns have a line each."""
 
 
 def show_episode(
@@ -52,7 +55,7 @@ def show_episode(
     about = Text(episode.drawing.about_whole, style="dim")
     talk = _dialogue(episode)
     parts = [
-        _head(state, episode),
+        _head(episode.id, state, episode),
         Columns(views, padding=(0, 4)),
         *_legend(state, episode),
         *talk,
@@ -62,6 +65,21 @@ def show_episode(
     console.print(Group(*parts))
     for stream in (stream for stream in episode.streams if stream.runs):
         console.print(_tokens(stream, episode.seats[stream.seat]))
+
+
+def show_before_and_after(found: BeforeAfter, console: Console) -> None:
+    """Print the rule, then both episodes with a line for each turn; on a terminal, also what each seat sees."""
+    whole_lines = not console.is_terminal
+    console.print(Text(found.choice.in_words()), soft_wrap=whole_lines)
+    for number, (file, record) in enumerate(found.episodes):
+        state, episode = read_state(record), read_episode(record, game=file.game_of(record))
+        if console.is_terminal and not number:
+            tables = state.drawing.views or state.drawing.whole
+            unmarked = [_table(table.model_copy(update={"marked": False}), episode) for table in tables]
+            console.print(Columns(unmarked, padding=(0, 4)), *_hidden(state))
+        title = f"after iteration {file.iteration}" if file.iteration else "before training"
+        for line in (_head(title, state, episode), *_lines(episode)):
+            console.print(line, soft_wrap=whole_lines)
 
 
 def choose(path: Path, pick: Pick, seed: int | None = None) -> EpisodeRecord:
@@ -137,10 +155,10 @@ def _whole_lines(path: Path, offset: int) -> list[bytes]:
         return [line for line in file if line.endswith(b"\n")]
 
 
-def _head(state: Drawn, episode: Reading) -> Text:
+def _head(title: str, state: Drawn, episode: Reading) -> Text:
     seats = "".join(f"  {episode.seats[seat]}: {reward:.3f}" for seat, reward in enumerate(episode.rewards))
     return Text.assemble(
-        (harmless(episode.id), "bold"),
+        (harmless(title), "bold"),
         "  ",
         (episode.status, "green" if episode.finished else "red"),
         f"  reward {episode.reward:.3f} ({episode.score:g} of {state.best:g}){seats}  {episode.illegal} illegal "
@@ -150,19 +168,23 @@ def _head(state: Drawn, episode: Reading) -> Text:
 
 def _legend(state: Drawn, episode: Reading) -> list[Text]:
     """Returns the meaning of the marks next to cells, if there are any."""
-    hides = any(view.cells_that_are.get(HIDDEN) for view in state.drawing.views)
     marks = [f"{sign} {name}" for sign, name in zip(SIGNS, episode.drawing.marks, strict=False)]
     both = [f"{BOTH} both"] if len(marks) == len(SIGNS) else []
-    words = ["(…) hidden from that player"] * hides + [*marks, *both]
+    words = [*map(str, _hidden(state)), *marks, *both]
     return [Text("   ".join(words), style="dim")] if words else []
+
+
+def _hidden(state: Drawn) -> list[Text]:
+    """Returns the meaning of brackets around cells, if there are any."""
+    hides = any(view.cells_that_are.get(HIDDEN) for view in state.drawing.views)
+    return [Text("(…) hidden from that player", style="dim")] * hides
 
 
 def _table(drawn: Table, episode: Reading) -> RichTable:
     """Returns one of a game's tables, with hidden cells in brackets and dimmed, and signs next to marked cells."""
     title, style = drawn.title, ""
     if drawn.seat is not None:
-        title = f"{episode.seats[drawn.seat]} ({harmless(Path(episode.players[drawn.seat]).name)}) {drawn.title}"
-        style = SEAT_STYLES[drawn.seat % len(SEAT_STYLES)]
+        title, style = f"{_player(episode, drawn.seat)} {drawn.title}", SEAT_STYLES[drawn.seat % len(SEAT_STYLES)]
     table = RichTable(title=Text(title, style=style), box=None, padding=(0, 1))
     table.add_column("")
     for column in drawn.columns:
@@ -171,6 +193,10 @@ def _table(drawn: Table, episode: Reading) -> RichTable:
         cells = [_cell(drawn, episode, (row, column)) for column in range(len(drawn.columns))]
         table.add_row(Text(harmless(name)), *cells)
     return table
+
+
+def _player(episode: Reading, seat: int) -> str:
+    return f"{episode.seats[seat]} ({harmless(Path(episode.players[seat]).name)})"
 
 
 def _cell(drawn: Table, episode: Reading, place: Place) -> Text:
@@ -199,6 +225,28 @@ def _dialogue(episode: Reading) -> list[RenderableType]:
         style = SEAT_STYLES[turn.seat % len(SEAT_STYLES)]
         lines.append(Panel(body, title=f"{speaker}", title_align="left", border_style=style, expand=False))
     return lines or [Text("Nobody said anything.", style="dim")]
+
+
+def _lines(episode: Reading) -> Iterator[Text]:
+    """Yields a line for each turn; of many turns only the first and the last."""
+    turns, half = episode.turns, MOST_TURNS // 2
+    if len(turns) <= MOST_TURNS:
+        yield from (_line(turn, episode) for turn in turns)
+        return
+    yield from (_line(turn, episode) for turn in turns[:half])
+    yield Text(f"  … {len(turns) - 2 * half} more turns", style="dim")
+    yield from (_line(turn, episode) for turn in turns[-half:])
+
+
+def _line(turn: Turn, episode: Reading) -> Text:
+    """Returns a turn in one line, with slashes in place of line breaks."""
+    said = " / ".join(filter(None, map(str.strip, turn.text.splitlines())))
+    line = Text.assemble(
+        (f"  {_player(episode, turn.seat)}: ", SEAT_STYLES[turn.seat % len(SEAT_STYLES)]), one_line(said, LONGEST_TURN)
+    )
+    if turn.error:
+        line.append(f"  illegal: {one_line(turn.error, LONGEST_TURN)}", style="red")
+    return line
 
 
 def _tokens(stream: TrajectoryText, seat: str) -> RenderableType:

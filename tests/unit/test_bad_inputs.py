@@ -28,6 +28,7 @@ from pydantic import BaseModel, ValidationError
 from quick import long_but
 from training_rows import rows_of
 
+from selfplay_pipeline.cli.show.iterate import show_run
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.training import TrainConfig
@@ -47,7 +48,6 @@ from selfplay_pipeline.generate.read_records import read_lines as read_episode_l
 from selfplay_pipeline.generate.records import Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
-from selfplay_pipeline.iterate.table import show_run
 from selfplay_pipeline.slime.questions.analysis import records_of
 from selfplay_pipeline.slime.questions.records import log_step
 from selfplay_pipeline.train.groups import read_data

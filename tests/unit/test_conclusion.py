@@ -1,4 +1,4 @@
-"""The closing lines of `iterate`: what the held-out evaluations of a run show, and what they do not."""
+"""The verdict at the end of `iterate`: what the held-out evaluations of a run show, and what they do not."""
 
 import asyncio
 import io
@@ -9,6 +9,7 @@ import pytest
 from factories import FINISHED, by_name, words_worth
 from rich.console import Console
 
+from selfplay_pipeline.cli.show.iterate import show_run
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.evaluate.run import EvaluationJob, rewards_of, rises_over, run_evaluate, totals_of
@@ -19,7 +20,7 @@ from selfplay_pipeline.iterate.conclusion import conclusion
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord, describe
 from selfplay_pipeline.iterate.held_out import Evaluated
 from selfplay_pipeline.iterate.history import Iteration, history_of
-from selfplay_pipeline.iterate.table import run_table, show_run
+from selfplay_pipeline.iterate.table import run_table
 from selfplay_pipeline.metrics.bootstrap import Interval, contrast
 from selfplay_pipeline.report.charts import charts_of
 from selfplay_pipeline.report.page import render
@@ -28,7 +29,8 @@ from selfplay_pipeline.report.sources import discover
 SILENCE = {"wordless": {"silence": {"value": 0.84, "low": 0.838, "high": 0.842}}}
 ONE_RUN = (
     "One run cannot show that the policy learned by talking: it has one seed and no control that hears no messages. "
-    "`make learn` trains several seeds and the controls."
+    "The intervals in brackets (95 %) cover other states, not other seeds. `make learn` trains several seeds and "
+    "the controls."
 )
 
 
@@ -58,33 +60,39 @@ def said(*history: Iteration) -> list[str]:
     return conclusion(list(history))
 
 
-SHOWN, MISSING = "Shown on held-out states: ", "Not shown: that "
+SHOWN, MISSING, NOTHING = "On held-out states ", "It is not shown that ", "Nothing is shown on held-out states."
+SILENCE_LINE = "the reward is above the silence line (0.840, the best that play without words reaches on average)"
 
 
 @pytest.mark.parametrize(
-    ("rises", "words"),
+    ("rises", "sentences"),
     [
-        ((0.1, 0.01), f"{SHOWN}the reward rose (sampled +0.100 [+0.080, +0.120]). "
-                      f"{MISSING}the reward rose (greedy +0.010 [-0.010, +0.030])."),
-        ((-0.1, 0.1), f"{SHOWN}the reward fell (sampled -0.100 [-0.120, -0.080]); "
-                      "the reward rose (greedy +0.100 [+0.080, +0.120])."),
-        ((), f"Nothing is shown on held-out states. {MISSING}the reward rose (not measured)."),
+        ((0.1, 0.01), [f"{SHOWN}the reward rose: sampled +0.100 [+0.080, +0.120].",
+                       f"{MISSING}the reward rose: greedy +0.010 [-0.010, +0.030]."]),
+        ((-0.1, 0.1), [f"{SHOWN}the reward fell: sampled -0.100 [-0.120, -0.080].",
+                       f"{SHOWN}the reward rose: greedy +0.100 [+0.080, +0.120]."]),
+        ((0.1, 0.1), [f"{SHOWN}the reward rose: sampled +0.100 [+0.080, +0.120], greedy +0.100 [+0.080, +0.120]."]),
+        ((), [NOTHING, f"{MISSING}the reward rose: not measured."]),
     ],
-    ids=["above zero in one mode", "a fall is no missing rise", "not measured"],
+    ids=["above zero in one mode", "a fall is no missing rise", "above zero in both modes", "not measured"],
 )  # fmt: skip
-def test_a_rise_or_fall_is_shown_by_the_modes_whose_interval_leaves_zero_out(rises, words):
-    first, last = said(evaluated(0.7, 0.8), evaluated(0.8, 0.81, rises))
-    assert first == words and last == ONE_RUN
+def test_a_rise_or_fall_is_shown_by_the_modes_whose_interval_leaves_zero_out(rises, sentences):
+    assert said(evaluated(0.7, 0.8), evaluated(0.8, 0.81, rises)) == [*sentences, ONE_RUN]
 
 
 def test_in_the_fixed_protocol_the_last_reward_is_compared_with_silence_in_the_line_s_own_error():
     rose = (0.1, 0.1)
-    first, last = said(evaluated(0.7, 0.7, fixed=True), evaluated(0.9, 0.861, rose, fixed=True))
-    assert "the reward is above the silence line of 0.840 (sampled 0.900 [0.880, 0.920])" in first
-    assert first.endswith(
-        "Not shown: that the reward is above the silence line of 0.840 (greedy 0.861 [0.841, 0.881])."
-    )
+    _, shown, missing, last = said(evaluated(0.7, 0.7, fixed=True), evaluated(0.9, 0.861, rose, fixed=True))
+    assert shown == f"{SHOWN}{SILENCE_LINE}: sampled 0.900 [0.880, 0.920]."
+    assert missing == f"{MISSING}the reward is above the silence line: greedy 0.861 [0.841, 0.881]."
     assert last == ONE_RUN
+
+
+def test_silence_is_explained_once_also_where_nothing_is_shown():
+    nothing, rise, silence, last = said(evaluated(0.7, 0.7, fixed=True), evaluated(0.7, 0.7, (0.0, 0.0), fixed=True))
+    assert nothing == NOTHING and last == ONE_RUN
+    assert rise == f"{MISSING}the reward rose: sampled +0.000 [-0.020, +0.020], greedy +0.000 [-0.020, +0.020]."
+    assert silence == f"{MISSING}{SILENCE_LINE}: sampled 0.700 [0.680, 0.720], greedy 0.700 [0.680, 0.720]."
 
 
 def test_in_free_play_silence_is_no_bound_and_actions_tell():
@@ -95,14 +103,13 @@ def test_in_free_play_silence_is_no_bound_and_actions_tell():
 def test_the_worth_of_words_is_compared_with_zero_and_with_the_start():
     start = evaluated(0.7, 0.7, worth=(0.0, 0.0), fixed=True)
     last = evaluated(0.9, 0.9, (0.1, 0.1), (0.1, 0.01), worth_rises=(0.1, 0.01), fixed=True)
-    first, _ = said(start, last)
-    shown, missing = first.split(" Not shown: ")
-    assert "the reward falls when messages are swapped (sampled 0.100 [0.080, 0.120]); " in shown
-    assert "the worth of words rose (sampled +0.100" in shown
-    assert missing == (
-        "that the reward falls when messages are swapped (greedy 0.010 [-0.010, 0.030]); "
-        "that the worth of words rose (greedy +0.010 [-0.010, +0.030])."
-    )
+    _, _, *worth, _ = said(start, last)
+    assert worth == [
+        f"{SHOWN}the reward falls when messages are swapped: sampled 0.100 [0.080, 0.120].",
+        f"{SHOWN}the worth of words rose: sampled +0.100 [+0.080, +0.120].",
+        f"{MISSING}the reward falls when messages are swapped: greedy 0.010 [-0.010, 0.030].",
+        f"{MISSING}the worth of words rose: greedy +0.010 [-0.010, +0.030].",
+    ]
 
 
 @pytest.mark.parametrize("history", [[], [evaluated(0.7, 0.7)], [Iteration(1)]])
@@ -183,15 +190,15 @@ def test_metrics_have_the_worth_of_words_and_the_rises(swapped_run):
 
 def test_iterate_ends_with_what_was_shown_and_what_was_not(swapped_run, capsys):
     show_run(swapped_run)
-    *_, first, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("Shown on held-out states: the reward rose (sampled +0.200 [+0.180, +0.220], greedy +0.200")
-    assert last == ONE_RUN
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{SHOWN}the reward rose: sampled +0.200 [+0.180, +0.220], greedy +0.200 [+0.180, +0.220]." in lines
+    assert ONE_RUN in lines
 
 
 def test_the_page_has_the_closing_lines_the_columns_and_the_chart_of_the_worth_of_words(swapped_run):
     source = discover(swapped_run.path)
     page, _ = render(source, [], lambda scan: None, 1_000_000)
-    assert "Shown on held-out states: the reward rose (sampled +0.200" in page and ONE_RUN in page
+    assert "On held-out states the reward rose: sampled +0.200" in page and ONE_RUN in page
     assert '<th scope="col">worth of words</th><th scope="col">worth of words, greedy</th>' in page
     (chart,) = [chart for chart in charts_of(source, []) if chart.key == "worth_of_words"]
     assert [(one.label, list(one.x), list(one.y), list(one.low)) for one in chart.series] == [

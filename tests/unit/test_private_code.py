@@ -66,7 +66,7 @@ def test_the_rule_is_a_rise_and_a_fall_in_two_evaluations_in_a_row(rises, alarms
     (sign,) = private_code(run) or [""]
     assert bool(sign) == alarms
     assert ("a private code" in (collapse_reason(run) or "")) == alarms
-    assert ("After the last evaluation there is a sign of a private code" in conclusion(run)[0]) == alarms
+    assert ("After the last evaluation there is a sign of a private code" in " ".join(conclusion(run))) == alarms
     if alarms:
         assert sign == (
             "a private code: the reward rose by +0.100 [+0.080, +0.120], and with the foreign player by "
@@ -123,8 +123,8 @@ def test_the_figure_is_in_the_table_the_line_and_the_conclusion(tmp_path):
     heads = [str(column.header) for column in run_table(run).columns]
     assert "\nforeign" in heads
     assert [*run_table(run).columns[heads.index("\nforeign")].cells] == ["0.800", "0.700", "0.700"]
-    text = conclusion(history((0.1, -0.1), (0.1, -0.1)))[0]
-    assert "the reward with the foreign player fell (sampled -0.100 [-0.120, -0.080])" in text
+    fell = "On held-out states the reward with the foreign player fell: sampled -0.100 [-0.120, -0.080]."
+    assert fell in conclusion(history((0.1, -0.1), (0.1, -0.1)))
     assert "with the foreign player 0.700" in in_words(history((0.1, -0.1))[-1])
 
 
