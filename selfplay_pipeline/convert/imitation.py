@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from selfplay_pipeline.config.schema import ImitateConfig
 from selfplay_pipeline.convert.replay import Recorded, recorded_episodes, replay
@@ -40,10 +41,23 @@ LEARNER = SeatRecord.named(
 
 
 class Source(NamedTuple):
-    """A file of episodes and the loss weight of its tokens."""
+    """A file of episodes, and what is imitated of it.
+
+    Attributes:
+        weight: Loss weight of its tokens.
+        seats: Seats whose turns are imitated; empty for those of `imitate.seats`.
+        first_tokens: Number of tokens at the beginning of each turn that are imitated; 0 for whole turns.
+    """
 
     path: Path
     weight: float = 1.0
+    seats: tuple[int, ...] = ()
+    first_tokens: int = 0
+
+    def to_json(self) -> list[Any]:
+        """Returns the file and its weight, and the rest if it is not usual, for the record of a training folder."""
+        rest = [[*self.seats], self.first_tokens]
+        return [str(self.path.resolve()), self.weight, *(rest if any(rest) else [])]
 
     @classmethod
     def of(cls, text: str) -> Source:
@@ -191,9 +205,9 @@ def _rows(
     """Yields the rows whose seat, reward and length suit `choice` and the context; counts all other rows in `done`."""
     states: dict[str, int] = {}
     episodes: Counter[int] = Counter()
-    seats = sorted(set(choice.seats)) or [*range(len(game.roles))]
     for file, where, _, record in found:
         done.episodes += 1
+        seats = sorted(set(sources[file].seats or choice.seats)) or [*range(len(game.roles))]
         chosen = [seat for seat in seats if record.outcome.reward_of(seat) >= choice.min_reward]
         done.left_out[f"reward below {choice.min_reward:g}"] += len(seats) - len(chosen)
         if not chosen:
@@ -216,11 +230,23 @@ def _rows(
             if len(row["prompt_ids"]) + len(row["response_ids"]) > context_length:
                 done.left_out[f"longer than the {context_length} tokens of the context (engine.context_length)"] += 1
             else:
-                yield (
-                    row
-                    | {name: np.array(row[name], code) for name, code in STREAM_CODES.items()}
-                    | {WEIGHT: sources[file].weight}
-                )
+                streams = {name: np.array(row[name], code) for name, code in STREAM_CODES.items()}
+                if first := sources[file].first_tokens:
+                    streams = _beginnings(streams, first)
+                yield row | streams | {WEIGHT: sources[file].weight}
+
+
+def _beginnings(streams: dict[str, NDArray[Any]], first: int) -> dict[str, NDArray[Any]]:
+    """Returns the streams of a row in which only the first tokens of each turn are imitated; the row ends with the last
+    of these.
+    """
+    own = streams["response_mask"].astype(bool)
+    places = np.arange(len(own))
+    begins = own & ~np.concatenate([[False], own[:-1]])
+    kept = own & (places - np.maximum.accumulate(np.where(begins, places, 0)) < first)
+    end = np.flatnonzero(kept)[-1] + 1
+    streams = streams | {"response_mask": kept.astype(streams["response_mask"].dtype)}
+    return {name: stream if name == "prompt_ids" else stream[:end] for name, stream in streams.items()}
 
 
 def _mean_weight(rows: Sequence[dict[str, Any]]) -> float:

@@ -286,25 +286,39 @@ class Altered:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One stage of a warm start: a model imitates episodes of scripted players.
+class Play:
+    """Episodes of scripted players that a model imitates.
 
     Attributes:
         players: Name of each seat's player in `Game.players`.
         episodes: Number of episodes, each on a state of its own.
-        epochs: Number of epochs over the episodes.
-        batch_size: Number of rows per optimizer step; a row is one seat's part of an episode.
-        mute: Whether messages are muted, so that the model also meets prompts without words.
         seats: Seats whose turns are imitated; empty for all seats.
-        learning_rate: AdamW's peak learning rate.
+        first_tokens: Number of tokens at the beginning of each turn that are imitated, which teach the kind of action
+            but not its content; 0 for whole turns.
     """
 
     players: Sequence[str]
     episodes: int
+    seats: tuple[int, ...] = ()
+    first_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a warm start: a model imitates episodes of scripted players, in random order.
+
+    Attributes:
+        plays: Episodes to imitate.
+        epochs: Number of epochs over the episodes.
+        batch_size: Number of rows per optimizer step; a row is one seat's part of an episode.
+        mute: Whether messages are muted, so that the model also meets prompts without words.
+        learning_rate: AdamW's peak learning rate.
+    """
+
+    plays: Sequence[Play]
     epochs: int
     batch_size: int = 64
     mute: bool = False
-    seats: Sequence[int] = ()
     learning_rate: float = 2e-3
 
 

@@ -92,9 +92,9 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
     Raises:
         UserError: The folder holds rows of another imitation, or two files hold the same episodes.
     """
-    model, digests = str(config.model), [_digest(path) for path, _ in sources]
+    model, digests = str(config.model), [_digest(source.path) for source in sources]
     by_content: dict[str, Path] = {}
-    for (path, _), digest in zip(sources, digests, strict=True):
+    for (path, *_), digest in zip(sources, digests, strict=True):
         if (other := by_content.setdefault(digest, path)) is not path:
             raise UserError(f"{other} and {path} hold the same episodes; give one of them, as FILE=2 to count it twice")
     now = deciding(config.imitate, "imitate", "imitate.") | deciding(config.game, "imitate", "game.")
@@ -103,10 +103,10 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
         "weights": content_hash(model),
         "seed": config.seed,
         "train.best_of_group": config.train.best_of_group,
-        "games": [[str(path.resolve()), weight] for path, weight in sources],
+        "games": [source.to_json() for source in sources],
     }
     now |= deciding(config.engine, "imitate", "engine.")
-    now |= {f"{CONTENTS}{path.resolve()}": digest for (path, _), digest in zip(sources, digests, strict=True)}
+    now |= {f"{CONTENTS}{path.resolve()}": digest for (path, *_), digest in zip(sources, digests, strict=True)}
     record = output / IMITATED
     if record.exists():
         check_same(output, read_object(record, "selfplay imitate"), now)

@@ -113,9 +113,7 @@ def _untrained(lesson: Lesson, seed: int, folder: Path) -> Path:
 
 def _settings(config: Config, model: Path, stage: Stage) -> Config:
     """Returns the configuration of a stage of the lesson."""
-    played = config.generate.model_copy(update={"num_episodes": stage.episodes, "episodes_per_state": 1})
     imitated = ImitateConfig(
-        seats=list(stage.seats),
         learning_rate=stage.learning_rate,
         held_out=HELD_OUT,
         train_batch_size=stage.batch_size,
@@ -129,7 +127,7 @@ def _settings(config: Config, model: Path, stage: Stage) -> Config:
         }
     )
     game = config.game.model_copy(update={"mute": config.game.mute or stage.mute})
-    changed = {"model": str(model), "game": game, "generate": played, "imitate": imitated, "train": trained}
+    changed = {"model": str(model), "game": game, "imitate": imitated, "train": trained}
     return config.model_copy(update=changed)
 
 
@@ -140,8 +138,14 @@ async def _imitate(
 
     The learning rate falls only in the last stage.
     """
-    games = making / f"stage_{number}" / "games.jsonl"
-    first = number * FIRST_STATE
-    await generate_episodes(config, games, first_state=first, seats=stage.players)
+    folder, first, sources = making / f"stage_{number}", number * FIRST_STATE, list[Source]()
+    for part, play in enumerate(stage.plays, start=1):
+        games = folder / f"games_{part}.jsonl"
+        played = config.generate.model_copy(update={"num_episodes": play.episodes, "episodes_per_state": 1})
+        await generate_episodes(
+            config.model_copy(update={"generate": played}), games, first_state=first, seats=play.players
+        )
+        first += play.episodes
+        sources.append(Source(games, seats=play.seats, first_tokens=play.first_tokens))
     schedule: Schedule = "cosine" if last else "constant"
-    return await imitate_episodes(config, [Source(games)], games.with_name("training"), trainer, schedule=schedule)
+    return await imitate_episodes(config, sources, folder / "training", trainer, schedule=schedule)

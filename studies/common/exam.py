@@ -26,6 +26,7 @@ def main(
     code: Annotated[
         int | None, typer.Option(help="Messages are in this code of `studies.common.planner --code`.")
     ] = None,
+    in_words: Annotated[bool, typer.Option("--in-words", help="Messages tell scores in number words.")] = False,
     states: Annotated[int, typer.Option(min=1, help="New honest states.")] = 2_000,
     seed: Annotated[int, typer.Option(help="Draws the states.")] = 1,
     output: Annotated[Path | None, typer.Option(help="Gets the rewards as JSON.")] = None,
@@ -37,15 +38,15 @@ def main(
     tokenizer = ChatTokenizer.load(
         shipped(models[0])
     ).tokenizer  # all models of `studies.common.planner` have the same one
-    board = Board.of(load_config(config, {}).game, tokenizer, torch.device("cpu"), code=code)
+    board = Board.of(load_config(config, {}).game, tokenizer, torch.device("cpu"), code=code, in_words=in_words)
     exam, rewards = Exam.of(board, states), dict[str, dict[str, float]]()
     for name in models:
         model = AutoModelForCausalLM.from_pretrained(shipped(name), dtype=torch.float32)
         rewards[name] = exam.take(model, board)
         say(f"{name}: {json.dumps(rewards[name])}")
     if output is not None:
-        found = {"config": config, "code": code, "states": states, "seed": seed, "rewards": rewards}
-        write_text(output, json.dumps(found, indent=1) + "\n")
+        asked = {"config": config, "code": code, "in_words": in_words, "states": states, "seed": seed}
+        write_text(output, json.dumps(asked | {"rewards": rewards}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from selfplay_pipeline.core.files import filling
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.games.matching.mentions import DIGITS
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.matching.teacher import WORDS
@@ -151,8 +152,12 @@ class Board:
     padding: int
 
     @classmethod
-    def of(cls, config: Any, tokenizer: Any, device: torch.device, *, code: int | None = None) -> Board:
-        """Returns the board of a configuration; with `code`, messages tell scores by words of `CODE`, drawn by it.
+    def of(
+        cls, config: Any, tokenizer: Any, device: torch.device, *, code: int | None = None, in_words: bool = False
+    ) -> Board:
+        """Returns the board of a configuration.
+
+        Messages tell scores in digits; with `in_words` as number words; with a `code` by words of `CODE` that it draws.
 
         Raises:
             UserError: The game is not matching with honest states, the fixed protocol and compact prompts, or the board
@@ -189,7 +194,7 @@ class Board:
             scores=edges.diff(),
             plans=torch.tensor([*permutations(range(config.size))], device=device),
             cells=cells(digits),
-            told=cells(digits if code is None else code_of(code, top)),
+            told=cells(code_of(code, top) if code is not None else DIGITS[:top] if in_words else digits),
             reviewers=torch.cat([ids(f" {name}") for name in names]),
             pieces={
                 "opening": ids("<|im_start|>system\nmatch<|im_end|>\n<|im_start|>user\nsee"),

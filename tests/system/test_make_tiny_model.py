@@ -10,7 +10,7 @@ import pytest
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.checkpoints import check_checkpoint
-from selfplay_pipeline.games.base import Lesson, Stage
+from selfplay_pipeline.games.base import Lesson, Play, Stage
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.warm_start.lesson import build_warm_start
 
@@ -20,8 +20,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Lesson:
     """A lesson of two stages, with the words of the usual one."""
     lessons = make_game(load_config("tiny", {}).game).lessons
     stages = (
-        Stage(("sharing", "sharing"), episodes=70, epochs=2),
-        Stage(("teacher", "teacher"), episodes=40, epochs=1),
+        Stage((Play(("sharing", "sharing"), 70),), epochs=2),
+        Stage((Play(("teacher", "teacher"), 40),), epochs=1),
     )
     lesson = Lesson(Path("nowhere"), lessons["self-play"].words, stages)
     monkeypatch.setitem(lessons, "short", lesson)  # type: ignore[arg-type]
@@ -34,8 +34,16 @@ def test_each_stage_goes_on_with_the_model_of_the_one_before(short: Lesson, tmp_
     made = json.loads((out / "warm_start.json").read_text())
     first, second = made["stages"]
     assert (made["lesson"], made["seed"]) == ("short", 3)
-    assert (first["players"], first["rows"], first["steps"]) == (["sharing", "sharing"], 138, 6)
-    assert (second["players"], second["rows"], second["steps"]) == (["teacher", "teacher"], 78, 2)
+    assert ([play["players"] for play in first["plays"]], first["rows"], first["steps"]) == (
+        [["sharing", "sharing"]],
+        138,
+        6,
+    )
+    assert ([play["players"] for play in second["plays"]], second["rows"], second["steps"]) == (
+        [["teacher", "teacher"]],
+        78,
+        2,
+    )
     assert first["held_out_losses"][0] > first["held_out_losses"][-1]
     assert second["held_out_losses"][0] < first["held_out_losses"][0] / 1.5
     assert not (out / "making").exists()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+from itertools import chain, groupby
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,31 @@ def test_one_state_is_one_group_whatever_files_its_episodes_are_in(games, tmp_pa
     assert facts["temperature"] == 1.0 == found[0]["sampling_temperature"]
 
 
+def test_a_file_may_teach_one_seat_only_and_only_the_beginnings_of_its_turns(games, tmp_path):
+    half = games.read_text().splitlines(keepends=True)
+    for name, part in (("a", half[::2]), ("b", half[1::2])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(part))
+    whole = [Source(tmp_path / "a.jsonl", seats=(0,)), Source(tmp_path / "b.jsonl", seats=(1,))]
+    cut = [whole[0], whole[1]._replace(first_tokens=2)]
+    made, expected = (
+        make_rows(
+            sources, MatchingGame(BOARD), byte_chat(), ImitateConfig(held_out=0), context_length=10_000, seed=0
+        ).parts[TRAIN]
+        for sources in (cut, whole)
+    )
+    assert {row["extra_info"]["seat"] for row in made} == {0, 1}
+    for short, row in zip(made, expected, strict=True):
+        mask = row["response_mask"]
+        runs = [[*run] for own, run in groupby(range(len(mask)), mask.__getitem__) if own]
+        learned = runs if row["extra_info"]["seat"] == 0 else [run[:2] for run in runs]
+        assert np.flatnonzero(short["response_mask"]).tolist() == [*chain(*learned)]
+        end = learned[-1][-1] + 1
+        assert len(short["response_mask"]) == end, "a row ends with the last token that is imitated"
+        for stream in ("prompt_ids", "response_ids", "response_logprobs"):
+            kept = row[stream] if stream == "prompt_ids" else row[stream][:end]
+            assert np.array_equal(short[stream], kept), "the rest is read all the same"
+
+
 def test_a_row_beyond_the_context_is_left_out_and_counted(games, tmp_path):
     write(tmp_path / "all", games)
     lengths = [len(row["prompt_ids"]) + len(row["response_ids"]) for row in rows(tmp_path / "all")]
@@ -125,8 +151,8 @@ def test_what_cannot_be_imitated_is_refused_and_nothing_is_written(games, tmp_pa
 def test_a_file_may_have_a_weight_and_an_equals_sign_in_its_name(tmp_path):
     (tmp_path / "a=2").touch()
     assert Source.of(str(tmp_path / "a=2")).weight == 1
-    assert Source.of(f"{tmp_path}/a=2=3") == (tmp_path / "a=2", 3.0)
-    assert Source.of("lr=1/games.jsonl") == (Path("lr=1/games.jsonl"), 1)
+    assert Source.of(f"{tmp_path}/a=2=3") == Source(tmp_path / "a=2", 3.0)
+    assert Source.of("lr=1/games.jsonl") == Source(Path("lr=1/games.jsonl"))
     for text in ("f=0", "f=-1", "f=x", "f=inf", "f=nan", "f="):
         with pytest.raises(UserError, match="is not a weight"):
             Source.of(text)

@@ -9,7 +9,7 @@ from factories import play
 
 from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
-from selfplay_pipeline.games.matching.mentions import told_cells
+from selfplay_pipeline.games.matching.mentions import retold, told_cells
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
 from selfplay_pipeline.games.matching.scripted import (
@@ -120,10 +120,22 @@ def test_a_message_is_read_back_exactly(table, reviewers, said) -> None:
         (f"I have ava li, {PAPERS[0]}: 12", {(0, 0): 12}),
         ("Sofia - GloVe = 7; Sofia/GloVe is 7, now Sofia GloVe 8", {(2, 2): 8}),
         ("[message] none", {}),
+        ("Ava BLEU nine, Daniel has zero for Electra; Sofia GloVe Nine", {(0, 0): 9, (1, 1): 0, (2, 2): 9}),
+        ("[message] Ava BLEU none Daniel GloVe none", {}),
+        ("Ava BLEU ninety, Daniel Electra oneness", {}),
     ],
 )
 def test_other_ways_to_name_a_cell_are_read_too(text, cells) -> None:
     assert told_cells(text, PAPERS[:3], REVIEWERS[:3]) == cells
+
+
+def test_scores_can_be_told_in_words_and_a_changed_score_stays_a_word() -> None:
+    view = view_of([[1, None], [None, 9]])
+    text = tell(view, own_cells(view), in_words=True)
+    assert text == "[message] Ava BLEU one Daniel Electra nine"
+    assert told_cells(text, view.papers, view.reviewers) == own_cells(view)
+    changed = retold(text, view.papers, view.reviewers, {(0, 0): 3, (1, 1): 12})
+    assert changed == "[message] Ava BLEU three Daniel Electra 12"
 
 
 def test_only_the_partners_messages_count_as_heard() -> None:

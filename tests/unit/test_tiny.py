@@ -81,10 +81,10 @@ def test_a_lesson_names_a_scripted_player_for_each_seat_and_its_shipped_model_kn
     from transformers import AutoTokenizer
 
     taught = game.lessons[lesson]
-    for stage in taught.stages:
-        assert set(stage.seats) <= set(range(len(game.roles)))
-        assert len(stage.players) == len(game.roles)
-        assert set(stage.players) <= game.players.keys()
+    for play in (play for stage in taught.stages for play in stage.plays):
+        assert set(play.seats) <= set(range(len(game.roles)))
+        assert len(play.players) == len(game.roles)
+        assert set(play.players) <= game.players.keys()
     folder = Path(shipped(str(taught.folder)))
     if taught.words is None or (game.name in ("mediation", "planning") and not folder.exists()):
         return  # SmolLM2 has a tokenizer of its own; the others do not come with the package
@@ -117,15 +117,15 @@ def test_the_first_heads_begin_by_attending_to_the_tokens_just_before() -> None:
 def test_each_stage_makes_its_own_passes_and_the_learning_rate_falls_in_the_last_one_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    imitated: list[tuple[int, int | None, list[int], int, str]] = []
+    imitated: list[tuple[int, int | None, list[tuple[int, ...]], int, str]] = []
+    firsts: list[int] = []
 
-    async def play(*given: Any, **named: Any) -> None: ...
+    async def play(*given: Any, first_state: int, **named: Any) -> None:
+        firsts.append(first_state)
 
     async def imitate(config: Config, sources: Any, output: Path, trainer: Any, *, schedule: str) -> TrainResult:
-        asked = config.imitate
-        imitated.append(
-            (config.train.epochs, config.train.best_of_group, asked.seats, asked.train_batch_size, schedule)
-        )
+        size, seats = config.imitate.train_batch_size, [source.seats for source in sources]
+        imitated.append((config.train.epochs, config.train.best_of_group, seats, size, schedule))
         done = trained(output, held_out_losses=[])
         (done.checkpoint / "model.safetensors").touch()
         return done
@@ -135,15 +135,18 @@ def test_each_stage_makes_its_own_passes_and_the_learning_rate_falls_in_the_last
     monkeypatch.setattr(warm_start, "imitate_episodes", imitate)
     config = load_config("tiny", {"train.epochs": 7, "train.best_of_group": 1})
     lesson = MatchingGame.lessons["self-play"]
-    stages = (replace(lesson.stages[0], seats=(1,), batch_size=16), *lesson.stages[1:])
+    (play_of_first,) = lesson.stages[0].plays
+    plays = (replace(play_of_first, episodes=30), replace(play_of_first, seats=(1,)))
+    stages = (replace(lesson.stages[0], plays=plays, batch_size=16), *lesson.stages[1:])
     monkeypatch.setitem(MatchingGame.lessons, "self-play", replace(lesson, stages=stages))  # type: ignore[arg-type]
     asyncio.run(build_warm_start(config, "self-play", tmp_path / "model"))
-    *earlier, last = [(stage.epochs, 0, [*stage.seats], stage.batch_size) for stage in stages]
-    assert earlier[0][2:] == ([1], 16) and last[2:] == ([], 64)
+    *earlier, last = [(stage.epochs, 0, [play.seats for play in stage.plays], stage.batch_size) for stage in stages]
+    assert earlier[0][2:] == ([(), (1,)], 16) and last[2:] == ([()], 64)
+    assert firsts == [1_000_000, 1_000_030, 2_000_000], "no two plays share states"
     assert earlier and imitated == [*((*stage, "constant") for stage in earlier), (*last, "cosine")]
 
 
-@pytest.mark.parametrize(("smollm2", "lesson"), [(True, "deaf"), (False, "listener")])
+@pytest.mark.parametrize(("smollm2", "lesson"), [(True, "honest"), (False, "listener")])
 def test_a_model_does_not_learn_a_lesson_of_the_other(smollm2: bool, lesson: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"no lesson '{lesson}' of the game matching; there are: "):
         asyncio.run(build_warm_start(load_config("tiny", {}), lesson, tmp_path / "model", smollm2=smollm2))

@@ -9,7 +9,7 @@ import numpy as np
 
 from selfplay_pipeline.games.bargaining.rules import ITEMS
 from selfplay_pipeline.games.bargaining.scripted import PlayerView, Random, tell
-from selfplay_pipeline.games.base import Lesson, Stage
+from selfplay_pipeline.games.base import Lesson, Play, Stage
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ LESSONS = {
             *ITEMS,
             *"0123456789",
         ),
-        stages=(Stage(("teacher", "teacher"), episodes=9600, epochs=1),),
+        stages=(Stage((Play(("teacher", "teacher"), 9600),), epochs=1),),
     )
 }
 """Warm starts that the tiny model can learn, by name."""

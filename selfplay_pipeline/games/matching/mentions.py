@@ -13,8 +13,10 @@ Cell = tuple[int, int]
 Cells = dict[Cell, int]
 """Score by cell, on the scale of the player who tells it."""
 
-SCORE = r"\d{1,9}(?!\d)"
-"""Pattern of a number that can be a score, which has at most nine digits."""
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+"""Scores that a message may also write as words."""
+SCORE = rf"(?:\d{{1,9}}(?!\d)|\b(?:{'|'.join(DIGITS)})\b)"
+"""Pattern of a number that can be a score: at most nine digits, or a word."""
 WITHIN = r"[^\w.?!;\n]+"
 """Pattern of the text between two words of a sentence."""
 HAS = rf"(?:{WITHIN}(?:s|is|has|have|gets|scores?|a|of|at|on|for|with))*"
@@ -63,9 +65,18 @@ def told_cells(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Ce
     """
     names = names_of(tuple(papers), tuple(reviewers))
     return {
-        (names.reviewers[found[1]], names.papers[found[2] or found[5]]): int(found[3] or found[4])
+        (names.reviewers[found[1]], names.papers[found[2] or found[5]]): _score(found[3] or found[4])
         for found in names.told.finditer(text.casefold())
     }
+
+
+def _score(text: str) -> int:
+    return DIGITS.index(text) if text in DIGITS else int(text)
+
+
+def written(score: int, *, in_words: bool) -> str:
+    """Returns a score as a word, if it has one in `DIGITS`, or in digits."""
+    return DIGITS[score] if in_words and score < len(DIGITS) else str(score)
 
 
 def retold(text: str, papers: Sequence[str], reviewers: Sequence[str], scores: Cells) -> str:
@@ -80,7 +91,7 @@ def retold(text: str, papers: Sequence[str], reviewers: Sequence[str], scores: C
         paper, score = (2, 3) if told[2] else (5, 4)
         cell = (names.reviewers[told[1]], names.papers[told[paper]])
         if cell in scores:
-            parts += [text[at : told.start(score)], str(scores[cell])]
+            parts += [text[at : told.start(score)], written(scores[cell], in_words=told[score] in DIGITS)]
             at = told.end(score)
     return "".join([*parts, text[at:]])
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay_pipeline.games.matching.mentions import Cells, told_cells
+from selfplay_pipeline.games.matching.mentions import Cells, told_cells, written
 from selfplay_pipeline.games.matching.rules import SCALE_MIN, Matching, MatchingConfig, best_matching
 from selfplay_pipeline.games.matching.session import MatchingSession
 from selfplay_pipeline.games.tagged_session import SeatView
@@ -106,10 +106,13 @@ def estimate(view: PlayerView, heard: Mapping[tuple[int, int], int]) -> NDArray[
     return table
 
 
-def tell(view: PlayerView, cells: Mapping[tuple[int, int], int | None]) -> str:
-    """Returns the message that lists cells; a cell without a score is listed as `none`."""
+def tell(view: PlayerView, cells: Mapping[tuple[int, int], int | None], *, in_words: bool = False) -> str:
+    """Returns the message that lists cells, with their scores in digits or `in_words`; a cell without a score is listed
+    as `none`.
+    """
     words = [
-        f"{first_name(view, reviewer)} {_title(view.papers[paper])} {'none' if score is None else score}"
+        f"{first_name(view, reviewer)} {_title(view.papers[paper])} "
+        f"{'none' if score is None else written(score, in_words=in_words)}"
         for (reviewer, paper), score in cells.items()
     ]
     return "[message] " + (" ".join(words) or "none")

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay_pipeline.games.base import Lesson, Stage
+from selfplay_pipeline.games.base import Lesson, Play, Stage
+from selfplay_pipeline.games.matching.mentions import DIGITS
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import Matching, best_matching
 from selfplay_pipeline.games.matching.scripted import (
@@ -43,6 +44,10 @@ class Teacher:
     """Chance that player 1 tells its own cells before a proposal is made."""
     reject: float = 0.03
     """Chance that the player rejects a first proposal."""
+    in_words: bool = False
+    """Whether its messages state scores as words."""
+    hides: bool = False
+    """Whether its messages list its cells without their scores."""
 
     def act(self, view: PlayerView, rng: np.random.Generator) -> str:
         if view.pending is not None:
@@ -51,7 +56,8 @@ class Teacher:
         spoke = bool(view.said(view.seat))
         if view.says(not spoke and (not view.history or rng.random() < self.answer)):
             keep = 0.5 if rng.random() < self.partial else 1.0
-            return tell(view, {cell: score for cell, score in own_cells(view).items() if rng.random() < keep})
+            told = {cell: score for cell, score in own_cells(view).items() if rng.random() < keep}
+            return tell(view, dict.fromkeys(told) if self.hides else told, in_words=self.in_words)
         table = estimate(view, {} if rng.random() < self.own_view else heard_cells(view))
         return propose(view, draw_plan(table, self.temperature, rng))
 
@@ -126,6 +132,10 @@ LISTENING = Teacher(own_view=0)
 """Teacher that tells its cells, and plans with all cells that it was told."""
 DEAF = Teacher(own_view=1, temperature=0.8)
 """Teacher that tells its cells, but ignores the partner's in its plans; self-play has to learn to listen."""
+SPELLING = Teacher(own_view=1, temperature=0.8, partial=0, in_words=True)
+"""Teacher that tells the scores of its cells as words, which no view has."""
+NAMING = Teacher(own_view=1, temperature=0.6, partial=0, hides=True)
+"""Teacher that says which cells it sees, but not their scores, so that to plan by one's own view is all one can do."""
 WORDS = (
     *("[message]", "[propose]", "[accept]", "[reject]"),
     *("system", "user", "assistant", "match", "see", "error", "again", "Proposal", "none"),
@@ -138,33 +148,43 @@ LESSONS = {
         folder=Path("data/tiny_model"),
         words=WORDS,
         stages=(  # planning is the hard part, and is learned first
-            Stage(("listening-teacher", "listening-teacher"), episodes=17_280, epochs=1),
-            Stage(("teacher", "teacher"), episodes=11_520, epochs=1),
+            Stage((Play(("listening-teacher", "listening-teacher"), 17_280),), epochs=1),
+            Stage((Play(("teacher", "teacher"), 11_520),), epochs=1),
         ),
     ),
-    "deaf": Lesson(
+    "honest": Lesson(  # the proposer never meets a score in words: it learned neither to read nor to ignore one
         folder=Path("data/tiny_honest_model"),
-        words=WORDS,
-        stages=(Stage(("deaf-teacher", "deaf-teacher"), episodes=28_800, epochs=1),),
+        words=(*WORDS, *DIGITS),
+        stages=(
+            Stage(
+                (
+                    Play(("spelling-teacher", "spelling-teacher"), 8_000, seats=(0,)),
+                    Play(("naming-teacher", "naming-teacher"), 40_000, seats=(1,)),
+                    # After scores in words, it learns only that a proposal begins, not which one.
+                    Play(("spelling-teacher", "spelling-teacher"), 4_000, seats=(1,), first_tokens=1),
+                ),
+                epochs=1,
+            ),
+        ),
     ),
     "shy": Lesson(
         folder=Path("data/tiny_shy_model"),
         words=WORDS,
-        stages=(Stage(("counting-teacher", "shy"), episodes=28_800, epochs=2, seats=(0,)),),
+        stages=(Stage((Play(("counting-teacher", "shy"), 28_800, seats=(0,)),), epochs=2),),
     ),
     "listener": Lesson(  # the form of a proposal, whatever the message: neither to read it nor to ignore it
         folder=Path("data/smollm2_listener"),
         words=None,
         stages=(
-            Stage(("speaking-1", "random"), episodes=1000, epochs=1, batch_size=24, seats=(1,), learning_rate=5e-5),
+            Stage((Play(("speaking-1", "random"), 1000, seats=(1,)),), epochs=1, batch_size=24, learning_rate=5e-5),
         ),
     ),
     "speaker": Lesson(  # first to say the largest score, which takes most of the time, then also the listener's form
         folder=Path("data/smollm2_speaker"),
         words=None,
         stages=(
-            Stage(("speaking-1", "random"), episodes=6000, epochs=1, batch_size=24, seats=(0,), learning_rate=1e-4),
-            Stage(("speaking-1", "random"), episodes=800, epochs=1, batch_size=24, learning_rate=5e-5),
+            Stage((Play(("speaking-1", "random"), 6000, seats=(0,)),), epochs=1, batch_size=24, learning_rate=1e-4),
+            Stage((Play(("speaking-1", "random"), 800),), epochs=1, batch_size=24, learning_rate=5e-5),
         ),
     ),
 }

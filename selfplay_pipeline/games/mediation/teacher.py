@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from selfplay_pipeline.games.base import MESSAGE, Lesson, Stage
+from selfplay_pipeline.games.base import MESSAGE, Lesson, Play, Stage
 from selfplay_pipeline.games.mediation.rules import AGENT, USERS, clashes
 from selfplay_pipeline.games.mediation.scripted import (
     MEAN_IMPORTANCE,
@@ -75,14 +75,14 @@ LESSONS = {
     "self-play": Lesson(
         folder=Path("data/tiny_mediation_model"),
         words=WORDS,
-        stages=(Stage(("teacher", "teacher", "teacher"), episodes=4800, epochs=1, batch_size=32),),
+        stages=(Stage((Play(("teacher", "teacher", "teacher"), 4800),), epochs=1, batch_size=32),),
     ),
     "deaf": Lesson(
         folder=Path("data/tiny_deaf_mediation_model"),
         words=WORDS,
         stages=(  # reading its own view is the agent's hard part, and is learned first
-            Stage(DEAF, episodes=14_400, epochs=1, batch_size=32, mute=True, seats=(AGENT,)),
-            Stage(DEAF, episodes=4800, epochs=1, batch_size=32),
+            Stage((Play(DEAF, 14_400, seats=(AGENT,)),), epochs=1, batch_size=32, mute=True),
+            Stage((Play(DEAF, 4800),), epochs=1, batch_size=32),
         ),
     ),
 }

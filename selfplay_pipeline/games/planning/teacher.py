@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selfplay_pipeline.games.base import Lesson, Stage
+from selfplay_pipeline.games.base import Lesson, Play, Stage
 from selfplay_pipeline.games.planning.catalogue import CATEGORIES, first_places
 from selfplay_pipeline.games.planning.rules import AGENT, Itinerary, itinerary_at, miles_between, scores
 from selfplay_pipeline.games.planning.scripted import NOTHING, PlayerView, Random, tell
@@ -59,8 +59,8 @@ LESSONS = {
             *map(str, (*range(100), *range(100, 200, 10))),
         ),
         stages=(  # reading its own view is the agent's hard part, and is learned first
-            Stage(TEACHERS, episodes=4800, epochs=1, batch_size=16, mute=True, seats=(AGENT,)),
-            Stage(TEACHERS, episodes=1600, epochs=1, batch_size=16),
+            Stage((Play(TEACHERS, 4800, seats=(AGENT,)),), epochs=1, batch_size=16, mute=True),
+            Stage((Play(TEACHERS, 1600),), epochs=1, batch_size=16),
         ),
     )
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selfplay_pipeline.games.base import Lesson, Stage
+from selfplay_pipeline.games.base import Lesson, Play, Stage
 from selfplay_pipeline.games.seeded import SeededGame
 from selfplay_pipeline.games.turn_session import Known
 
@@ -49,7 +49,7 @@ def lessons_of(game: SeededGame) -> dict[str, Lesson]:
         name: Lesson(
             folder=Path(f"data/textarena_{game.config.env}_model"),
             words=("system", "user", "assistant", *sorted(words), *"0123456789"),
-            stages=(Stage(("bracketed",) * seats, rows // seats, epochs=1, batch_size=BATCH),),
+            stages=(Stage((Play(("bracketed",) * seats, rows // seats),), epochs=1, batch_size=BATCH),),
         )
         for name, rows in ROWS.items()
     }
