@@ -66,7 +66,7 @@ def test_the_page_has_a_row_with_the_meaning_of_every_key():
         row = rows[section, key.name.rpartition(".")[2]][1]
         assert row.endswith(" ".join(key.text.replace("|", "\\|").split())), key.name
     assert "`--num-episodes`: doctor, generate, iterate" in rows["generate", "num_episodes"][1]
-    assert "(tiny_honest: 1024) | Number of episodes" in rows["generate", "num_episodes"][1]
+    assert "(tiny_honest: 1536) | Number of episodes" in rows["generate", "num_episodes"][1]
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)

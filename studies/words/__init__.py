@@ -1,0 +1,1 @@
+"""Does self-play teach to read a code that the model can only speak?"""

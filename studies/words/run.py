@@ -1,0 +1,79 @@
+"""Does the default run without a GPU teach to read number words? Self-play and two controls; see README.md.
+
+The controls hear no messages (`muted`), or train on rewards that are permuted within groups (`placebo`). Finished
+trainings are not repeated.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from transformers import AutoModelForCausalLM
+
+from bench import command
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core import stopping
+from selfplay_pipeline.core.files import write_text
+from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.iterate.folder import RunDirectory
+from selfplay_pipeline.iterate.history import history_of
+from selfplay_pipeline.iterate.loop import run_iterate
+from studies.common.planner import Board, Exam
+
+AT_THE_END = {"iterate.evaluate_every": 5}
+ARMS: dict[str, dict[str, Any]] = {
+    "self": {},
+    "muted": {"game.mute": True, **AT_THE_END},
+    "placebo": {"convert.placebo": True, **AT_THE_END},
+}
+"""Configuration keys in which each training differs from the default run."""
+KEPT = ("held_out_reward", "held_out_greedy_reward", "held_out_illegal", "held_out_rises", "wordless")
+"""Figures of an evaluation that are kept, by their names in `metrics.jsonl`."""
+
+
+def main(
+    seeds: Annotated[int, typer.Option(min=1, help="Training seeds, one after the other.")] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first: settings were chosen with 1 to 3.")] = 4,
+    iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 5,
+    states: Annotated[int, typer.Option(min=1, help="New states of the exams.")] = 2_000,
+    work: Annotated[Path, typer.Option(help="Gets the run folders.")] = Path("data/words"),
+    output: Annotated[Path | None, typer.Option(help="Gets results.json; by default --work.")] = None,
+) -> None:
+    """Train all arms with each seed, examine the warm start and the last checkpoints, and write results.json."""
+    found: dict[str, Any] = {"iterations": iterations, "states_of_exams": states, "trainings": {}, "exams": {}}
+    for seed in range(first_seed, first_seed + seeds):
+        for arm, changes in ARMS.items():
+            say(f"{arm}, seed {seed}")
+            config = load_config("tiny_honest", changes | {"seed": seed, "iterate.num_iterations": iterations})
+            run = stopping.run(run_iterate(config, work / f"{arm}_{seed}"))
+            found["trainings"][f"{arm}_{seed}"] = _curve(run)
+            if arm == "self":
+                found["exams"]["before"] = found["exams"].get("before") or _exam(str(config.model), states)
+                found["exams"][f"after_{seed}"] = _exam(run.checkpoint(iterations), states)
+    write_text((output or work) / "results.json", json.dumps(found, indent=1) + "\n")
+
+
+def _curve(run: RunDirectory) -> dict[int, dict[str, Any]]:
+    """Returns the held-out figures of a run by iteration."""
+    lines = {one.number: one.evaluated.to_line() for one in history_of(run.state) if one.evaluated}
+    return {number: {name: line[name] for name in KEPT if name in line} for number, line in lines.items()}
+
+
+def _exam(model: str, states: int) -> dict[str, float]:
+    """Returns the rewards of a model's greedy plans by what seat 1 reads, on new states."""
+    torch.manual_seed(1)
+    tokenizer = ChatTokenizer.load(shipped(model)).tokenizer
+    board = Board.of(load_config("tiny_honest", {}).game, tokenizer, torch.device("cpu"), in_words=True)
+    weights = AutoModelForCausalLM.from_pretrained(shipped(model), dtype=torch.float32)
+    rewards: dict[str, float] = Exam.of(board, states).take(weights, board)
+    return rewards
+
+
+if __name__ == "__main__":
+    command.run(main)
