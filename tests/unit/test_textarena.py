@@ -86,8 +86,9 @@ def test_a_tiny_model_can_learn_an_environment_whose_moves_are_single_tokens_and
 
     game = game_of(env)
     lesson, short = game.lessons["self-play"], game.lessons["short"]
-    assert {stage.players for taught in (lesson, short) for stage in taught.stages} == {("bracketed",) * SEATS[env]}
-    assert short.words == lesson.words and short.stages[0].episodes < lesson.stages[0].episodes
+    (whole,), (part,) = (taught.stages[0].plays for taught in (lesson, short))
+    assert whole.players == part.players == ("bracketed",) * SEATS[env]
+    assert short.words == lesson.words and part.episodes < whole.episodes
     tokenizer = build_tokenizer(lesson.words)
     assert len(tokenizer.encode(MOVES[env])) == 1
     for number in range(100, 104):
