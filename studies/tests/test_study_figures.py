@@ -22,6 +22,7 @@ with_people = stored("studies/people/results/people.json")
 partners = stored("studies/partners/results/results.json")
 listened = [stored(f"studies/listen/results/exam_{name}.json") for name in ("warm_start", "iteration_12")]
 spoken = stored("studies/listen/results/exam_speaker.json")
+words, read = (stored("studies/words/results/results.json")[name] for name in ("trainings", "exams"))
 untrained = json.loads((ROOT / "studies/listen/results/metrics.jsonl").read_text().splitlines()[0])
 listener = stored("studies/listen/results/evaluation_iteration_12.json")["modes"]
 
@@ -88,6 +89,22 @@ FIGURES: list[tuple[Any, ...]] = [
     ("partners", "trained on {:.2f} and {:.2f} of self-play's rows", *(
         partners["arms"][arm]["training"]["rows"] / partners["arms"][SELF]["training"]["rows"]
         for arm in ("past", "population"))),
+
+    *(("words", f"| {label} | {{}} | {{}} | {{}} | {{}} | {{}} |",
+       *(interval(words[run][at][f"held_out_{mode}reward"])
+         for mode, at in (("", "0"), ("", "2"), ("", "5"), ("greedy_", "0"), ("greedy_", "5"))))
+      for label, run in (("self-play, seed 4", "self_4"), ("seed 5", "self_5"), ("seed 6", "self_6"))),
+    *(("words", f"| {label} | {{}} | | {{}} | {{}} | {{}} |",
+       *(interval(words[run][at][f"held_out_{mode}reward"]) for mode in ("", "greedy_") for at in ("0", "5")))
+      for label, run in (("permuted rewards, seed 4", "placebo_4"), ("seed 5", "placebo_5"))),
+    ("words", "after two iterations is {:+}, {:+} and {:+}.",
+     *(interval(words[f"self_{seed}"]["2"]["held_out_rises"]["sampled"]["reward"]) for seed in (4, 5, 6))),
+    ("words", "costs the warm start {:.3f} of its reward, and the trained models {:.3f}, {:.3f} and {:.3f}.",
+     *(one["heard"] - one["exchanged"] for one in read.values())),
+    ("words", "{:.3f}, {:.3f} and {:.3f} instead of {:.3f}, {:.3f} and {:.3f}. So",
+     *([*read.values()][seed][name] for name in ("two_words", "heard") for seed in (1, 2, 3))),
+    ("words", "one ends at {}, below silence", interval(words["muted_6"]["5"]["held_out_reward"])),
+    ("words", "with seed 6 the reward fell to {:.3f} after", words["self_6"]["3"]["held_out_reward"]["value"]),
 
     *(("listen", f"| {label} | {{}} | {{}} |", *follows(name))
       for label, name in (

@@ -145,8 +145,10 @@ WORDS = (
 )
 UNUSED = [name.split()[-1] for name in REVIEWERS[-len(DIGITS) :]]
 SPELLING_WORDS = tuple(dict(zip(UNUSED, DIGITS, strict=True)).get(word, word) for word in WORDS)
-"""`WORDS` with number words in the place of last names that small boards do not have: as many words, so that a server
-that was started with one tiny model can load the others."""
+"""`WORDS` with number words in the place of last names that small boards do not have.
+
+There are as many words, so that a server that was started with one tiny model can load the others.
+"""
 LESSONS = {
     "self-play": Lesson(
         folder=Path("data/tiny_model"),
