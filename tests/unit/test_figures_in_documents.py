@@ -32,7 +32,14 @@ def at_a_million(rows: list[dict[str, Any]], name: str) -> float:
     return float(large[name] + slope * (1_000_000 - large["episodes"]))
 
 
+words, read = (stored("studies/words/results/results.json")[name] for name in ("trainings", "exams"))
+costs = {name: one["heard"] - one["exchanged"] for name, one in read.items()}
+
 FIGURES: list[tuple[Any, ...]] = [
+    (README, "from {:.3f}, {:.3f} and {:.3f} to {:.3f}, {:.3f} and {:.3f} sampled; silence is 0.840",
+     *(words[f"self_{seed}"][at]["held_out_reward"]["value"] for at in ("0", "5") for seed in (4, 5, 6))),
+    (README, "costs the trained models {:.3f}, {:.3f} and {:.3f}, and the warm start {:.3f}",
+     *(costs[f"after_{seed}"] for seed in (4, 5, 6)), costs["before"]),
     (README, "from {:.3f} to {:.3f} sampled and from {:.3f} to {:.3f} greedy",
      *(planner.of(player, mode).value for mode in MODES for player in (WARM, SELF))),
     (README, "silence is {:.3f}. If one score", planner.silence.value),
