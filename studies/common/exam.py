@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -32,21 +33,36 @@ def main(
     output: Annotated[Path | None, typer.Option(help="Gets the rewards as JSON.")] = None,
 ) -> None:
     """Print the mean rewards of each model and of silence on the same states."""
+    rewards = examine(models, config, code=code, in_words=in_words, states=states, seed=seed)
+    if output is not None:
+        asked = {"config": config, "code": code, "in_words": in_words, "states": states, "seed": seed}
+        write_text(output, json.dumps(asked | {"rewards": rewards}, indent=1) + "\n")
+
+
+def examine(
+    models: Sequence[str], config: str, *, code: int | None = None, in_words: bool = False, states: int, seed: int = 1
+) -> dict[str, dict[str, float]]:
+    """Print the mean rewards of each model and of silence on the same states, and return them by model.
+
+    Args:
+        models: Folders of models with one tokenizer.
+        config: Built-in name or YAML file of an honest board.
+        code: Number of the code of the messages, None for none.
+        in_words: Whether messages tell scores in number words.
+        states: Number of new states.
+        seed: Seed of the states.
+    """
     for name in models:
         check_checkpoint(shipped(name))
     torch.manual_seed(seed)
-    tokenizer = ChatTokenizer.load(
-        shipped(models[0])
-    ).tokenizer  # all models of `studies.common.planner` have the same one
+    tokenizer = ChatTokenizer.load(shipped(models[0])).tokenizer
     board = Board.of(load_config(config, {}).game, tokenizer, torch.device("cpu"), code=code, in_words=in_words)
     exam, rewards = Exam.of(board, states), dict[str, dict[str, float]]()
     for name in models:
         model = AutoModelForCausalLM.from_pretrained(shipped(name), dtype=torch.float32)
         rewards[name] = exam.take(model, board)
         say(f"{name}: {json.dumps(rewards[name])}")
-    if output is not None:
-        asked = {"config": config, "code": code, "in_words": in_words, "states": states, "seed": seed}
-        write_text(output, json.dumps(asked | {"rewards": rewards}, indent=1) + "\n")
+    return rewards
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from selfplay_pipeline.core.files import filling
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.terminal import say
-from selfplay_pipeline.games.matching.mentions import DIGITS
+from selfplay_pipeline.games.matching.mentions import written
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.matching.teacher import WORDS
@@ -187,14 +187,14 @@ class Board:
             told = [[ids(f" {name} {paper} {word}") for word in words] for name in names for paper in papers]
             return torch.stack([torch.stack(row) for row in told])
 
-        digits = [str(score) for score in range(top)]
+        digits, told = ([written(score, in_words=way) for score in range(top)] for way in (False, in_words))
         proposal = "\n".join(f"{paper}: {names[0]}" for paper in papers)
         return cls(
             size=config.size,
             scores=edges.diff(),
             plans=torch.tensor([*permutations(range(config.size))], device=device),
             cells=cells(digits),
-            told=cells(code_of(code, top) if code is not None else DIGITS[:top] if in_words else digits),
+            told=cells(told if code is None else code_of(code, top)),
             reviewers=torch.cat([ids(f" {name}") for name in names]),
             pieces={
                 "opening": ids("<|im_start|>system\nmatch<|im_end|>\n<|im_start|>user\nsee"),

@@ -1,1 +1,1 @@
-"""Does self-play teach to read a code that the model can only speak?"""
+"""Does the default run without a GPU teach to read number words?"""

@@ -10,29 +10,22 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
-from transformers import AutoModelForCausalLM
 
 from bench import command
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import write_text
-from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.terminal import say
-from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.generate.run import NoTurnsError
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.iterate.history import history_of
 from selfplay_pipeline.iterate.loop import run_iterate
-from studies.common.planner import Board, Exam
+from studies.common.exam import examine
 
-AT_THE_END = {"iterate.evaluate_every": 5}
-ARMS: dict[str, dict[str, Any]] = {
-    "self": {},
-    "muted": {"game.mute": True, **AT_THE_END},
-    "placebo": {"convert.placebo": True, **AT_THE_END},
-}
-"""Configuration keys in which each training differs from the default run."""
+CONFIG, SELF = "tiny_honest", "self"
+ARMS: dict[str, dict[str, Any]] = {SELF: {}, "muted": {"game.mute": True}, "placebo": {"convert.placebo": True}}
+"""Configuration keys in which each training differs from the default run; controls are evaluated at the end only."""
 KEPT = ("held_out_reward", "held_out_greedy_reward", "held_out_illegal", "held_out_rises", "wordless")
 """Figures of an evaluation that are kept, by their names in `metrics.jsonl`."""
 
@@ -45,17 +38,27 @@ def main(
     work: Annotated[Path, typer.Option(help="Gets the run folders.")] = Path("data/words"),
     output: Annotated[Path | None, typer.Option(help="Gets results.json; by default --work.")] = None,
 ) -> None:
-    """Train all arms with each seed, examine the warm start and the last checkpoints, and write results.json."""
-    found: dict[str, Any] = {"iterations": iterations, "states_of_exams": states, "trainings": {}, "exams": {}}
+    """Train all arms with each seed, examine the warm start and the last checkpoints, and write results.json.
+
+    A training that finds no legal play any more is left out, and named.
+    """
+    trainings, models = {}, {"before": str(load_config(CONFIG, {}).model)}
     for seed in range(first_seed, first_seed + seeds):
         for arm, changes in ARMS.items():
             say(f"{arm}, seed {seed}")
-            config = load_config("tiny_honest", changes | {"seed": seed, "iterate.num_iterations": iterations})
-            run = stopping.run(run_iterate(config, work / f"{arm}_{seed}"))
-            found["trainings"][f"{arm}_{seed}"] = _curve(run)
-            if arm == "self":
-                found["exams"]["before"] = found["exams"].get("before") or _exam(str(config.model), states)
-                found["exams"][f"after_{seed}"] = _exam(run.checkpoint(iterations), states)
+            given = changes | ({"iterate.evaluate_every": iterations} if changes else {})
+            config = load_config(CONFIG, given | {"seed": seed, "iterate.num_iterations": iterations})
+            try:
+                run = stopping.run(run_iterate(config, work / f"{arm}_{seed}"))
+            except NoTurnsError as error:
+                say(f"{arm}, seed {seed}, is left out: {error}")
+                continue
+            trainings[f"{arm}_{seed}"] = _curve(run)
+            if arm == SELF:
+                models[f"after_{seed}"] = run.checkpoint(iterations)
+    rewards = examine([*models.values()], CONFIG, in_words=True, states=states)
+    exams = {name: rewards[model] for name, model in models.items()}
+    found = {"iterations": iterations, "states_of_exams": states, "trainings": trainings, "exams": exams}
     write_text((output or work) / "results.json", json.dumps(found, indent=1) + "\n")
 
 
@@ -63,16 +66,6 @@ def _curve(run: RunDirectory) -> dict[int, dict[str, Any]]:
     """Returns the held-out figures of a run by iteration."""
     lines = {one.number: one.evaluated.to_line() for one in history_of(run.state) if one.evaluated}
     return {number: {name: line[name] for name in KEPT if name in line} for number, line in lines.items()}
-
-
-def _exam(model: str, states: int) -> dict[str, float]:
-    """Returns the rewards of a model's greedy plans by what seat 1 reads, on new states."""
-    torch.manual_seed(1)
-    tokenizer = ChatTokenizer.load(shipped(model)).tokenizer
-    board = Board.of(load_config("tiny_honest", {}).game, tokenizer, torch.device("cpu"), in_words=True)
-    weights = AutoModelForCausalLM.from_pretrained(shipped(model), dtype=torch.float32)
-    rewards: dict[str, float] = Exam.of(board, states).take(weights, board)
-    return rewards
 
 
 if __name__ == "__main__":

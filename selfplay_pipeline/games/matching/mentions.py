@@ -13,9 +13,9 @@ Cell = tuple[int, int]
 Cells = dict[Cell, int]
 """Score by cell, on the scale of the player who tells it."""
 
-DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 """Scores that a message may also write as words."""
-SCORE = rf"(?:\d{{1,9}}(?!\d)|\b(?:{'|'.join(DIGITS)})\b)"
+SCORE = rf"(?:\d{{1,9}}(?!\d)|\b(?:{'|'.join(NUMBER_WORDS)})\b)"
 """Pattern of a number that can be a score: at most nine digits, or a word."""
 WITHIN = r"[^\w.?!;\n]+"
 """Pattern of the text between two words of a sentence."""
@@ -61,7 +61,8 @@ def names_of(papers: tuple[str, ...], reviewers: tuple[str, ...]) -> Names:
 def told_cells(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Cells:
     """Returns the cells that a message tells: `Ava BLEU 5`, `Ava on BLEU is 5`, `Ava has 5 for BLEU` and the like.
 
-    Names may be full or short, and punctuation may stand between them. The last mention of a cell counts.
+    Names may be full or short, punctuation may stand between them, and a score may be a number word. The last mention
+    of a cell counts.
     """
     names = names_of(tuple(papers), tuple(reviewers))
     return {
@@ -71,12 +72,12 @@ def told_cells(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Ce
 
 
 def _score(text: str) -> int:
-    return DIGITS.index(text) if text in DIGITS else int(text)
+    return NUMBER_WORDS.index(text) if text in NUMBER_WORDS else int(text)
 
 
 def written(score: int, *, in_words: bool) -> str:
-    """Returns a score as a word, if it has one in `DIGITS`, or in digits."""
-    return DIGITS[score] if in_words and score < len(DIGITS) else str(score)
+    """Returns a score as a word, if it has one in `NUMBER_WORDS`, or in digits."""
+    return NUMBER_WORDS[score] if in_words and score < len(NUMBER_WORDS) else str(score)
 
 
 def retold(text: str, papers: Sequence[str], reviewers: Sequence[str], scores: Cells) -> str:
@@ -91,7 +92,7 @@ def retold(text: str, papers: Sequence[str], reviewers: Sequence[str], scores: C
         paper, score = (2, 3) if told[2] else (5, 4)
         cell = (names.reviewers[told[1]], names.papers[told[paper]])
         if cell in scores:
-            parts += [text[at : told.start(score)], written(scores[cell], in_words=told[score] in DIGITS)]
+            parts += [text[at : told.start(score)], written(scores[cell], in_words=told[score] in NUMBER_WORDS)]
             at = told.end(score)
     return "".join([*parts, text[at:]])
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfplay_pipeline.games.base import Lesson, Play, Stage
-from selfplay_pipeline.games.matching.mentions import DIGITS
+from selfplay_pipeline.games.matching.mentions import NUMBER_WORDS
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import Matching, best_matching
 from selfplay_pipeline.games.matching.scripted import (
@@ -143,8 +143,8 @@ WORDS = (
     *(part for name in REVIEWERS for part in name.split()),
     *"0123456789",
 )
-UNUSED = [name.split()[-1] for name in REVIEWERS[-len(DIGITS) :]]
-SPELLING_WORDS = tuple(dict(zip(UNUSED, DIGITS, strict=True)).get(word, word) for word in WORDS)
+UNUSED = [name.split()[-1] for name in REVIEWERS[-len(NUMBER_WORDS) :]]
+SPELLING_WORDS = tuple(dict(zip(UNUSED, NUMBER_WORDS, strict=True)).get(word, word) for word in WORDS)
 """`WORDS` with number words in the place of last names that small boards do not have.
 
 There are as many words, so that a server that was started with one tiny model can load the others.
