@@ -12,7 +12,20 @@ from selfplay_pipeline.evaluate.run import Mode
 from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.metrics.bootstrap import RESAMPLES, Interval, Totals, contrast_over_seeds
 from selfplay_pipeline.metrics.figures import figures_of
-from studies.common.arms import ARMS, MODES, MUTED, PLACEBO, SELF_PLAY, WARM, Effort, Hearing, Outcomes, Played, Point
+from studies.common.arms import (
+    ARMS,
+    MODES,
+    MUTED,
+    NOISE,
+    PLACEBO,
+    SELF_PLAY,
+    WARM,
+    Effort,
+    Hearing,
+    Outcomes,
+    Played,
+    Point,
+)
 from studies.common.verdict import By, Condition, Evidence
 
 Figures = dict[Mode, dict[str, Interval]]
@@ -142,7 +155,8 @@ def evidence(players: dict[str, Player], silence: Interval | None, protocol: str
             return paired
         return {mode: minus(one, silence) for mode, one in reward(name, kind).items()}
 
-    seeds = [set(players[name].seeds) for name in (SELF_PLAY, MUTED, PLACEBO) if name in players]
+    placebo = PLACEBO if PLACEBO in players else NOISE
+    seeds = [set(players[name].seeds) for name in (SELF_PLAY, MUTED, placebo) if name in players]
     return Evidence(
         seeds=len(set.intersection(*seeds)) if seeds else 0,
         protocol=protocol,
@@ -154,8 +168,8 @@ def evidence(players: dict[str, Player], silence: Interval | None, protocol: str
         worth_over_warm=reward(SELF_PLAY, "worth_over_warm"),
         muted=over_silence(MUTED, "muted"),
         over_muted=reward(MUTED, "below_self_play"),
-        placebo_rise=reward(PLACEBO, "rise"),
-        over_placebo=reward(PLACEBO, "below_self_play"),
+        placebo_rise=reward(placebo, "rise"),
+        over_placebo=reward(placebo, "below_self_play"),
     )
 
 

@@ -9,7 +9,7 @@ must hold, for sampled and for greedy play, each by the end of a 95 % interval o
 - the worth of words is above that of the warm start, and the reward rose;
 - the reward is above that of the training with messages muted, and this control reaches the silence line, since a
   control that learned less than silence allows shows nothing;
-- the reward of a placebo, the same training on rewards permuted within groups, did not rise;
+- the reward of a placebo, the same training on rewards permuted within groups, or on noise, did not rise;
 - the warm start is not above the silence line, since a warm start above it already cooperates by talking;
 - there is more than one seed, because otherwise no interval covers another training's result.
 """
@@ -40,7 +40,7 @@ class Evidence:
         worth_over_warm: Worth of words after training minus that of the warm start.
         muted: Reward of the training with messages muted minus silence, played muted as it was trained.
         over_muted: Reward of self-play minus that of the training with messages muted, played muted as it was trained.
-        placebo_rise: Rise of the training on permuted rewards over the warm start.
+        placebo_rise: Rise of the training on permuted rewards, or on noise if none was permuted, over the warm start.
         over_placebo: Reward of self-play minus that of the placebo.
     """
 
@@ -107,7 +107,7 @@ def conditions(found: Evidence) -> list[Condition]:
             each(found.over_muted, "+") or "no training was muted",
         ),
         Condition(
-            "the placebo, trained on rewards permuted within groups, did not rise",
+            "the placebo, trained on permuted rewards or on noise, did not rise",
             bool(found.placebo_rise) and not any(_is_above(one) for one in found.placebo_rise.values()),
             each(found.placebo_rise, "+") or "no placebo was trained",
         ),

@@ -109,6 +109,8 @@ def test_the_muted_training_is_compared_as_it_was_trained_and_all_others_with_me
     assert found.over_muted["sampled"].value == pytest.approx(0.92 - 0.84, abs=0.01)
     assert found.worth_over_warm["sampled"].value == pytest.approx((0.92 - 0.76) - (0.7 - 0.69), abs=0.01)
     assert found.over_placebo["sampled"].value == pytest.approx(0.22, abs=0.01)
+    noisy = {NOISE if name == PLACEBO else name: player for name, player in players.items()}
+    assert evidence(noisy, about(0.84, 0.001), "fixed") == found
     assert players[SELF_PLAY].muting_costs["sampled"]["reward"].value == pytest.approx(0.18, abs=0.01)
     assert failing(found) == []
 
