@@ -20,6 +20,7 @@ if ON_CPU:
     sglang_patches.install_stand_ins()
 if ON_CPU and __name__ in ("__main__", "__mp_main__"):
     sglang_patches.replace_attention()
+    sglang_patches.replace_sampling()
 keep_torch_local()
 
 

@@ -151,6 +151,38 @@ def _attention_backend(runner: Any) -> Any:
 
 
 @sglang_patch(
+    "sglang.srt.layers.sampler:sampling_from_probs_torch",
+    public_way="SGLang knows no other sampling on a CPU; its backends are kernels for GPUs.",
+)
+def replace_sampling() -> None:
+    """Draw tokens by inversion of the distribution function, with one random number a row.
+
+    `torch.multinomial` draws one for each token of the vocabulary, which took a seventh to a quarter of the time of a
+    model with a vocabulary of 49,000.
+    """
+    from sglang.srt.layers import sampler
+
+    usual = sampler.sampling_from_probs_torch
+
+    def sample(probs: Any, sampling_seed: Any = None, positions: Any = None) -> Any:
+        return usual(probs, sampling_seed, positions) if sampling_seed is not None else sample_by_inversion(probs)
+
+    sampler.sampling_from_probs_torch = sample
+
+
+def sample_by_inversion(probs: Any) -> Any:
+    """Returns an index drawn from each row of `probs`, shape (rows, indices), as int32 of shape (rows,).
+
+    Rows need not sum to 1. An index without probability is never drawn.
+    """
+    import torch
+
+    sums = probs.cumsum(-1, dtype=torch.float64)  # in float32, the sum of 150,000 numbers would lose the smallest
+    drawn = torch.rand(len(probs), 1, dtype=torch.float64, device=probs.device) * sums[:, -1:]
+    return torch.searchsorted(sums, drawn, right=True).view(-1).clamp(max=probs.shape[-1] - 1).to(torch.int32)
+
+
+@sglang_patch(
     "sglang.srt.entrypoints.engine:_set_envs_and_config",
     "sglang.srt.entrypoints.engine:Engine._launch_scheduler_processes",
     public_way="SGLang sets the start method itself and overwrites an earlier one.",

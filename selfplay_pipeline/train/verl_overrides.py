@@ -16,6 +16,7 @@ from packaging.version import Version
 
 from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions, key_of
 from selfplay_pipeline.core.errors import UserError, first_line
+from selfplay_pipeline.core.garbage import KEEP_FREED
 from selfplay_pipeline.core.gpus import Device
 from selfplay_pipeline.core.hub import config_of, only_attention
 from selfplay_pipeline.core.loopback import loopback_environment
@@ -387,10 +388,7 @@ def worker_environment(
             # A thread that never sleeps while it waits takes the core that this one may need; one that sleeps at once
             # wakes too late.
             "GOMP_SPINCOUNT": base.get("GOMP_SPINCOUNT", "3000"),
-            # glibc returns large blocks to the system when they are freed, so that each pass faults all its pages in
-            # again: a tenth to a fifth of the time of a pass of SmolLM2.
-            "MALLOC_MMAP_MAX_": base.get("MALLOC_MMAP_MAX_", "0"),
-            "MALLOC_TRIM_THRESHOLD_": base.get("MALLOC_TRIM_THRESHOLD_", str(1 << 32)),
+            **KEEP_FREED,
         }
     return env
 

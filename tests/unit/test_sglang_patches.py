@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from library_code import check_code, check_records, ours
 
 import selfplay_pipeline.train.cluster
@@ -19,7 +20,7 @@ from selfplay_pipeline.core.loopback import loopback_environment
 from selfplay_pipeline.core.patches import PATCHES
 from selfplay_pipeline.engines import sglang_patches
 from selfplay_pipeline.engines.sglang_api import PROBE, request_of
-from selfplay_pipeline.engines.sglang_patches import Direct
+from selfplay_pipeline.engines.sglang_patches import Direct, sample_by_inversion
 
 assert selfplay_pipeline.train.cluster  # whose replacement of Ray's code is compared here too
 FOUND = [patch for patch in PATCHES if patch.library.split("=")[0] not in ("verl", "TransferQueue")]
@@ -203,3 +204,27 @@ def test_what_an_engine_asks_for_is_answered_directly(monkeypatch):
 def test_all_else_is_sglangs(monkeypatch, body, path, method):
     answered = ask(monkeypatch, body.encode(), path, method)
     assert answered[:2] == (200, b"its own") and answered[2][0][:2] == ("sglang", body.encode())
+
+
+# Sampling
+
+
+def test_tokens_are_drawn_as_often_as_their_probabilities_say_and_never_without_one():
+    torch.manual_seed(0)
+    weights = torch.tensor([0.0, 3.0, 0.0, 1.0, 4.0, 0.0])
+    drawn = sample_by_inversion(weights.expand(40_000, -1))
+    counts = torch.bincount(drawn, minlength=len(weights))
+    assert drawn.dtype == torch.int32
+    assert drawn.shape == (40_000,)
+    assert not counts[weights == 0].any()
+    expected = 40_000 * weights / weights.sum()
+    assert float((((counts - expected) ** 2)[weights > 0] / expected[weights > 0]).sum()) < 14  # p = 0.001
+
+
+def test_rows_are_drawn_apart_and_a_rare_token_of_a_large_vocabulary_is_drawn():
+    torch.manual_seed(0)
+    assert sample_by_inversion(torch.eye(5)).tolist() == [0, 1, 2, 3, 4]
+    flat = torch.full((20_000, 1_000), 1e-3)
+    flat[:, 500:] = 1e-9  # the second half has half a millionth of all
+    flat[:, -1] = 0.5
+    assert float((sample_by_inversion(flat) == 999).float().mean()) == pytest.approx(0.5, abs=0.02)
