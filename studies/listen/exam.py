@@ -38,6 +38,8 @@ PEOPLE = ("{reviewer} is a {score} at {paper}", "i have {reviewer} {paper} = {sc
 """Wordings in the way in which people write in DialOp's games."""
 PROPOSAL = "[propose] Proposal:"
 """Beginning of a proposal in the form that the warm start learned."""
+ENGLISH = Path("docs/what-talk-is-worth.md")
+"""Ordinary English text, which no training here has."""
 MESSAGE = "{message}"
 STRANGERS = {"Ava": "Noah", "Daniel": "Sofia"}
 """Reviewers' names that training did not have."""
@@ -193,6 +195,16 @@ class Listener:
                 found.append(float(torch.softmax(row[first], 0)[1]))
         return np.array(found)
 
+    def loss(self, text: str) -> float:
+        """Returns the mean negative log-probability of a text's tokens after the first, in nats.
+
+        The text is read in pieces of 256 tokens.
+        """
+        pieces = torch.tensor(self.tokenizer.encode(text, add_special_tokens=False)).split(256)
+        with torch.inference_mode():
+            sums = [self.model(piece[None], labels=piece[None]).loss * (len(piece) - 1) for piece in pieces[:-1]]
+        return float(sum(sums)) / sum(len(piece) - 1 for piece in pieces[:-1])
+
 
 class Heard(NamedTuple):
     """One state of an evaluation, as its listener read it."""
@@ -297,6 +309,7 @@ def main() -> None:
     listener = Listener(asked.checkpoint)
     states = heard(asked.evaluation, listener.tokenizer)
     found = {"spoken": spoken(asked.evaluation), "gates": gates(listener, states)}
+    found["nats a token of English"] = listener.loss(ENGLISH.read_text("utf-8"))
     found |= {name: exam(listener, states, give) for name, give in EXAMS.items()}
     asked.output.write_text(json.dumps(found, indent=1) + "\n")
     print(asked.output.read_text())
