@@ -17,7 +17,6 @@ from pathlib import Path
 
 import aiohttp
 
-from selfplay_pipeline.core.garbage import KEEP_FREED
 from selfplay_pipeline.core.loopback import ADDRESS, TAKEN, hold_port, loopback_environment, port_of
 from selfplay_pipeline.core.processes import Child, spawn, was_logged
 from selfplay_pipeline.core.server_keys import SERVER_KEY
@@ -100,8 +99,7 @@ class ServerSpec:
             return common | (_runtime_on_path() if self.shares_gpu else {})
         # More threads than free cores made the server 5 to 40 times slower.
         threads = os.environ.get("OMP_NUM_THREADS", "1")
-        own = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": ""}
-        return common | KEEP_FREED | own
+        return common | {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": ""}
 
 
 def _runtime_on_path() -> dict[str, str]:

@@ -16,7 +16,6 @@ from packaging.version import Version
 
 from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions, key_of
 from selfplay_pipeline.core.errors import UserError, first_line
-from selfplay_pipeline.core.garbage import KEEP_FREED
 from selfplay_pipeline.core.gpus import Device
 from selfplay_pipeline.core.hub import config_of, only_attention
 from selfplay_pipeline.core.loopback import loopback_environment
@@ -388,7 +387,6 @@ def worker_environment(
             # A thread that never sleeps while it waits takes the core that this one may need; one that sleeps at once
             # wakes too late.
             "GOMP_SPINCOUNT": base.get("GOMP_SPINCOUNT", "3000"),
-            **KEEP_FREED,
         }
     return env
 
