@@ -22,7 +22,8 @@ from selfplay_pipeline.convert.selection import best_of_groups, held_out
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import replacing
 from selfplay_pipeline.core.reporting import progress
-from selfplay_pipeline.games.base import Game
+from selfplay_pipeline.games.base import Game, GameSettings
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.records import (
     POLICY,
     PolicyRecord,
@@ -47,16 +48,18 @@ class Source(NamedTuple):
         weight: Loss weight of its tokens.
         seats: Seats whose turns are imitated; empty for those of `imitate.seats`.
         first_tokens: Number of tokens at the beginning of each turn that are imitated; 0 for whole turns.
+        mute: Whether its episodes were played with messages muted, whatever the game's configuration says.
     """
 
     path: Path
     weight: float = 1.0
     seats: tuple[int, ...] = ()
     first_tokens: int = 0
+    mute: bool = False
 
     def to_json(self) -> list[Any]:
         """Returns the file and its weight, and the rest if it is not usual, for the record of a training folder."""
-        rest = [[*self.seats], self.first_tokens]
+        rest = [[*self.seats], self.first_tokens, *([True] if self.mute else [])]
         return [str(self.path.resolve()), self.weight, *(rest if any(rest) else [])]
 
     @classmethod
@@ -76,6 +79,11 @@ class Source(NamedTuple):
         if not 0 < value < float("inf"):
             raise UserError(f"{text}: {weight!r} is not a weight; write FILE or FILE=NUMBER, with a number above 0")
         return cls(_episodes_at(Path(name)), value)
+
+
+def muted(rules: GameSettings) -> GameSettings:
+    """Returns a game's configuration with its messages muted."""
+    return rules.model_copy(update={"mute": True})
 
 
 def _episodes_at(path: Path) -> Path:
@@ -205,6 +213,7 @@ def _rows(
     """Yields the rows whose seat, reward and length suit `choice` and the context; counts all other rows in `done`."""
     states: dict[str, int] = {}
     episodes: Counter[int] = Counter()
+    silent = make_game(muted(game.config)) if any(source.mute for source in sources) else game
     for file, where, _, record in found:
         done.episodes += 1
         seats = sorted(set(sources[file].seats or choice.seats)) or [*range(len(game.roles))]
@@ -213,7 +222,7 @@ def _rows(
         if not chosen:
             continue
         try:
-            sides = replay(record, game, chat)
+            sides = replay(record, silent if sources[file].mute else game, chat)
         except ValueError as error:
             raise UserError(f"{where}: {error}") from None
         state = states.setdefault(json.dumps(record.state, sort_keys=True), len(states))
@@ -227,12 +236,12 @@ def _rows(
         rows = episode_to_rows(record.model_copy(update=own))
         done.left_out["the seat took no legal turn"] += len(chosen) - len(rows)
         for row in rows:
-            if len(row["prompt_ids"]) + len(row["response_ids"]) > context_length:
+            streams = {name: np.array(row[name], code) for name, code in STREAM_CODES.items()}
+            if first := sources[file].first_tokens:
+                streams = _beginnings(streams, first)
+            if len(streams["prompt_ids"]) + len(streams["response_ids"]) > context_length:
                 done.left_out[f"longer than the {context_length} tokens of the context (engine.context_length)"] += 1
             else:
-                streams = {name: np.array(row[name], code) for name, code in STREAM_CODES.items()}
-                if first := sources[file].first_tokens:
-                    streams = _beginnings(streams, first)
                 yield row | streams | {WEIGHT: sources[file].weight}
 
 

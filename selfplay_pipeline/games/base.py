@@ -295,12 +295,14 @@ class Play:
         seats: Seats whose turns are imitated; empty for all seats.
         first_tokens: Number of tokens at the beginning of each turn that are imitated, which teach the kind of action
             but not its content; 0 for whole turns.
+        mute: Whether messages are muted, so that the model also meets prompts without words.
     """
 
     players: Sequence[str]
     episodes: int
     seats: tuple[int, ...] = ()
     first_tokens: int = 0
+    mute: bool = False
 
 
 @dataclass(frozen=True)
@@ -311,14 +313,12 @@ class Stage:
         plays: Episodes to imitate.
         epochs: Number of epochs over the episodes.
         batch_size: Number of rows per optimizer step; a row is one seat's part of an episode.
-        mute: Whether messages are muted, so that the model also meets prompts without words.
         learning_rate: AdamW's peak learning rate.
     """
 
     plays: Sequence[Play]
     epochs: int
     batch_size: int = 64
-    mute: bool = False
     learning_rate: float = 2e-3
 
 

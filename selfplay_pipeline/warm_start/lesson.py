@@ -13,7 +13,7 @@ from pathlib import Path
 
 from selfplay_pipeline.config.schema import Config, ImitateConfig
 from selfplay_pipeline.config.training import Schedule
-from selfplay_pipeline.convert.imitation import Source
+from selfplay_pipeline.convert.imitation import Source, muted
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import filling
 from selfplay_pipeline.core.folders import check_folder
@@ -126,8 +126,7 @@ def _settings(config: Config, model: Path, stage: Stage) -> Config:
             "overrides": [*OPTIMIZER, *config.train.overrides],
         }
     )
-    game = config.game.model_copy(update={"mute": config.game.mute or stage.mute})
-    changed = {"model": str(model), "game": game, "imitate": imitated, "train": trained}
+    changed = {"model": str(model), "imitate": imitated, "train": trained}
     return config.model_copy(update=changed)
 
 
@@ -142,10 +141,9 @@ async def _imitate(
     for part, play in enumerate(stage.plays, start=1):
         games = folder / f"games_{part}.jsonl"
         played = config.generate.model_copy(update={"num_episodes": play.episodes, "episodes_per_state": 1})
-        await generate_episodes(
-            config.model_copy(update={"generate": played}), games, first_state=first, seats=play.players
-        )
+        own = config.model_copy(update={"generate": played, "game": muted(config.game) if play.mute else config.game})
+        await generate_episodes(own, games, first_state=first, seats=play.players)
         first += play.episodes
-        sources.append(Source(games, seats=play.seats, first_tokens=play.first_tokens))
+        sources.append(Source(games, seats=play.seats, first_tokens=play.first_tokens, mute=play.mute))
     schedule: Schedule = "cosine" if last else "constant"
     return await imitate_episodes(config, sources, folder / "training", trainer, schedule=schedule)

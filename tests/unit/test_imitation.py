@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+from collections.abc import Iterator
 from itertools import chain, groupby
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Imitated, Sourc
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games.base import MUTED
 from selfplay_pipeline.games.bargaining.game import BargainingGame
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.train.imitation import imitate_episodes, training_of, usual_rate
@@ -121,6 +123,37 @@ def test_a_file_may_teach_one_seat_only_and_only_the_beginnings_of_its_turns(gam
         for stream in ("prompt_ids", "response_ids", "response_logprobs"):
             kept = row[stream] if stream == "prompt_ids" else row[stream][:end]
             assert np.array_equal(short[stream], kept), "the rest is read all the same"
+
+
+def test_a_row_whose_beginnings_fit_the_context_is_kept(games):
+    def kept(first_tokens: int, context_length: int) -> list[int]:
+        source = Source(games, seats=(1,), first_tokens=first_tokens)
+        choice = ImitateConfig(held_out=0)
+        made = make_rows(
+            [source], MatchingGame(BOARD), byte_chat(), choice, context_length=context_length, seed=0
+        ).parts[TRAIN]
+        return [len(row["prompt_ids"]) + len(row["response_ids"]) for row in made]
+
+    lengths = kept(0, 10_000), kept(2, 10_000)
+    between = (min(lengths[0]) + min(lengths[1])) // 2
+    assert min(lengths[1]) <= between < min(lengths[0])
+    assert kept(2, between) == [length for length in lengths[1] if length <= between]
+
+
+def test_the_reader_of_a_muted_file_meets_no_words(games):
+    def met(mute: bool) -> Iterator[str]:
+        chat, choice = byte_chat(), ImitateConfig(held_out=0)
+        made = make_rows(
+            [Source(games, mute=mute)], MatchingGame(BOARD), chat, choice, context_length=10_000, seed=0
+        ).parts[TRAIN]
+        for row in made:
+            others = ~row["response_mask"].astype(bool)
+            yield chat.tokenizer.decode(np.array(row["response_ids"])[others])
+
+    said = [turn["text"] for line in games.read_text().splitlines() for turn in json.loads(line)["turns"]]
+    messages = {f"The other player said: {text}" for text in said if text.startswith(f"{MUTED} ")}
+    assert any(message in text for text in met(False) for message in messages)
+    assert not any(message in text for text in met(True) for message in messages)
 
 
 def test_a_row_beyond_the_context_is_left_out_and_counted(games, tmp_path):

@@ -81,7 +81,7 @@ LESSONS = {
         folder=Path("data/tiny_deaf_mediation_model"),
         words=WORDS,
         stages=(  # reading its own view is the agent's hard part, and is learned first
-            Stage((Play(DEAF, 14_400, seats=(AGENT,)),), epochs=1, batch_size=32, mute=True),
+            Stage((Play(DEAF, 14_400, seats=(AGENT,), mute=True),), epochs=1, batch_size=32),
             Stage((Play(DEAF, 4800),), epochs=1, batch_size=32),
         ),
     ),

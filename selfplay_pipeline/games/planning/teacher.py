@@ -59,7 +59,7 @@ LESSONS = {
             *map(str, (*range(100), *range(100, 200, 10))),
         ),
         stages=(  # reading its own view is the agent's hard part, and is learned first
-            Stage((Play(TEACHERS, 4800, seats=(AGENT,)),), epochs=1, batch_size=16, mute=True),
+            Stage((Play(TEACHERS, 4800, seats=(AGENT,), mute=True),), epochs=1, batch_size=16),
             Stage((Play(TEACHERS, 1600),), epochs=1, batch_size=16),
         ),
     )
