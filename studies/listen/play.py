@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.pictures import BLUE, GREY, ORANGE, drawn
 from selfplay_pipeline.games.matching.mentions import told_cells
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.iterate.folder import RunDirectory
@@ -22,6 +23,9 @@ from studies.listen.exam import plan_of, table_of
 
 KEPT = ("mean_reward", "groups_without_signal", "log_prob_gap", "illegal_per_episode", "seconds")
 """Figures of an iteration that are kept, by their names in `metrics.jsonl`."""
+HELD_OUT = ("held_out_reward", "held_out_greedy_reward")
+SILENCE = 0.661
+"""Reward of the best plan without words, on 20,000 states (± 0.001)."""
 
 
 def figures(episodes: Path) -> dict[str, Any]:
@@ -54,27 +58,53 @@ def figures(episodes: Path) -> dict[str, Any]:
     }
 
 
-def curve(run: RunDirectory) -> list[dict[str, Any]]:
-    """Returns the figures of all played and trained iterations of a run, with the number of updates before each."""
-    lines, updates = [], 0
+def curve(run: RunDirectory) -> dict[str, list[dict[str, Any]]]:
+    """Returns the figures of all played and trained iterations of a run, and its held-out rewards."""
+    play, held_out, updates = list[dict[str, Any]](), list[dict[str, Any]](), 0
     for one in history_of(run.state):
+        line = one.to_line()
         if one.played and one.trained:
-            line = one.to_line()
             kept = {name: line[name] for name in KEPT}
-            lines.append({"iteration": one.number, "updates_before": updates, **kept, **figures(run.games(one.number))})
+            play.append({"iteration": one.number, "updates_before": updates, **kept, **figures(run.games(one.number))})
             updates += one.trained.updates or 0
-    return lines
+        if one.evaluated:
+            held_out.append({"iteration": one.number, "sampled": line[HELD_OUT[0]], "greedy": line[HELD_OUT[1]]})
+    return {"play": play, "held_out": held_out}
+
+
+def draw(curves: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
+    """Draw the training play and the held-out rewards of each run."""
+    with drawn(path, ["training play", "held-out states"]) as (play, held_out):
+        for colour, (name, of) in zip((BLUE, ORANGE, "#12a67c"), curves.items(), strict=False):
+            for figure, style in (("proposal follows", "-"), ("cell of the best plan", ":")):
+                points = [(one["iteration"], one[figure]["value"]) for one in of["play"]]
+                play.plot(*zip(*points, strict=True), style, color=colour, label=f"{name}: {figure}")
+            for mode, style in (("sampled", "--"), ("greedy", "-")):
+                points = [(one["iteration"], one[mode]["value"]) for one in of["held_out"]]
+                held_out.plot(*zip(*points, strict=True), style, color=colour, marker="o")
+                held_out.annotate(mode, points[-1], xytext=(4, 0), textcoords="offset points", color=colour)
+        held_out.axhline(SILENCE, color=GREY, ls="--")
+        held_out.annotate("silence", (0, SILENCE), xytext=(0, -14), textcoords="offset points")
+        play.set_title("share of proposals that follow the told cell, and of cells worth telling")
+        held_out.set_title("reward on 100 held-out states")
+        for panel in (play, held_out):
+            panel.set_xlabel("iteration")
+            panel.xaxis.get_major_locator().set_params(integer=True)
 
 
 def main() -> None:
-    """Write the figures of a run."""
+    """Write the figures of some runs, and draw them; without a run, draw the stored ones again."""
     options = argparse.ArgumentParser(prog="python -m studies.listen.play", description=__doc__)
-    options.add_argument("run", type=Path)
-    options.add_argument("--output", type=Path, required=True)
+    options.add_argument("runs", type=Path, nargs="*", help="folders of `iterate`")
+    options.add_argument("--output", type=Path, default=Path("studies/listen/results/self_play.json"))
     asked = options.parse_args()
-    run = RunDirectory(asked.run)
-    run.load()
-    asked.output.write_text(json.dumps(curve(run), indent=1) + "\n")
+    if asked.runs:
+        runs = [RunDirectory(path) for path in asked.runs]
+        for run in runs:
+            run.load()
+        curves = {run.path.name: curve(run) for run in runs}
+        asked.output.write_text(json.dumps(curves, indent=1) + "\n")
+    draw(json.loads(asked.output.read_text()), asked.output.with_suffix(".svg"))
 
 
 if __name__ == "__main__":
