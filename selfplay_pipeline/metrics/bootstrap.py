@@ -165,8 +165,8 @@ def contrast_over_seeds(
     if len(seeds) == 1:
         counted = [np.count_nonzero(totals.select(names).denominators, axis=0) for _, totals in seeds[0]]
         states[:, np.min(counted, axis=0) < 2] = np.nan
-    found = _collect(names, dict(zip(names, map(_number, mean), strict=True)), mean + spread + states)
-    return {name: interval.within(*limits) if name in bounded else interval for name, interval in found.items()}
+    whole = _collect(names, dict(zip(names, map(_number, mean), strict=True)), mean + spread + states)
+    return {name: interval.within(*limits) if name in bounded else interval for name, interval in whole.items()}
 
 
 def limits_of(weights: Iterable[float]) -> tuple[float, float]:
@@ -200,11 +200,11 @@ def difference_over_seeds(
         mean += sign * values.mean(axis=0)
         drawn += sign * np.mean([states - value for value, states in found], axis=0)
         drawn += sign * _spread(values, resamples, [SEEDS, len(group), stream], freedom)
-    found = _collect(names, dict(zip(names, map(_number, mean), strict=True)), mean + drawn)
+    whole = _collect(names, dict(zip(names, map(_number, mean), strict=True)), mean + drawn)
     (low, high), (least, most) = (limits_of(_weights(group)) for group in groups)
     return {
         name: interval.within(low - most, high - least) if name in bounded else interval
-        for name, interval in found.items()
+        for name, interval in whole.items()
     }
 
 
