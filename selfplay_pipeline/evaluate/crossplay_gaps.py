@@ -142,4 +142,4 @@ def minus(terms: Terms) -> Terms:
 
 
 def _mean(gaps: Sequence[Terms]) -> Interval:
-    return contrast_over_seeds(gaps, same_states=True)[REWARD.name]
+    return contrast_over_seeds(gaps, same_states=True, bounded=(REWARD.name,))[REWARD.name]

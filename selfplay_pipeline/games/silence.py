@@ -99,8 +99,10 @@ class StoredLines(BaseModel):
         settings = settings_of(config)
         if self.game.get("name") != settings["name"] or self.code != hashes_of(code):
             return False
+        # Some settings are only valid together, such as one-sided visibility and the fixed protocol.
+        without_effect = config.model_dump(mode="json", include=set(WITHOUT_EFFECT))
         try:
-            return settings_of(type(config).model_validate(self.game)) == settings
+            return settings_of(type(config).model_validate(without_effect | self.game)) == settings
         except ValidationError:
             return False
 

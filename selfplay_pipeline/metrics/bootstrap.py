@@ -1,11 +1,16 @@
 """Means and differences with 95 % intervals that resample game states, because episodes of one state are dependent.
 
 Percentile bootstrap over clusters (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 8, 13).
+
+An interval over states alone stays where its figure can lie, but one that is widened for few seeds may pass 1. The
+ends of figures that lie in [0, 1] are therefore cut at the limits: the true value lies between them, so the cut
+interval holds it exactly when the whole one does. Nothing is cut from the estimate or from the spread, and a wide
+interval that ends at 1 says that the seeds tell little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +33,8 @@ held the mean in 93 % of cases with 20 states, in 89 % with 10 and in 82 % with 
 EPISODES = "reward"
 """Figure whose denominator is the number of episodes."""
 
+Terms = Sequence[tuple[float, "Totals"]]
+"""A weighted sum of evaluations."""
 Column = Sequence[float] | NDArray[np.float64]
 
 
@@ -52,6 +59,14 @@ class Interval(BaseModel):
     def shifted(self, by: float) -> Interval:
         """Returns the interval shifted by a constant."""
         return Interval(**{end: None if value is None else value + by for end, value in self})
+
+    def within(self, low: float, high: float) -> Interval:
+        """Returns the interval with its ends cut at the limits of what is estimated; the estimate stays."""
+
+        def cut(end: float | None) -> float | None:
+            return None if end is None else min(max(end, low), high)
+
+        return Interval(value=self.value, low=cut(self.low), high=cut(self.high))
 
     def scaled(self, factor: float) -> Interval:
         """Returns the interval in another unit."""
@@ -103,7 +118,7 @@ class Totals:
         return contrast([(1, self)], resamples)
 
 
-def contrast(terms: Sequence[tuple[float, Totals]], resamples: int = RESAMPLES) -> dict[str, Interval]:
+def contrast(terms: Terms, resamples: int = RESAMPLES) -> dict[str, Interval]:
     """Returns a weighted sum of several evaluations' figures, paired: their common states are resampled together.
 
     `contrast([(1, after), (-1, before)])` is a difference. Left out are figures and states that some evaluation lacks,
@@ -116,7 +131,11 @@ def contrast(terms: Sequence[tuple[float, Totals]], resamples: int = RESAMPLES) 
 
 
 def contrast_over_seeds(
-    seeds: Sequence[Sequence[tuple[float, Totals]]], resamples: int = RESAMPLES, *, same_states: bool = False
+    seeds: Sequence[Terms],
+    resamples: int = RESAMPLES,
+    *,
+    same_states: bool = False,
+    bounded: Collection[str] = (),
 ) -> dict[str, Interval]:
     """Returns the mean of `contrast` over training seeds, with an interval for further seeds and further states.
 
@@ -131,11 +150,13 @@ def contrast_over_seeds(
         seeds: For each seed the weighted evaluations, as `contrast` takes them.
         resamples: Number of resamples.
         same_states: Whether all seeds have the same states, which are then resampled together.
+        bounded: Names of figures that lie in [0, 1] in every evaluation; their intervals end at the limits.
 
     Raises:
         ValueError: The evaluations of a seed have different numbers of states.
     """
-    names, seeds = _common_names(seeds), [_paired(terms) for terms in seeds]
+    names, limits = _common_names(seeds), limits_of(_weights(seeds))
+    seeds = [_paired(terms) for terms in seeds]
     found = [_resampled(terms, names, resamples, 0 if same_states else stream) for stream, terms in enumerate(seeds)]
     values = np.array([value for value, _ in found])
     mean = values.mean(axis=0)
@@ -144,18 +165,25 @@ def contrast_over_seeds(
     if len(seeds) == 1:
         counted = [np.count_nonzero(totals.select(names).denominators, axis=0) for _, totals in seeds[0]]
         states[:, np.min(counted, axis=0) < 2] = np.nan
-    return _collect(names, dict(zip(names, map(_number, mean), strict=True)), mean + spread + states)
+    whole = _collect(names, dict(zip(names, map(_number, mean), strict=True)), mean + spread + states)
+    return {name: interval.within(*limits) if name in bounded else interval for name, interval in whole.items()}
+
+
+def limits_of(weights: Iterable[float]) -> tuple[float, float]:
+    """Returns the limits of a weighted sum of figures that lie in [0, 1]; (-1, 1) for a difference."""
+    every = list(weights)
+    return sum(min(weight, 0) for weight in every), sum(max(weight, 0) for weight in every)
 
 
 def difference_over_seeds(
-    one: Sequence[Sequence[tuple[float, Totals]]], other: Sequence[Sequence[tuple[float, Totals]]]
+    one: Sequence[Terms], other: Sequence[Terms], *, bounded: Collection[str] = ()
 ) -> dict[str, Interval]:
     """Returns the difference between two groups of seeds in the mean of `contrast`, all on the same states.
 
     The seeds of the groups are resampled apart, since seed i of one group has nothing to do with seed i of the other;
     the states are resampled together. The deviations are scaled up as in `contrast_over_seeds`, to the t-interval with
     as many degrees of freedom as there are seeds, minus 2 (equal variances). With two seeds in a group whose spread is
-    far larger than the other's, the interval is up to 28 % narrower.
+    far larger than the other's, the interval is up to 28 % narrower. `bounded` is as in `contrast_over_seeds`.
 
     Raises:
         ValueError: A group has only one seed, or the evaluations have different numbers of states.
@@ -172,10 +200,20 @@ def difference_over_seeds(
         mean += sign * values.mean(axis=0)
         drawn += sign * np.mean([states - value for value, states in found], axis=0)
         drawn += sign * _spread(values, resamples, [SEEDS, len(group), stream], freedom)
-    return _collect(names, dict(zip(names, map(_number, mean), strict=True)), mean + drawn)
+    whole = _collect(names, dict(zip(names, map(_number, mean), strict=True)), mean + drawn)
+    (low, high), (least, most) = (limits_of(_weights(group)) for group in groups)
+    return {
+        name: interval.within(low - most, high - least) if name in bounded else interval
+        for name, interval in whole.items()
+    }
 
 
-def _common_names(seeds: Sequence[Sequence[tuple[float, Totals]]]) -> list[str]:
+def _weights(seeds: Sequence[Terms]) -> Iterator[float]:
+    """Yields the weights of all evaluations in the mean over the seeds."""
+    return (weight / len(seeds) for terms in seeds for weight, _ in terms)
+
+
+def _common_names(seeds: Sequence[Terms]) -> list[str]:
     """Returns the names of the figures that all evaluations have, in the order of the first one."""
     every = [totals for terms in seeds for _, totals in terms]
     return [name for name in every[0].names if all(name in totals.names for totals in every)]
@@ -189,7 +227,7 @@ def _spread(values: NDArray[np.float64], resamples: int, stream: Sequence[int], 
     return _widening(seeds, freedom) * deviations
 
 
-def _paired(terms: Sequence[tuple[float, Totals]]) -> Sequence[tuple[float, Totals]]:
+def _paired(terms: Terms) -> Terms:
     """Returns the terms with equal numbers of episodes of each state: of those that the terms have, the smallest.
 
     Raises:
@@ -206,7 +244,7 @@ def _paired(terms: Sequence[tuple[float, Totals]]) -> Sequence[tuple[float, Tota
 
 
 def _resampled(
-    terms: Sequence[tuple[float, Totals]], names: Sequence[str], resamples: int, stream: int
+    terms: Terms, names: Sequence[str], resamples: int, stream: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Returns the contrast of one seed, shape (figures,), and its resamples over states, shape (resamples, figures)."""
     states = len(terms[0][1].numerators)

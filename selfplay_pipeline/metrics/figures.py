@@ -187,6 +187,11 @@ def _in_order(games: Sequence[Game]) -> Iterator[Figure]:
         yield from game.figures
 
 
+def bounded(*games: Game) -> frozenset[str]:
+    """Returns the names of these games' figures that lie in [0, 1], rewards and shares; so do their intervals."""
+    return frozenset(name for name, figure in figures_of(*games).items() if figure.unit in ("share", "reward"))
+
+
 def summarised(*games: Game) -> dict[str, Figure]:
     """Returns the figures in summaries of files of these games' episodes, by their keys there.
 

@@ -12,7 +12,7 @@ states that have the figure. With one such person or one such state there is no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from selfplay_pipeline.games.figures import Measures
-from selfplay_pipeline.metrics.bootstrap import Interval
+from selfplay_pipeline.metrics.bootstrap import Interval, limits_of
 
 UPPER = 0.975
 
@@ -60,15 +60,19 @@ class Crossed:
                 sums[(slice(None), *at, number)] += figures.get(name, (0, 0))
         return cls(names, sums[0], sums[1], episodes)
 
-    def intervals(self) -> dict[str, Interval]:
-        """Returns all figures with their intervals."""
-        return crossed_contrast([(1, self)])
+    def intervals(self, bounded: Collection[str] = ()) -> dict[str, Interval]:
+        """Returns all figures with their intervals, with the argument of `crossed_contrast`."""
+        return crossed_contrast([(1, self)], bounded)
 
 
-def crossed_contrast(terms: Sequence[tuple[float, Crossed]]) -> dict[str, Interval]:
+def crossed_contrast(terms: Sequence[tuple[float, Crossed]], bounded: Collection[str] = ()) -> dict[str, Interval]:
     """Returns a weighted sum of figures with their intervals; the episodes of a person are paired over all terms.
 
     Figures that some term lacks are left out. All terms have the same people and the same states.
+
+    Args:
+        terms: Weights and figures.
+        bounded: Names of figures that lie in [0, 1]; their intervals end at the limits (see `bootstrap.py`).
     """
     names = [name for name in terms[0][1].names if all(name in term.names for _, term in terms)]
     shape = (*terms[0][1].episodes.shape, len(names))
@@ -92,7 +96,9 @@ def crossed_contrast(terms: Sequence[tuple[float, Crossed]]) -> dict[str, Interv
     ]
     variance = np.maximum(variances[0] + variances[1] - variances[2], np.maximum(variances[0], variances[1]))
     half = np.where(least > 1, special.stdtrit(np.maximum(least - 1, 1), UPPER) * np.sqrt(variance), np.nan)
-    return {name: _interval(value, width) for name, value, width in zip(names, total, half, strict=True)}
+    found = {name: _interval(value, width) for name, value, width in zip(names, total, half, strict=True)}
+    limits = limits_of([weight for weight, _ in terms])
+    return {name: one.within(*limits) if name in bounded else one for name, one in found.items()}
 
 
 def _variance(shares: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:

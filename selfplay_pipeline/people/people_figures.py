@@ -29,7 +29,7 @@ from selfplay_pipeline.generate.players import script_player
 from selfplay_pipeline.generate.read_records import arguments_path, read_episodes
 from selfplay_pipeline.generate.records import EpisodeRecord, SeatRecord
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
-from selfplay_pipeline.metrics.figures import FIGURES, REWARD, is_measured, measure_reward
+from selfplay_pipeline.metrics.figures import FIGURES, REWARD, bounded, is_measured, measure_reward
 from selfplay_pipeline.people.crossed import Crossed, crossed_contrast
 from selfplay_pipeline.people.log import BegunLine, LostLine, TurnLine, log_path, read_log
 
@@ -296,6 +296,7 @@ def with_partner(game: Game, parts: Sequence[Held], states: Sequence[int]) -> Wi
     plain = [part for part in parts if swap_of(part.record) is None]
     to_alter = [part for part in parts if swap_of(part.record) is not None]
     altered = [part for part in to_alter if part.is_altered]
+    shares = bounded(game)
 
     def crossed(chosen: Sequence[Held], *, reward_only: bool) -> Crossed:
         measured = [
@@ -316,8 +317,8 @@ def with_partner(game: Game, parts: Sequence[Held], states: Sequence[int]) -> Wi
         anew = crossed(altered, reward_only=True)
         words = AlteredWords(
             episodes=len(records),
-            reward=anew.intervals()[REWARD.name],
-            worth=crossed_contrast([(1, crossed(later, reward_only=True)), (-1, anew)])[REWARD.name],
+            reward=anew.intervals(shares)[REWARD.name],
+            worth=crossed_contrast([(1, crossed(later, reward_only=True)), (-1, anew)], shares)[REWARD.name],
             heard=len(heard),
             empty=heard.count(""),
         )
@@ -326,7 +327,7 @@ def with_partner(game: Game, parts: Sequence[Held], states: Sequence[int]) -> Wi
         states=len({part.record.group_index for part in plain}),
         episodes=len(played),
         statuses=dict(Counter(record.outcome.status for record in played.values())),
-        figures=crossed(plain, reward_only=False).intervals(),
+        figures=crossed(plain, reward_only=False).intervals(shares),
         altered=words,
         partly_altered=len({part.record.episode_id for part in to_alter if not part.is_altered}),
     )

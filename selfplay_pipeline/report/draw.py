@@ -28,6 +28,8 @@ SHORT_NAMES = 30
 """Total number of letters up to which names are drawn horizontally."""
 MOST_DIGITS = 15
 """Maximum number of digits after the point of a tick on a logarithmic axis; a double has no more."""
+MOST_WITH_INTERVALS = 6
+"""Largest number of players in a matrix whose cells have room for their intervals."""
 MARKED = 12
 """Maximum number of points for which each point gets a marker."""
 
@@ -260,16 +262,20 @@ def _steps(chart: Chart, axes: Any, theme: Theme) -> None:
 
 
 def _matrix(chart: Chart, axes: Any, theme: Theme) -> None:
-    """Draw a heat map; cividis is a scale that colour-blind readers can distinguish."""
+    """Draw a heat map, of few players with intervals; cividis is a scale that colour-blind readers can distinguish."""
     table = np.full((len(chart.series), len(chart.names)), np.nan)
+    texts = dict[tuple[int, int], str]()
     for row, series in enumerate(chart.series):
         table[row, np.asarray(series.x, dtype=int)] = series.y
+        for at, column in enumerate(map(int, series.x)):
+            texts[row, column] = f"{series.y[at]:.2f}"
+            if series.low is not None and series.high is not None and len(chart.names) <= MOST_WITH_INTERVALS:
+                texts[row, column] += f"\n[{series.low[at]:.2f}, {series.high[at]:.2f}]"
     picture = axes.imshow(table, cmap="cividis", aspect="auto")
     middle = (np.nanmin(table) + np.nanmax(table)) / 2
     for row, column in zip(*np.nonzero(~np.isnan(table)), strict=True):
-        value = table[row, column]
-        colour = "#000001" if value > middle else "#fffffe"  # the same in both themes
-        axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
+        colour = "#000001" if table[row, column] > middle else "#fffffe"  # the same in both themes
+        axes.text(column, row, texts[row, column], ha="center", va="center", fontsize=8, color=colour)
     axes.figure.colorbar(picture, ax=axes).outline.set_visible(False)
 
 

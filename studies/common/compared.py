@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from selfplay_pipeline.evaluate.run import Mode
 from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.metrics.bootstrap import RESAMPLES, Interval, Totals, contrast_over_seeds
-from selfplay_pipeline.metrics.figures import figures_of
+from selfplay_pipeline.metrics.figures import bounded, figures_of
 from studies.common.arms import (
     ARMS,
     MODES,
@@ -199,7 +199,9 @@ def _difference(outcomes: Outcomes, terms: Sequence[tuple[int, Played]], resampl
 
     return {
         mode: contrast_over_seeds(
-            [[(weight, kept(who, seed, mode)) for weight, who in terms] for seed in seeds], resamples
+            [[(weight, kept(who, seed, mode)) for weight, who in terms] for seed in seeds],
+            resamples,
+            bounded=bounded(*all_games()),
         )
         for mode in MODES
     }
@@ -208,7 +210,10 @@ def _difference(outcomes: Outcomes, terms: Sequence[tuple[int, Played]], resampl
 def _listening(seeds: Sequence[Mapping[str, Totals]], resamples: int) -> dict[str, dict[str, Interval]]:
     """Returns the figures of each kind of altered message that was tested; messages in a code cannot be altered."""
     kinds = [kind for kind in (seeds[0] if seeds else {}) if all(len(seed[kind].numerators) for seed in seeds)]
-    return {kind: contrast_over_seeds([[(1.0, seed[kind])] for seed in seeds], resamples) for kind in kinds}
+    return {
+        kind: contrast_over_seeds([[(1.0, seed[kind])] for seed in seeds], resamples, bounded=("follows", "moves"))
+        for kind in kinds
+    }
 
 
 def seeds_of(outcomes: Outcomes, *players: Played) -> list[int]:

@@ -47,11 +47,12 @@ def learning(results: Results, path: Path) -> None:
             panel.set_title(f"{mode} play")
             panel.set_xlabel("iterations")
             for arm, curves in results.curves.items():
-                _draw_curves(panel, [[(one.iteration, one.rewards[mode]) for one in of] for of in curves.values()], arm)
+                seeds = [[(one.iteration, one.rewards[mode]) for one in of] for of in curves.values()]
+                draw_curves(panel, seeds, COLOURS[arm])
             _draw_ends(panel, results, mode)
             _draw_lines(panel, results)
             panel.xaxis.get_major_locator().set_params(integer=True)
-        _draw_scale(panels[0])
+        draw_scale(panels[0])
 
 
 def words(results: Results, path: Path) -> None:
@@ -66,10 +67,10 @@ def words(results: Results, path: Path) -> None:
                 _point(panel, place + 0.1, swapped, fmt="o", mfc="none", label=None if place else "swapped", **look)
             panel.set_xticks(range(len(results.players)), list(results.players))
             _draw_lines(panel, results, only="silence")
-        _draw_scale(panels[0])
+        draw_scale(panels[0])
 
 
-def _draw_scale(panel: Any) -> None:
+def draw_scale(panel: Any) -> None:
     """Label the axis of rewards, and cut it where no reward can be; wide intervals go on outside of the picture."""
     low, high = panel.get_ylim()
     panel.set_ylim(max(low, -0.05), min(high, 1.05))
@@ -82,13 +83,15 @@ def _point(panel: Any, place: float, one: Interval, **look: Any) -> None:
         panel.errorbar(place, one.value, [[one.value - one.low], [one.high - one.value]], **look)
 
 
-def _draw_curves(panel: Any, curves: Sequence[Sequence[tuple[int, float]]], arm: str) -> None:
+def draw_curves(panel: Any, curves: Sequence[Sequence[tuple[int, float]]], colour: str, label: str = "") -> None:
+    """Draw a thin line for each seed's points, (iteration, reward), and a thick line for their mean."""
     by_iteration: dict[int, list[float]] = {}
     for points in curves:
-        panel.plot(*zip(*points, strict=True), color=COLOURS[arm], alpha=0.3, lw=0.8)
+        panel.plot(*zip(*points, strict=True), color=colour, alpha=0.3, lw=0.8)
         for iteration, reward in points:
             by_iteration.setdefault(iteration, []).append(reward)
-    panel.plot(by_iteration.keys(), [np.mean(of) for of in by_iteration.values()], color=COLOURS[arm], lw=2)
+    means = [np.mean(of) for of in by_iteration.values()]
+    panel.plot(by_iteration.keys(), means, color=colour, lw=2, label=label or None)
 
 
 def _draw_ends(panel: Any, results: Results, mode: Any) -> None:

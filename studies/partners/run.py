@@ -303,7 +303,7 @@ def figures(
     if base is not None and min(len(worth), len(base[0])) > 1:
         theirs = terms(*base)
         for name in mine.keys() & theirs.keys() & {"own", "worth", "with_seeds", "with_scripts"}:
-            said[f"{name}_minus"] = difference_over_seeds(mine[name], theirs[name])[REWARD.name]
+            said[f"{name}_minus"] = difference_over_seeds(mine[name], theirs[name], bounded=(REWARD.name,))[REWARD.name]
     return Figures(seeds=len(worth), training=training, **said)
 
 
@@ -313,7 +313,7 @@ def mean_rewards(rewards: Matrix) -> list[list[float]]:
 
 
 def _over_seeds(terms: Sequence[Terms]) -> Interval:
-    return contrast_over_seeds(terms, same_states=True)[REWARD.name]
+    return contrast_over_seeds(terms, same_states=True, bounded=(REWARD.name,))[REWARD.name]
 
 
 def verdict(arms: Mapping[str, Figures]) -> list[str]:

@@ -4,6 +4,7 @@ To add a figure, add to FIGURES the study, its phrase with `{}` in place of each
 """
 
 import json
+from dataclasses import fields
 from statistics import fmean, stdev
 from typing import Any
 
@@ -12,7 +13,8 @@ from stored_results import MODES, MUTED, NOISE, PLACEBO, ROOT, SELF, WARM, Exam,
 
 from selfplay_pipeline.metrics.bootstrap import Interval
 from studies.common.compared import Results
-from studies.common.verdict import verdict
+from studies.common.verdict import Evidence, conditions, verdict
+from studies.words.picture import draw
 
 four, three = (Study(f"planner/results/{size}/results") for size in ("4x4", "3x3"))
 four_seeds, first_seeds = (stored(f"studies/planner/results/3x3/{name}.json") for name in ("four_seeds", "seeds_2_3"))
@@ -137,6 +139,19 @@ def test_a_figure_is_the_stored_one(study, phrase, values):
 def test_a_stored_verdict_is_that_of_its_conditions(study):
     results = Results.model_validate(stored(f"studies/{study}/results.json"))
     assert results.verdict == verdict(results.conditions)
+
+
+def test_the_stored_conditions_of_the_4x4_study_are_all_that_the_rule_has_in_its_order():
+    """The page of what has been shown numbers them so."""
+    nothing: dict[str, Any] = {one.name: {} for one in fields(Evidence)} | {"seeds": 2, "protocol": "fixed"}
+    asked = conditions(Evidence(**nothing | {"silent": {"sampled": Interval(value=0, low=0, high=0)}}))
+    stored_names = [one["name"] for one in four.results["conditions"]]  # without noise as a placebo, which came later
+    assert [one.name.split(", ")[0] for one in asked] == [name.split(", ")[0] for name in stored_names]
+
+
+def test_the_picture_of_the_words_is_drawn_from_the_stored_results(tmp_path):
+    draw(words, tmp_path / "learning.svg")
+    assert (tmp_path / "learning.svg").read_text() == (ROOT / "studies/words/results/learning.svg").read_text()
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "studies").glob("*/README.md")), ids=lambda page: page.parent.name)

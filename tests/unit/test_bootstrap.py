@@ -160,6 +160,34 @@ def test_two_seeds_have_the_t_interval():
     assert (found.value, found.high - found.value) == pytest.approx((0.06, 12.706 * 0.08 / 2), rel=0.01)
 
 
+def seeds_at(*rewards: float) -> list[list[tuple[float, Totals]]]:
+    return [[(1.0, of([reward] * 5))] for reward in rewards]
+
+
+def test_a_reward_over_few_seeds_has_an_interval_that_ends_at_1_and_one_that_holds_the_same_rewards():
+    whole, cut = (contrast_over_seeds(seeds_at(0.9, 1.0), bounded=names)["reward"] for names in ((), ("reward",)))
+    assert whole.low > 0 and whole.high > 1
+    assert (cut.value, cut.low, cut.high) == (whole.value, whole.low, 1)
+    within = contrast_over_seeds(seeds_at(0.5, 0.51), bounded=("reward",))["reward"]
+    assert within == contrast_over_seeds(seeds_at(0.5, 0.51))["reward"]
+
+
+def test_a_difference_of_rewards_ends_at_minus_1_and_1_and_that_of_two_differences_at_2():
+    before, after = of([0.0] * 5), of([1.0] * 5)
+    pairs = [[(1.0, after), (-1.0, before)], [(1.0, before), (-1.0, after)]]
+    found = contrast_over_seeds(pairs, bounded=("reward",))["reward"]
+    assert (found.low, found.value, found.high) == (-1, 0, 1)
+    twice = contrast_over_seeds([[*pair, *pair] for pair in pairs], bounded=("reward",))["reward"]
+    assert (twice.low, twice.high) == (-2, 2)
+    apart = difference_over_seeds(seeds_at(0.0, 1.0), seeds_at(0.0, 1.0), bounded=("reward",))["reward"]
+    assert (apart.low, apart.value, apart.high) == (-1, 0, 1)
+
+
+def test_cutting_keeps_what_is_unknown_and_the_estimate():
+    assert Interval(value=0.5, low=None, high=1.2).within(0, 1) == Interval(value=0.5, low=None, high=1)
+    assert Interval(value=None, low=None, high=None).within(0, 1) == Interval(value=None, low=None, high=None)
+
+
 def test_the_seeds_of_two_groups_are_not_paired_but_their_states_are():
     hardness = np.random.default_rng(9).random(50)
 

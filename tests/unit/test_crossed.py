@@ -27,6 +27,15 @@ def test_two_people_on_two_states_have_the_interval_of_a_computation_by_hand():
     assert (interval.value, interval.low, interval.high) == pytest.approx((5, 5 - half, 5 + half))
 
 
+def test_a_reward_of_few_people_has_an_interval_that_ends_at_0_and_1():
+    few = crossed([[0.0, 1.0], [1.0, 1.0]])
+    whole, cut = (few.intervals(names)["reward"] for names in ((), {"reward"}))
+    assert whole.low < 0 and whole.high > 1
+    assert (cut.value, cut.low, cut.high) == (whole.value, 0, 1)
+    rise = crossed_contrast([(1, few), (-1, crossed([[1.0, 0.0], [0.0, 0.0]]))], {"reward"})["reward"]
+    assert (rise.low, rise.high) == (-1, 1)
+
+
 def test_people_alone_have_their_t_interval():
     of_people = np.random.default_rng(0).normal(0, 1, 12)
     interval = crossed(np.tile(of_people[:, None], (1, 12))).intervals()["reward"]

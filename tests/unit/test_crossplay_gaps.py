@@ -2,22 +2,24 @@
 
 import asyncio
 import json
+import re
 
 import numpy as np
 import pytest
 from factories import FINISHED
 
 from selfplay_pipeline.cli.measure import _arm_of, _checkpoint_of, _trained_with
+from selfplay_pipeline.cli.show.evaluation import show_crossplay
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
-from selfplay_pipeline.evaluate.crossplay import _responses, run_crossplay
+from selfplay_pipeline.evaluate.crossplay import CrossPlay, _responses, run_crossplay
 from selfplay_pipeline.evaluate.crossplay_gaps import best_response, gaps_of, pair_terms
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
-from selfplay_pipeline.metrics.bootstrap import Totals, contrast_over_seeds
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast_over_seeds
 
 ARMS = ["self", "self", "self", "muted", ""]
 
@@ -42,6 +44,35 @@ def test_the_gaps_are_what_their_formulas_say():
     assert found["muted"].cross_seed is None and found["muted"].seeds == 1
     assert found["muted"].partner.value == pytest.approx(mean[3, 3] - both[3, 4])
     assert gaps_of(matrix(rewards), [""] * 5) == {}
+
+
+def test_the_gap_of_two_seeds_is_wide_and_ends_where_a_difference_of_rewards_can():
+    rewards = np.zeros((2, 2, 10))
+    rewards[0, 0] = 1.0
+    gap = gaps_of(matrix(rewards), ["self", "self"])["self"].cross_seed
+    assert (gap.low, gap.value, gap.high) == (-1, 0.5, 1)
+
+
+RESULT = CrossPlay(
+    players=["one", "two", "three"],
+    states="9 states",
+    episodes=1,
+    temperature=1.0,
+    rewards=[[Interval(value=row / 10, low=0.0, high=column / 10) for column in range(1, 4)] for row in range(1, 4)],
+)
+
+
+@pytest.mark.parametrize(("columns", "rows"), [("120", 3), ("60", 9)])
+def test_each_cell_of_the_matrix_is_shown_with_its_interval_in_a_table_or_in_lines(
+    columns, rows, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("COLUMNS", columns)
+    show_crossplay(RESULT, tmp_path)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "[0.000, " in line]
+    assert len(lines) == rows
+    assert [cell for line in lines for cell in re.findall(r"0\.\d{3} \[.*?\]", line)] == [
+        str(cell) for row in RESULT.rewards for cell in row
+    ]
 
 
 @pytest.mark.long

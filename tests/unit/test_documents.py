@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from command import selfplay
 
 from selfplay_pipeline.cli import app, reference
 from selfplay_pipeline.config.fields import keys
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.games.registry import shipped_games
+from selfplay_pipeline.generate.read_records import read_episodes
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -115,14 +117,30 @@ def test_the_architecture_names_what_the_linked_file_defines():
     assert len(links) > 30 and not wrong
 
 
+@pytest.mark.usefixtures("no_game_named")
+def test_the_game_of_the_readme_has_30_lines_at_most_and_passes_its_check(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 30
+    game = tmp_path / "addition.py"
+    game.write_text(code)
+    checked = selfplay("game", "check", str(game))
+    assert checked.returncode == 0, checked.stdout
+    played = tmp_path / "games.jsonl"
+    options = f"--game {game} --player adding --num-episodes 8 --output {played}"
+    done = selfplay("generate", *options.split())
+    assert done.returncode == 0, done.stderr
+    assert {record.outcome.normalized_reward for record in read_episodes(played)} == {1.0}
+
+
 def test_every_page_is_found_from_the_readme():
     linked = {(match[1] or "").partition("#")[0] for match in LINK.finditer(README.read_text())}
     assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md") if page != OPTIONS} <= linked
 
 
-def test_the_readme_has_a_line_for_each_folder():
+def test_the_architecture_has_a_line_for_each_folder():
     package = ROOT / "selfplay_pipeline"
-    (tree,) = re.findall(r"```\n(selfplay_pipeline/.*?)```", README.read_text(), re.DOTALL)
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    (tree,) = re.findall(r"```\n(selfplay_pipeline/.*?)```", text, re.DOTALL)
     folders = {path.parent.name for path in package.glob("*/*")} - {"__pycache__"}
     assert set(re.findall(r"^  (\w+)/ ", tree, re.MULTILINE)) == folders
     assert all((ROOT / folder).is_dir() for folder in re.findall(r"^(\w+)/ ", tree, re.MULTILINE))

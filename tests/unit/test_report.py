@@ -474,6 +474,8 @@ def test_a_crossplay_folder_has_a_report(tmp_path):
     assert list(matrix.names) == ["0: a", "1: a", "2: silent"]
     for chart in (reward, matrix):
         assert draw(chart, "png").startswith(b"\x89PNG")
+    drawn = draw(matrix, "svg").decode()
+    assert all(f"[{cell.low:.2f}, {cell.high:.2f}]" in drawn for row in result.rewards for cell in row)
     source = discover(tmp_path / "crossplay")
     told = facts(source, [], datetime.now(UTC))
     assert f"a: {result.gaps['a'].in_words()}" in told and not [fact for fact in told if "lost" in fact]

@@ -351,6 +351,12 @@ def test_a_line_is_of_the_states_and_the_reward_whatever_else_is_configured() ->
     assert make_game(planning.model_copy(update={"max_searches": 2})).silence == make_game(planning).silence
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_one_sided_states_find_their_line_although_they_need_the_fixed_protocol(size: int) -> None:
+    game = make_game(load_config("smollm2", {"game.size": size}).game)
+    assert game.silence_is_bound and game.silence is not None
+
+
 def test_the_command_stores_a_line_that_the_configuration_finds_again(here: Path) -> None:
     Path("mine.yaml").write_text("base: tiny_honest\ngame:\n  size: 2\n  max_score: 8\n  protocol: free\n")
     for seed in ("1", "2"):

@@ -67,6 +67,8 @@ def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier
     Terminal().print(_figures_table(one_line(f"difference to {earlier}, paired by game state"), differences, game))
 
 
+CELL_WIDTH = len("0.883 [0.811, 0.933]  ")
+"""Characters of a cell of the matrix of cross-play."""
 UNTESTED = (
     "not tested: states without a decision right after a message, and those whose message cannot be altered so that "
     "another decision is best (a question, for example, tells nothing)"
@@ -93,14 +95,22 @@ def show_listening(listening: Listening, folder: Path) -> None:
 
 
 def show_crossplay(result: CrossPlay, folder: Path) -> None:
-    """Print the matrix of mean rewards and the range of their interval widths."""
+    """Print the matrix of mean rewards with their intervals; if it is too wide, a line for each pair."""
     console = Terminal()
-    table = Table(title=one_line(f"mean rewards on {result.states}; rows hold seat 0"), box=None, padding=(0, 2, 0, 0))
-    table.add_column("")
-    for column in range(len(result.players)):
-        table.add_column(str(column), justify="right", no_wrap=True)
-    for number, row in enumerate(result.rewards):
-        table.add_row(str(number), *(f"{cell.value:.3f}" if cell.value is not None else "–" for cell in row))
+    title = one_line(f"mean rewards [95 % intervals over states] on {result.states}; rows hold seat 0")
+    table = Table(title=title, box=None, padding=(0, 2, 0, 0))
+    if CELL_WIDTH * (len(result.players) + 1) <= console.width:
+        table.add_column("")
+        for column in range(len(result.players)):
+            table.add_column(str(column), no_wrap=True)
+        for number, row in enumerate(result.rewards):
+            table.add_row(str(number), *map(str, row))
+    else:
+        table.add_column("seat 0, others")
+        table.add_column("reward", no_wrap=True)
+        for number, row in enumerate(result.rewards):
+            for column, cell in enumerate(row):
+                table.add_row(f"{number}, {column}", str(cell))
     console.print(table)
     for number, name in enumerate(result.players):
         arm = result.arms[number] if result.arms else ""
@@ -111,10 +121,6 @@ def show_crossplay(result: CrossPlay, folder: Path) -> None:
         )
     for found in result.best_responses:
         console.print(f"best-response gap of {found.responder} to {found.partner}: {found.gap:+}")
-    bounds = [(cell.low, cell.high) for row in result.rewards for cell in row]
-    widths = [(high - low) / 2 for low, high in bounds if high is not None and low is not None]
-    if widths:
-        console.print(f"95 % intervals of ± {min(widths):.3f} to ± {max(widths):.3f}")
     console.print(one_line(f"written to {folder / 'crossplay.json'}"), soft_wrap=True)
 
 
