@@ -79,8 +79,8 @@ class GenerateConfig(Section):
     thinking: Annotated[bool, UsedBy(*PLAYING, "train-online", "imitate", "convert")] = False
     """Let the model think before each action; needs a larger `max_new_tokens`.
 
-    The model's chat template must have the switch `enable_thinking` (Qwen3, SmolLM3). The thoughts are trained on; the
-    partner does not read them.
+    The model's chat template must know thoughts; docs/chat-models.md lists the families, and the models that always
+    think. The thoughts are trained on; the partner does not read them.
     """
     max_concurrency: Annotated[int, Field(ge=1), UsedBy("generate", "iterate", *MEASURING, "benchmark")] = 256
     """Number of episodes that are played at the same time, by default 256 for each copy of the model.

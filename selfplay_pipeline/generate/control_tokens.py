@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 CONTROL = re.compile(
     r"""
@@ -10,7 +11,8 @@ CONTROL = re.compile(
     | <[^<>\s]+[|｜]>
     | \[[|][^\[\]\s]+[|]\]                     # [|user|]
     | </?[a-z]+(?:_[a-z0-9]+)+>                # <start_of_turn>, <tool_call>, <extra_id_0>
-    | </?(?:s|bos|eos|pad|unk|mask|cls|sep|sop|eop|think|thought|tools?|unused\d+|0x[0-9A-F]{2})>
+    | </?(?:s|bos|eos|pad|unk|mask|cls|sep|sop|eop|tools?|unused\d+|0x[0-9A-F]{2})>
+    | </?(?:[a-z]+:)?(?:think|thinking|thought|reasoning)> | ◁/?think▷      # <think>, <seed:think>
     | <</?SYS>>
     | <(?:reponame|filename|image|audio|2mass)>
     | \[(?:@[A-Z]+@|control_\d+|multimodal)\]
@@ -21,8 +23,41 @@ CONTROL = re.compile(
 )
 """Pattern of the control tokens of known model families."""
 
-THOUGHT, THOUGHT_END = "<think>", "</think>"
 
+class Thought(NamedTuple):
+    """Texts around a thought in the replies of a model family; `end` alone also ends a thought."""
+
+    begin: str
+    end: str
+
+
+THOUGHTS = (
+    Thought("<think>", "</think>"),  # Qwen, DeepSeek, GLM, Nemotron, LFM2.5, SmolLM3
+    Thought("<|channel>", "<channel|>"),  # Gemma 4
+    Thought("[THINK]", "[/THINK]"),  # Magistral
+    Thought("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A Reasoning
+    Thought("<|channel|>analysis", "<|channel|>final<|message|>"),  # gpt-oss
+    Thought("<|channel|>commentary", "<|channel|>final<|message|>"),
+    Thought(" to=self<|message|>", " to=user<|message|>"),  # Muse Glimmer
+    Thought("<seed:think>", "</seed:think>"),  # Seed-OSS
+    Thought("<mm:think>", "</mm:think>"),  # MiniMax M3
+    Thought("◁think▷", "◁/think▷"),  # Kimi-VL
+    Thought("<|open|>think<|sep|>", "<|close|>think<|sep|>"),  # Kimi K3
+    Thought("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    Thought("<|begin_of_thought|>", "<|end_of_thought|>"),  # OpenThinker
+    Thought("<thought>", "</thought>"),  # EXAONE Deep
+    Thought("<thinking>", "</thinking>"),
+    Thought("<reasoning>", "</reasoning>"),  # Reka Flash 3
+)
+"""Thoughts of known model families.
+
+Sources: the chat templates in trl 1.16.0, `sglang/srt/parser/reasoning_parser.py` in SGLang 0.5.12, and the folder
+`vllm/reasoning` of vLLM 0.22; the rest stand in public programs that read the named models' replies.
+"""
+_BEGUN = {thought.begin: thought for thought in THOUGHTS}
+_MARK = re.compile("|".join(map(re.escape, sorted({mark for thought in THOUGHTS for mark in thought}, reverse=True))))
+_ANSWER = re.compile(r"\s*<(answer|response)>\s*(.*?)\s*</\1>\s*", re.DOTALL)
+"""Tags that Hunyuan and ERNIE write around all that they say after a thought."""
 
 DEEPEST = 100
 """Number of control tokens within each other that are removed one by one; each takes a pass over the whole text."""
@@ -42,16 +77,39 @@ def without_control(text: str) -> str:
     return text.translate(BRACKETS)
 
 
-def after_thought(text: str, *, begun: bool = False) -> tuple[str, bool]:
+def after_thought(text: str, *, begun: Thought | None = None) -> tuple[str, bool]:
     """Returns the text after a reply's last thought, and whether every thought has ended.
 
-    The text is empty if a thought is unfinished.
+    The text is empty if a thought is unfinished. The thoughts of all known families are cut from every reply, because
+    a fine-tuned model may think although its chat template knows no thoughts.
 
     Args:
         text: The reply.
-        begun: Whether the prompt ends inside a thought.
+        begun: Thought that the prompt has begun.
     """
-    _, end, said = text.rpartition(THOUGHT_END)
-    if THOUGHT in said or (begun and not end):
-        return "", False
-    return (said.lstrip() if end else said), True
+    after = 0
+    while begun or (mark := _MARK.search(text, after)):
+        if begun is None:
+            after, begun = mark.end(), _BEGUN.get(mark.group())
+        elif (end := text.find(begun.end, after)) >= 0:
+            after, begun = end + len(begun.end), None
+        else:
+            return "", False
+    if not after:
+        return text, True
+    said = text[after:].lstrip()
+    answer = _ANSWER.fullmatch(said)
+    return (answer[2] if answer else said), True
+
+
+def open_thought(prompt: str) -> Thought | None:
+    """Returns the thought that a prompt begins and does not end."""
+    *_, last = [None, *_MARK.finditer(prompt)]
+    return _BEGUN.get(last.group()) if last else None
+
+
+def without_thoughts(text: str) -> str:
+    """Returns a text of a chat template without its thoughts, also without one that does not end."""
+    for begin, end in THOUGHTS:
+        text = re.sub(f"{re.escape(begin)}.*?({re.escape(end)}|$)", "", text, flags=re.DOTALL)
+    return text

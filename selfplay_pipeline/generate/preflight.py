@@ -122,7 +122,7 @@ def check_context(game: Game, engine: EngineConfig, policy: PolicyRecord, model:
     """
     chat = ChatTokenizer.load(model, thinking=policy.thinking)
     chat.check_belongs_to(model)
-    if policy.thinking and model == policy.checkpoint and not chat.can_think:  # partners need not think
+    if policy.thinking and model == policy.checkpoint and chat.thought is None:  # partners need not think
         raise UserError(
             f"generate.thinking: the chat template of {model} knows no thoughts; leave it out, or take a model that "
             "thinks, such as Qwen3"

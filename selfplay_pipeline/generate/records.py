@@ -211,7 +211,7 @@ class PolicyRecord(_Record):
     repetition_penalty: float = 1.0
     max_new_tokens: int = Field(gt=0)
     thinking: bool = False
-    """Value of `enable_thinking` for chat templates that have this switch."""
+    """Value of the switch for thoughts, for chat templates that have one."""
 
 
 Kind = Literal["policy", "checkpoint", "script", "chat", "person"]

@@ -4,21 +4,53 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.hub import look_for
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
-from selfplay_pipeline.generate.control_tokens import CONTROL, THOUGHT, THOUGHT_END, after_thought, without_control
+from selfplay_pipeline.generate.control_tokens import (
+    CONTROL,
+    THOUGHTS,
+    after_thought,
+    open_thought,
+    without_control,
+    without_thoughts,
+)
 from selfplay_pipeline.generate.records import ChatMessage, Trajectory
 
-REPLY, HEARD = "\x02reply\x03", "\x02heard\x03"
-"""Placeholders for a reply and the next observation, used to extract the template text around them."""
+REPLY, HEARD, RULES, HIDDEN = "\x02reply\x03", "\x02heard\x03", "\x02rules\x03", "\x02hidden\x03"
+"""Placeholders for a reply, an observation, a system message and a thought, to find the template's text around them."""
+THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
+"""Fields of an assistant message in which chat templates look for its thought."""
 KEPT = 256
 """Maximum number of harmless reference texts whose control tokens are cached, one per system message."""
+
+
+class MessageForm(NamedTuple):
+    """Form of the messages that a chat template takes.
+
+    Attributes:
+        parts: Whether content is a list of parts (templates of vision models) and not a text.
+        folded: Whether the system text stands in the first user message, because there is no system role.
+    """
+
+    parts: bool = False
+    folded: bool = False
+
+    def apply(self, messages: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+        """Returns messages in this form."""
+        dicts: list[dict[str, Any]] = [dict(message) for message in messages]
+        if self.folded and [message["role"] for message in dicts[:2]] == ["system", "user"]:
+            system = dicts.pop(0)
+            dicts[0]["content"] = f"{system['content']}\n\n{dicts[0]['content']}"
+        if self.parts:
+            for message in dicts:
+                message["content"] = [{"type": "text", "text": message["content"]}]
+        return dicts
 
 
 class ChatTokenizer:
@@ -34,39 +66,44 @@ class ChatTokenizer:
 
         Args:
             tokenizer: Tokenizer of transformers.
-            thinking: Value of `enable_thinking` for templates that have this switch.
+            thinking: Value of `enable_thinking` and `thinking`, the switches of chat templates.
 
         Raises:
-            UserError: The tokenizer has no chat template, or the template cannot render the players' messages.
+            UserError: The tokenizer has no chat template, the template cannot render the players' messages, or the
+                thoughts of its models cannot be told from what they say.
         """
         self.tokenizer = tokenizer
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use an instruct model")
         template = str(tokenizer.get_chat_template())
-        self._switches = {"enable_thinking": thinking} if "enable_thinking" in template else {}
         added = tokenizer.added_tokens_decoder
         # The token of unknown characters is not a control token.
         self._control = {token for token, about in added.items() if _controls(about, template)}
         self._control -= set(self._encode("\U0010fffd"))
         self._harmless: dict[tuple[Any, ...], list[int]] = {}
-        self.can_think = THOUGHT_END in template
-        """True if the template can show thoughts."""
+        self._switches = {name: thinking for name in SWITCHES if name in template}
+        self.thought = next((thought for thought in THOUGHTS if thought.end in template), None)
+        """Thoughts of the template's models; None if the template has none."""
         self.is_dated = "strftime_now" in template
         """True if the template writes the date, so that the same messages have other tokens on another day."""
-        tags = (THOUGHT, THOUGHT_END) if self.can_think else ()
-        self._silent = {token for token, about in added.items() if about.special and about.content not in tags}
-        # Without a system message, which Mistral's templates repeat in the last user message.
-        probe = _messages(("user", "u"), ("assistant", REPLY), ("user", HEARD))
-        self._check_renders()
-        parts = re.fullmatch(f".*?{REPLY}(.+?){HEARD}(.*)", self._render(probe), re.DOTALL)
+        marks = "\n".join(mark for thought in THOUGHTS for mark in thought)
+        self._silent = {token for token, about in added.items() if about.special and about.content not in marks}
+        self._find_form()
+        parts = _AROUND_REPLY.fullmatch(self.render(_PROBE))
         if parts is None:
-            raise self._refused("does not show a reply, its end and what is said after it")
-        before, self.header = parts.groups()
+            raise self._refused(NO_END)
+        opening, before, self.header = parts.groups()
         """Text between an observation and the next reply: the end of the observation and the header of the reply."""
+        self._begun = open_thought(self.header)
+        self._check_thoughts(opening, thinking=thinking)
         self._before, self.end_of_turn = self._end_of_reply(before)
         """Text between a reply and the next observation, from the control token that ends the reply, and its id."""
-        self.stops = tuple(sorted({self.end_of_turn, self.tokenizer.eos_token_id or self.end_of_turn}))
+        self.stops = tuple(sorted({self.end_of_turn, self.tokenizer.eos_token_id} - {None}))
         """Ids of the tokens that end a reply: `end_of_turn` and the end-of-text token."""
+        self._silent |= {*self.stops}
+        # GLM-4's <|user|> is no end, but begins the next message, and stands there after any other end.
+        closed = self.render(_PROBE[:2], prompt=False).partition(REPLY)[2]
+        self._closing = self.stops if self.end_of_turn in self._encode(closed) else (self.end_of_turn,)
 
     @classmethod
     def load(cls, model: str, *, thinking: bool = False) -> ChatTokenizer:
@@ -96,7 +133,9 @@ class ChatTokenizer:
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(model).get_text_config()
-        size, largest = int(config.vocab_size), max(self.tokenizer.get_vocab().values())
+        # Control tokens that no prompt has may lie beyond the vocabulary, as gemma-3-1b's token of images.
+        unused = self._control - {*self.stops, *self._encode(self.render(_PROBE))}
+        size, largest = int(config.vocab_size), max(set(self.tokenizer.get_vocab().values()) - unused)
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
         if largest >= size:
             raise UserError(
@@ -118,7 +157,8 @@ class ChatTokenizer:
             EngineError: A message would be tokenised as a control token.
         """
         harmless = tuple((m.role, m.content if m.role == "system" else "x") for m in messages)
-        return self._safely(self._render(messages), harmless, lambda: self._render(_messages(*harmless)))
+        rendered = self.render([message.model_dump() for message in messages])
+        return self._safely(rendered, harmless, lambda: self.render([_message(*part) for part in harmless]))
 
     def next_prompt(self, observation: str, reply: Sequence[int]) -> list[int]:
         """Returns the token ids after a sampled reply: the rest of its ending, the observation, the next header.
@@ -127,7 +167,7 @@ class ChatTokenizer:
             EngineError: The observation would be tokenised as a control token.
         """
         ids = self._safely(self._before + observation + self.header, (), lambda: self._before + "x" + self.header)
-        return ids[1:] if reply and reply[-1] in self.stops else ids
+        return ids[1:] if reply and reply[-1] in self._closing else ids
 
     def decode_reply(self, reply: Sequence[int]) -> str:
         """Returns the text of a sampled reply with its thoughts, but without special tokens."""
@@ -135,7 +175,7 @@ class ChatTokenizer:
 
     def said(self, text: str) -> tuple[str, bool]:
         """Returns the text of a reply without its thoughts, and whether all thoughts have ended."""
-        return after_thought(text, begun=self.header.rstrip().endswith(THOUGHT)) if self.can_think else (text, True)
+        return after_thought(text, begun=self._begun)
 
     def neutralise(self, text: str) -> str:
         """Returns the text without control tokens, so that no player can forge a turn of the conversation.
@@ -199,27 +239,71 @@ class ChatTokenizer:
             raise EngineError(f"{self.tokenizer.name_or_path}: a player's text became a control token: {text!r}")
         return ids
 
-    def _render(self, messages: Sequence[ChatMessage]) -> str:
-        dicts = [message.model_dump() for message in messages]
+    def render(self, messages: Sequence[Mapping[str, str]], *, prompt: bool = True) -> str:
+        """Returns the template's text of messages, by default with the header of the next reply.
+
+        Raises:
+            UserError: The template cannot render the messages.
+        """
         try:
             rendered = self.tokenizer.apply_chat_template(
-                dicts, add_generation_prompt=True, tokenize=False, **self._switches
+                self.form.apply(messages), add_generation_prompt=prompt, tokenize=False, **self._switches
             )
         except Exception as error:  # a template may raise anything
             reason = str(error) or type(error).__name__
             raise self._refused(f"cannot render a system and a user message: {reason}") from None
         return str(rendered)
 
-    def _check_renders(self) -> None:
-        """Raises UserError if the template rejects the messages of a player, before a server is started."""
-        try:
-            self._render(_messages(("system", "s"), ("user", "u")))
-        except UserError as error:
+    def _find_form(self) -> None:
+        """Sets the first form of messages that the template shows completely.
+
+        Raises:
+            UserError: The template shows none completely; the message is about texts with a system role.
+        """
+        refused = None
+        for self.form in (MessageForm(), MessageForm(parts=True), MessageForm(folded=True), MessageForm(True, True)):
             try:
-                self._render(_messages(("user", "u")))
+                shown = self.render(_OPENING)
+                if RULES in shown and HEARD in shown and REPLY in self.render(_PROBE):
+                    return
+            except UserError as error:
+                refused = refused or error
+        raise refused or self._refused(NO_END)
+
+    def _check_thoughts(self, opening: str, *, thinking: bool) -> None:
+        """Raises UserError unless thoughts are known and can be cut from what the model says.
+
+        Args:
+            opening: The template's text between an observation and an earlier reply.
+            thinking: Whether the model shall think.
+        """
+        if not thinking and self._begun:
+            raise self._refused(
+                f"begins each reply with a thought ({self._begun.begin}), also where a model shall not think",
+                "set generate.thinking: true and a larger generate.max_new_tokens, or take another model (always so "
+                "for imitation: recorded episodes hold no thoughts)",
+            )
+        shown, header = without_thoughts(opening), without_thoughts(self.header).rstrip()
+        if self._begun:
+            shown = shown.replace(self._begun.end, "")  # DeepSeek V3.1 shows only the end of an earlier thought
+        chosen = shown.removeprefix(header) if shown.startswith(header) else ""
+        if not self._control.isdisjoint(self._encode(chosen)):
+            raise self._refused(
+                f"lets a model begin a reply with {chosen.strip()!r} or something else, such as another channel or "
+                "recipient, so that thoughts cannot be cut safely",
+                "take another model",
+            )
+        for name in THOUGHT_FIELDS:
+            heard, reply, _ = _PROBE
+            try:
+                shown = self.render([heard, {**reply, name: HIDDEN}], prompt=False).rpartition(HEARD)[2]
             except UserError:
-                raise error from None
-            raise self._refused("has no role for a system message, in which a player's rules stand") from None
+                continue  # a template may refuse a field
+            if HIDDEN in without_thoughts(shown):
+                raise self._refused(
+                    f"shows a thought as {shown!r}, between marks that are not known, so that it cannot be cut safely",
+                    "take another model",
+                )
 
     def _refused(self, problem: str, remedy: str = "change its chat_template, or take another model") -> UserError:
         return UserError(f"{self.tokenizer.name_or_path}: the chat template {problem}; {remedy}")
@@ -228,8 +312,8 @@ class ChatTokenizer:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
 
-def _messages(*messages: tuple[Literal["system", "user", "assistant"], str]) -> list[ChatMessage]:
-    return [ChatMessage(role=role, content=text) for role, text in messages]
+def _message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
 
 
 def _controls(token: Any, template: str) -> bool:
@@ -241,6 +325,13 @@ def _controls(token: Any, template: str) -> bool:
     return bool(token.special) or CONTROL.fullmatch(token.content.strip()) is not None or tag
 
 
+SWITCHES = ("enable_thinking", "thinking")
+"""Arguments with which chat templates are told whether to think; a template without them ignores them."""
+NO_END = "does not show a reply, its end and what is said after it"
+# Without a system message, which Mistral's templates repeat in the last user message.
+_PROBE = (_message("user", HEARD), _message("assistant", REPLY), _message("user", HEARD))
+_OPENING = (_message("system", RULES), _message("user", HEARD))
+_AROUND_REPLY = re.compile(f".*?{HEARD}(.*?){REPLY}(.+?){HEARD}(.*)", re.DOTALL)
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 

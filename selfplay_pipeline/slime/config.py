@@ -33,7 +33,7 @@ class SelfplaySection(Section):
     max_new_tokens: Annotated[int, Field(ge=1)] = 256
     """Token limit of one turn, its thoughts included; a longer turn is cut, and its player gets an error to read."""
     thinking: bool = False
-    """Whether the policy thinks before each action, if its chat template has the switch `enable_thinking`.
+    """Whether the policy thinks before each action, if its chat template has a switch for it.
 
     slime itself renders the first prompt, so --apply-chat-template-kwargs needs the same value.
     """

@@ -210,13 +210,14 @@ def first_prompt(chat: ChatTokenizer, prompt: str | Sequence[dict[str, str]]) ->
     """Returns the token ids of the first prompt, from messages or from the text that slime has rendered.
 
     Raises:
-        UserError: slime rendered the prompt with another setting of `enable_thinking` than ours.
+        UserError: slime rendered the prompt with another setting of the switch for thoughts than ours.
     """
     if isinstance(prompt, str):
         if not prompt.endswith(chat.header):
             raise UserError(
                 f"slime's prompt ends with {prompt[-40:]!r}, not with {chat.header!r}: "
-                "give --apply-chat-template-kwargs '{\"enable_thinking\": …}' the value of selfplay.thinking"
+                "give --apply-chat-template-kwargs '{\"enable_thinking\": …}' the value of selfplay.thinking "
+                "(some templates call the switch `thinking`)"
             )
         return list(chat.tokenizer.encode(prompt, add_special_tokens=False))
     return chat.first_prompt([ChatMessage.model_validate(message) for message in prompt])

@@ -24,8 +24,10 @@ from tensordict import TensorDict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM
+from verl.models.transformers import monkey_patch
 from verl.utils import tensordict_utils as tu
 from verl.utils.checkpoint import fsdp_checkpoint_manager
+from verl.utils.import_utils import is_trl_available
 from verl.utils.torch_functional import entropy_from_logits
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
@@ -37,6 +39,7 @@ from selfplay_pipeline.train.verl.patches import (
     TOKENS_AT_A_TIME,
     OwnTokensEngine,
     export_in_own_dtype,
+    ignore_trl,
     log_probs_of,
     scale_logits_in_float32,
 )
@@ -169,6 +172,16 @@ def read(values: torch.Tensor) -> list[torch.Tensor]:
 @pytest.fixture(scope="module")
 def model() -> Any:
     return AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32, attn_implementation="sdpa")
+
+
+def test_trl_beside_verl_stops_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests' chat templates are TRL's; verl imports from it what it no longer has."""
+    own = AutoModelForCausalLM.from_pretrained(TINY)
+    ignore_trl()
+    monkey_patch.apply_monkey_patch(own)
+    monkeypatch.setattr(monkey_patch, "is_trl_available", is_trl_available)
+    with pytest.raises(ImportError, match="AutoModelForCausalLMWithValueHead"):
+        monkey_patch.apply_monkey_patch(own)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -545,6 +545,16 @@ STATES_FILES = [
 
 # Models, prompts, the chat partner, slime.
 
+
+def chat_template(after_role: str, after_header: str) -> str:
+    """A chat template with other text after the role of an earlier reply and after the header of the next one."""
+    return (
+        "{% for m in messages %}<|im_start|>{{ m.role }}{{ '" + after_role + "' if m.role == 'assistant' }}\n"
+        "{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant" + after_header + "{% endif %}"
+    )
+
+
 MODELS = [
     Bad("model: size of text", LOAD, r"config\.json: .*hidden_size",
         {"model/config.json": in_json("hidden_size", "wide")}),
@@ -555,6 +565,10 @@ MODELS = [
         {"model/config.json": in_json("tie_word_embeddings", True)}),
     Bad("model: no tokenizer", MODEL, "model: no tokenizer found there",
         {"model/tokenizer.json": gone, "model/tokenizer_config.json": gone}),
+    Bad("model: always thinks", MODEL, r"model: the chat template begins each reply with a thought.*thinking: true",
+        {"model/chat_template.jinja": chat_template("", "\n<think>\n")}),
+    Bad("model: chooses a recipient", MODEL, r"model: the chat template lets a model begin a reply with 'to=user",
+        {"model/chat_template.jinja": chat_template(" to=user<|im_start|>", "")}),
 ]  # fmt: skip
 OTHERS = [
     Bad("prompt: missing", PROMPTS, r"game\.prompts: .*system\.j2", {"prompts/system.j2": gone}),

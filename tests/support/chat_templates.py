@@ -4,6 +4,7 @@ from copy import copy
 from functools import cache
 
 from bench import qwen
+from bench.chat_templates import OTHERS
 
 QWEN3_TEMPLATE = """\
 {%- set turns = namespace(last=0) %}
@@ -42,29 +43,9 @@ GEMMA3_TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<start_of_turn>model\\n' }}{% endif %}
 """
-MISTRAL_TEMPLATE = """\
-{{- bos_token }}
-{%- set system = messages[0].content + '\\n\\n' if messages[0].role == 'system' else '' %}
-{%- for message in (messages[1:] if system else messages) %}
-    {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}
-    {%- if message.role == 'user' %}
-        {{- '[INST] ' + (system if loop.last else '') + message.content + '[/INST]' }}
-    {%- else %}
-        {{- ' ' + message.content | trim + eos_token }}
-    {%- endif %}
-{%- endfor %}
-"""
+MISTRAL_TEMPLATE = OTHERS["mistral_v3"]
 """Version 0.3's: the system message stands in the last user message."""
-LLAMA2_TEMPLATE = """\
-{%- set system = '<<SYS>>\\n' + messages[0].content + '\\n<</SYS>>\\n\\n' if messages[0].role == 'system' else '' %}
-{%- for message in (messages[1:] if system else messages) %}
-    {%- if message.role == 'user' %}
-        {{- bos_token + '[INST] ' + (system if loop.first else '') + message.content | trim + ' [/INST]' }}
-    {%- else %}
-        {{- ' ' + message.content | trim + ' ' + eos_token }}
-    {%- endif %}
-{%- endfor %}
-"""
+LLAMA2_TEMPLATE = OTHERS["llama2"]
 ALPACA_TEMPLATE = """\
 {%- for message in messages %}{{ '### ' + message.role + ':\\n' + message.content + '\\n\\n' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '### assistant:\\n' }}{% endif %}

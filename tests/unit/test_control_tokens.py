@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from quick import examples
 
 from selfplay_pipeline.config.partner import PartnerConfig
-from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
@@ -160,13 +159,6 @@ def test_a_word_that_the_template_itself_makes_a_token_of_ends_the_episode():
     stream.observe("end")
     with pytest.raises(EngineError, match="became a control token"):
         stream.prompt()
-
-
-def test_a_template_that_takes_no_system_message_is_one_clear_line():
-    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    tokenizer = shaped_tokenizer("gemma")
-    with pytest.raises(UserError, match=r"template has no role for a system message.*change its chat_template"):
-        ChatTokenizer(type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, chat_template=refusing))
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "normalising"])

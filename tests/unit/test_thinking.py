@@ -92,19 +92,6 @@ def test_an_unfinished_thought_is_a_cut_turn_that_says_nothing(text, limit):
     assert "secretly" not in read
 
 
-def test_a_prompt_that_opens_the_thought_itself_needs_only_its_end_and_a_model_without_thoughts_may_write_of_them():
-    template = shaped_tokenizer("qwen3").chat_template.replace("assistant\\n' }}", "assistant\\n<think>\\n' }}")
-    tokenizer = shaped_tokenizer("qwen3")
-    always = type(tokenizer)(
-        tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|im_end|>",
-        chat_template=template.replace("enable_thinking is defined and enable_thinking is false", "false"),
-    )  # fmt: skip
-    thinker, other = ChatTokenizer(always), ChatTokenizer(shaped_tokenizer("llama-3"))
-    assert thinker.said("secretly\n</think>\n\n[message] hi") == ("[message] hi", True)
-    assert thinker.said("secretly") == ("", False)
-    assert other.said("[message] </think> hi") == ("[message] </think> hi", True)
-
-
 def test_slimes_rendered_prompt_must_agree_with_the_configuration():
     prompt = shaped_tokenizer("qwen3").apply_chat_template(
         [{"role": "user", "content": "table"}], add_generation_prompt=True, tokenize=False

@@ -159,11 +159,7 @@ CANNOT = "cannot render a system and a user message: "
         ("{% for m in messages %}{{ m.content }}{% endfor %}", NO_END),
         ("{% include '/etc/passwd' %}", CANNOT + "no loader"),
         ("{{ 1 // 0 }}", CANNOT + "integer division"),
-        (
-            "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-            "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}",
-            "has no role for a system message, in which a player's rules stand; change its chat_template, or take",
-        ),
+        ("{{ raise_exception('No system role') if messages[0].role == 'system' }}", CANNOT + "No system role"),
     ],
 )
 def test_a_template_that_no_game_can_be_played_with_is_refused_in_one_line_that_names_the_model(template, problem):

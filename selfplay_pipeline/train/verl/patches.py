@@ -35,6 +35,7 @@ from transfer_queue.controller import TransferQueueController
 from transfer_queue.storage.simple_storage import SimpleStorageUnit
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.experimental.reward_loop import RewardLoopManager
+from verl.models.transformers import monkey_patch
 from verl.single_controller.ray import RayWorkerGroup, ResourcePoolManager
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils import ray_utils, torch_functional
@@ -72,6 +73,7 @@ def apply() -> None:
     """Install the replacements that every verl process needs; a second call does nothing."""
     keep_torch_local()
     load_as_data()
+    ignore_trl()
     check_saves()
     export_in_own_dtype()
     seed_adapters()
@@ -103,6 +105,18 @@ def load_as_data() -> None:
     reconstruct = np.zeros(0).__reduce__()[0]
     name = "numpy._core.multiarray._reconstruct"
     add_safe_globals([(reconstruct, name), np.ndarray, np.dtype, np.dtypes.UInt32DType])
+
+
+@verl_patch(
+    "verl.models.transformers.monkey_patch:is_trl_available",
+    public_way="verl looks for an installed TRL before every training, and has no option against it.",
+)
+def ignore_trl() -> None:
+    """Make verl prepare models as if TRL were not installed.
+
+    verl imports a class of TRL's, for models with a value head, that TRL 1.16 no longer has.
+    """
+    monkey_patch.is_trl_available = lambda: False
 
 
 @verl_patch(
