@@ -20,8 +20,8 @@ from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Imitated, Sourc
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.base import MUTED
 from selfplay_pipeline.games.bargaining.game import BargainingGame
+from selfplay_pipeline.games.base import MUTED
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.train.imitation import imitate_episodes, training_of, usual_rate
 
