@@ -88,13 +88,15 @@ def after_thought(text: str, *, begun: Thought | None = None) -> tuple[str, bool
         begun: Thought that the prompt has begun.
     """
     after = 0
-    while begun or (mark := _MARK.search(text, after)):
-        if begun is None:
-            after, begun = mark.end(), _BEGUN.get(mark.group())
-        elif (end := text.find(begun.end, after)) >= 0:
+    while True:
+        if begun:
+            if (end := text.find(begun.end, after)) < 0:
+                return "", False
             after, begun = end + len(begun.end), None
+        elif mark := _MARK.search(text, after):
+            after, begun = mark.end(), _BEGUN.get(mark.group())
         else:
-            return "", False
+            break
     if not after:
         return text, True
     said = text[after:].lstrip()

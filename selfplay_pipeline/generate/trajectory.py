@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -261,7 +262,8 @@ class ChatTokenizer:
             UserError: The template shows none completely; the message is about texts with a system role.
         """
         refused = None
-        for self.form in (MessageForm(), MessageForm(parts=True), MessageForm(folded=True), MessageForm(True, True)):
+        for folded, parts in product((False, True), repeat=2):
+            self.form: MessageForm = MessageForm(parts=parts, folded=folded)
             try:
                 shown = self.render(_OPENING)
                 if RULES in shown and HEARD in shown and REPLY in self.render(_PROBE):

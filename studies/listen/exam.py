@@ -308,7 +308,7 @@ def main() -> None:
     asked = options.parse_args()
     listener = Listener(asked.checkpoint)
     states = heard(asked.evaluation, listener.tokenizer)
-    found = {"spoken": spoken(asked.evaluation), "gates": gates(listener, states)}
+    found: dict[str, Any] = {"spoken": spoken(asked.evaluation), "gates": gates(listener, states)}
     found["nats a token of English"] = listener.loss(ENGLISH.read_text("utf-8"))
     found |= {name: exam(listener, states, give) for name, give in EXAMS.items()}
     asked.output.write_text(json.dumps(found, indent=1) + "\n")
