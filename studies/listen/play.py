@@ -76,16 +76,16 @@ def draw(curves: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None
     """Draw the training play and the held-out rewards of each run."""
     with drawn(path, ["training play", "held-out states"]) as (play, held_out):
         for colour, (name, of) in zip((BLUE, ORANGE, "#12a67c"), curves.items(), strict=False):
-            for figure, style in (("proposal follows", "-"), ("cell of the best plan", ":")):
+            for figure, label, style in (("proposal follows", "follows", "-"), ("cell of the best plan", "tells", ":")):
                 points = [(one["iteration"], one[figure]["value"]) for one in of["play"]]
-                play.plot(*zip(*points, strict=True), style, color=colour, label=f"{name}: {figure}")
+                play.plot(*zip(*points, strict=True), style, color=colour, label=f"{name.replace('_', ' ')} {label}")
             for mode, style in (("sampled", "--"), ("greedy", "-")):
                 points = [(one["iteration"], one[mode]["value"]) for one in of["held_out"]]
                 held_out.plot(*zip(*points, strict=True), style, color=colour, marker="o")
                 held_out.annotate(mode, points[-1], xytext=(4, 0), textcoords="offset points", color=colour)
         held_out.axhline(SILENCE, color=GREY, ls="--")
         held_out.annotate("silence", (0, SILENCE), xytext=(0, -14), textcoords="offset points")
-        play.set_title("share of proposals that follow the told cell, and of cells worth telling")
+        play.set_title("follows the told cell; tells one of the best plan")
         held_out.set_title("reward on 100 held-out states")
         for panel in (play, held_out):
             panel.set_xlabel("iteration")

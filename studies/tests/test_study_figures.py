@@ -14,6 +14,7 @@ from stored_results import MODES, MUTED, NOISE, PLACEBO, ROOT, SELF, WARM, Exam,
 from selfplay_pipeline.metrics.bootstrap import Interval
 from studies.common.compared import Results
 from studies.common.verdict import Evidence, conditions, verdict
+from studies.listen.play import draw as draw_listening
 from studies.words.picture import draw
 
 four, three = (Study(f"planner/results/{size}/results") for size in ("4x4", "3x3"))
@@ -22,8 +23,10 @@ code, people = Study("code/results/results"), [Study(f"people/results/seed_{seed
 exam, exams = Exam("planner/results/4x4/exam"), [Exam(f"code/results/exam_{seed}") for seed in (3, 4, 5)]
 with_people = stored("studies/people/results/people.json")
 partners = stored("studies/partners/results/results.json")
-listened = [stored(f"studies/listen/results/exam_{name}.json") for name in ("warm_start", "iteration_12")]
-spoken = stored("studies/listen/results/exam_speaker.json")
+listened = [stored(f"studies/listen/results/exam_{name}.json") for name in ("start", "seed_3")]
+played = stored("studies/listen/results/self_play.json")
+second = played["seed_2"]
+both_seats = [stored(f"studies/listen/results/evaluation_{name}.json")["modes"] for name in ("start", "seed_3")]
 words, read = (stored("studies/words/results/results.json")[name] for name in ("trainings", "exams"))
 untrained = json.loads((ROOT / "studies/listen/results/metrics.jsonl").read_text().splitlines()[0])
 listener = stored("studies/listen/results/evaluation_iteration_12.json")["modes"]
@@ -32,11 +35,6 @@ listener = stored("studies/listen/results/evaluation_iteration_12.json")["modes"
 def exchange_costs(model: int) -> list[float]:
     """The reward that a model loses with each seed if the words of the code are exchanged."""
     return [one.of(model, "heard") - one.of(model, "exchanged") for one in exams]
-
-
-def follows(name: str) -> list[Interval]:
-    """Probabilities that the listener follows the messages of an exam, before its training and after it."""
-    return [interval(one[name]["follows"]) for one in listened]
 
 
 FIGURES: list[tuple[Any, ...]] = [
@@ -108,25 +106,31 @@ FIGURES: list[tuple[Any, ...]] = [
     ("words", "one ends at {}, below silence", interval(words["muted_6"]["5"]["held_out_reward"])),
     ("words", "with seed 6 the reward fell to {:.3f} after", words["self_6"]["3"]["held_out_reward"]["value"]),
 
-    *(("listen", f"| {label} | {{}} | {{}} |", *follows(name))
+    *(("listen", f"| {label} | {{}} | {{}} |", *(interval(one[name]["follows"]) for one in listened))
       for label, name in (
           ("follows the largest cell", "largest cell"), ("… with the names exchanged", "names exchanged"),
           ("… in wordings that it never heard", "held-out wordings"),
-          ("… in people's wordings", "people's wordings"),
-          ("… with names that it never met", "names never met"), ("two cells", "two cells"),
-          ("all four cells", "all cells"))),
-    *(("listen", f"| {label} | {{}} | {{}} |",
-       interval(untrained[before]), interval(listener[mode]["figures"]["reward"]))
-      for label, before, mode in (
-          ("reward, sampled", "held_out_reward", "sampled"), ("reward, greedy", "held_out_greedy_reward", "greedy"))),
-    *(("listen", f"| {label} | | {{}} |", interval(listener[mode]["words"][name])) for label, mode, name in (
-          ("… messages swapped, sampled", "sampled", "swapped_reward"),
-          ("worth of words, sampled", "sampled", "worth"))),
-    ("listen", "it does so in {}, and its score is true in {}.",
-     *(interval(spoken["spoken"][name]) for name in ("it belongs to the best plan", "its score is true"))),
-    ("listen", "it follows the largest cell in {}.", interval(spoken["largest cell"]["follows"])),
-    *(("listen", "| {} | {:.3f} ± {:.3f} | {} |", one["updates_before"], one["reward"], one["standard_error"],
-       interval(one["follows"])) for one in stored("studies/listen/results/self_play.json")["iterations"]),
+          ("… with names that it never met", "names never met"), ("all four cells", "all cells"))),
+    *(("listen", f"| reward, {mode} | {{}} | {{}} |",
+       *(interval(one[mode]["figures"]["reward"]) for one in both_seats)) for mode in MODES),
+    *(("listen", f"| … messages swapped, {mode} | {{}} | {{}} |",
+       *(interval(one[mode]["words"]["swapped_reward"]) for one in both_seats)) for mode in MODES),
+    ("listen", "the listener rises from {:.3f} to {:.3f} sampled", untrained["held_out_reward"]["value"],
+     listener["sampled"]["figures"]["reward"]["value"]),
+    ("listen", "reward rises from silence to {:.3f} sampled and {:.3f} greedy",
+     *(both_seats[1][mode]["figures"]["reward"]["value"] for mode in MODES)),
+    ("listen", "Seed 2 has {} sampled and {} greedy after {} of 12 iterations",
+     *(interval(second["held_out"][-1][mode]) for mode in MODES), second["held_out"][-1]["iteration"]),
+    ("listen", "in {} of the states, before in {}, and the score is true in {}.",
+     *(interval(listened[at]["spoken"]["it belongs to the best plan"]) for at in (1, 0)),
+     interval(listened[1]["spoken"]["its score is true"])),
+    ("listen", "costs {:.2f} nats a token with the untouched model, {:.2f} after the lesson and {:.2f} after self-play",
+     stored("studies/listen/results/english.json")["untouched"],
+     *(listened[at]["nats a token of English"] for at in (0, 1))),
+    ("listen", "differ by {:.4f} to {:.4f} nats a token.", *(
+        end(one["log_prob_gap"] for of in played.values() for one in of["play"]) for end in (min, max))),
+    ("listen", "one update and takes {:.1f} to {:.1f} minutes", *(
+        end(sum(one["seconds"].values()) / 60 for of in played.values() for one in of["play"]) for end in (min, max))),
 ]  # fmt: skip
 
 
@@ -152,6 +156,11 @@ def test_the_stored_conditions_of_the_4x4_study_are_all_that_the_rule_has_in_its
 def test_the_picture_of_the_words_is_drawn_from_the_stored_results(tmp_path):
     draw(words, tmp_path / "learning.svg")
     assert (tmp_path / "learning.svg").read_text() == (ROOT / "studies/words/results/learning.svg").read_text()
+
+
+def test_the_picture_of_listening_is_drawn_from_the_stored_results(tmp_path):
+    draw_listening(played, tmp_path / "self_play.svg")
+    assert (tmp_path / "self_play.svg").read_text() == (ROOT / "studies/listen/results/self_play.svg").read_text()
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "studies").glob("*/README.md")), ids=lambda page: page.parent.name)
