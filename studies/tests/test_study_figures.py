@@ -25,7 +25,7 @@ with_people = stored("studies/people/results/people.json")
 partners = stored("studies/partners/results/results.json")
 listened = [stored(f"studies/listen/results/exam_{name}.json") for name in ("start", "seed_3")]
 played = stored("studies/listen/results/self_play.json")
-second = played["seed_2"]
+second = stored("studies/listen/results/evaluation_seed_2.json")["modes"]
 both_seats = [stored(f"studies/listen/results/evaluation_{name}.json")["modes"] for name in ("start", "seed_3")]
 words, read = (stored("studies/words/results/results.json")[name] for name in ("trainings", "exams"))
 untrained = json.loads((ROOT / "studies/listen/results/metrics.jsonl").read_text().splitlines()[0])
@@ -119,8 +119,9 @@ FIGURES: list[tuple[Any, ...]] = [
      listener["sampled"]["figures"]["reward"]["value"]),
     ("listen", "reward rises from silence to {:.3f} sampled and {:.3f} greedy",
      *(both_seats[1][mode]["figures"]["reward"]["value"] for mode in MODES)),
-    ("listen", "Seed 2 ends at {} sampled and {} greedy on 100 states",
-     *(interval(second["held_out"][-1][mode]) for mode in MODES)),
+    ("listen", "Seed 2 ends at {} and {}, and falls to {:.3f} and {:.3f}",
+     *(interval(second[mode]["figures"]["reward"]) for mode in MODES),
+     *(second[mode]["words"]["swapped_reward"]["value"] for mode in MODES)),
     ("listen", "in {} of the states, before in {}, and the score is true in {}.",
      *(interval(listened[at]["spoken"]["it belongs to the best plan"]) for at in (1, 0)),
      interval(listened[1]["spoken"]["its score is true"])),
