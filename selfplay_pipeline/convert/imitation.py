@@ -59,7 +59,7 @@ class Source(NamedTuple):
 
     def to_json(self) -> list[Any]:
         """Returns the file and its weight, and the rest if it is not usual, for the record of a training folder."""
-        rest = [[*self.seats], self.first_tokens, *([True] if self.mute else [])]
+        rest = [[*self.seats], self.first_tokens, self.mute]
         return [str(self.path.resolve()), self.weight, *(rest if any(rest) else [])]
 
     @classmethod

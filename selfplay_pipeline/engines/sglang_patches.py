@@ -157,7 +157,7 @@ def _attention_backend(runner: Any) -> Any:
 def replace_sampling() -> None:
     """Draw tokens by inversion of the distribution function, with one random number a row.
 
-    `torch.multinomial` draws one for each token of the vocabulary, which took a seventh to a quarter of the time of a
+    `torch.multinomial` draws one for each token of the vocabulary, which took an eighth to a quarter of the time of a
     model with a vocabulary of 49,000.
     """
     from sglang.srt.layers import sampler

@@ -24,6 +24,7 @@ from selfplay_pipeline.games.matching.mentions import told_cells
 from selfplay_pipeline.games.matching.proposals import short
 from selfplay_pipeline.games.matching.speaking import TELLING, TOLD
 from selfplay_pipeline.generate.read_records import read_episodes
+from selfplay_pipeline.generate.records import EpisodeRecord
 from selfplay_pipeline.metrics.bootstrap import Column, Interval, Totals
 
 ROWS = 16
@@ -254,20 +255,47 @@ def spoken(evaluation: Path) -> dict[str, Any]:
     """
     found = defaultdict[str, list[float]](list)
     for record in read_episodes(evaluation / "sampled.jsonl"):
-        table = table_of(record.state)
-        plans = [table.worth(plan) for plan in (0, 1)]
-        if plans[0] == plans[1]:
+        if (said := spoken_in(record)) is None:
             continue
-        names: Any = record.state  # full ones, since speakers say those too
-        told = list(told_cells(record.turns[0].text, names["papers"], names["reviewers"]).items())
-        found["tells one cell"].append(len(told) == 1)
-        if not told:
-            continue
-        (row, column), score = told[0]
-        found["its score is true"].append(table.scores[row][column] == score)
-        found["it is the largest"].append(table.scores[row][column] == max(map(max, table.scores)))
-        found["it belongs to the best plan"].append(plans[plan_of((row, column))] > min(plans))
+        found["tells one cell"].append(said.cells == 1)
+        if said.cells:
+            found["its score is true"].append(said.true)
+            found["it is the largest"].append(said.largest)
+            found["it belongs to the best plan"].append(said.best)
     return {name: mean(values).model_dump() for name, values in found.items()}
+
+
+class Spoken(NamedTuple):
+    """What the first message of an episode tells; of several cells the first counts.
+
+    Attributes:
+        cells: Number of cells that it tells; with none, there is no cell, and nothing is true of it.
+        true: Whether the told score is the table's.
+        largest: Whether the cell has the table's largest score.
+        best: Whether the cell belongs to the best plan.
+    """
+
+    cells: int
+    cell: Cell | None = None
+    true: bool = False
+    largest: bool = False
+    best: bool = False
+
+
+def spoken_in(record: EpisodeRecord) -> Spoken | None:
+    """Returns what the first message of an episode tells; None where both plans are worth the same."""
+    table = table_of(record.state)
+    plans = [table.worth(plan) for plan in (0, 1)]
+    if plans[0] == plans[1]:
+        return None
+    names: Any = record.state  # full ones, since speakers say those too
+    told = list(told_cells(record.turns[0].text, names["papers"], names["reviewers"]).items())
+    if not told:
+        return Spoken(0)
+    (row, column), score = told[0]
+    own = table.scores[row][column]
+    best = plans[plan_of((row, column))] > min(plans)
+    return Spoken(len(told), (row, column), own == score, own == max(map(max, table.scores)), best)
 
 
 def exam(listener: Listener, states: Sequence[Heard], give: Callable[[Table, random.Random], Told]) -> dict[str, Any]:
@@ -303,14 +331,20 @@ def main() -> None:
     """Give all exams to a checkpoint."""
     options = argparse.ArgumentParser(prog="python -m studies.listen.exam", description=__doc__)
     options.add_argument("checkpoint")
-    options.add_argument("evaluation", type=Path, help="folder that `selfplay evaluate` wrote")
+    options.add_argument(
+        "evaluation",
+        type=Path,
+        nargs="?",
+        help="folder that `selfplay evaluate` wrote; without it, only English is read",
+    )
     options.add_argument("--output", type=Path, required=True)
     asked = options.parse_args()
     listener = Listener(asked.checkpoint)
-    states = heard(asked.evaluation, listener.tokenizer)
-    found: dict[str, Any] = {"spoken": spoken(asked.evaluation), "gates": gates(listener, states)}
-    found["nats a token of English"] = listener.loss(ENGLISH.read_text("utf-8"))
-    found |= {name: exam(listener, states, give) for name, give in EXAMS.items()}
+    found: dict[str, Any] = {"nats a token of English": listener.loss(ENGLISH.read_text("utf-8"))}
+    if asked.evaluation:
+        states = heard(asked.evaluation, listener.tokenizer)
+        found |= {"spoken": spoken(asked.evaluation), "gates": gates(listener, states)}
+        found |= {name: exam(listener, states, give) for name, give in EXAMS.items()}
     asked.output.write_text(json.dumps(found, indent=1) + "\n")
     print(asked.output.read_text())
 

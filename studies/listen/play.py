@@ -1,6 +1,6 @@
 """Reads how the training play of each iteration went: rewards, what the speaker tells, whether the listener follows it.
 
-python -m studies.listen.play data/learn_listen/self-play/seed_2 --output play.json
+python -m studies.listen.play data/learn_listen/self-play/seed_2 data/learn_listen/self-play/seed_3
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Any
 import numpy as np
 
 from bench.pictures import BLUE, GREY, ORANGE, drawn
-from selfplay_pipeline.games.matching.mentions import told_cells
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.silence import SILENCE
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.iterate.history import history_of
 from selfplay_pipeline.metrics.bootstrap import Totals
-from studies.listen.exam import plan_of, table_of
+from studies.common.arms import PLACEBO
+from studies.common.pictures import COLOURS
+from studies.listen.exam import spoken_in
 
 KEPT = ("mean_reward", "groups_without_signal", "log_prob_gap", "illegal_per_episode", "seconds")
 """Figures of an iteration that are kept, by their names in `metrics.jsonl`."""
-HELD_OUT = ("held_out_reward", "held_out_greedy_reward")
-SILENCE = 0.661
-"""Reward of the best plan without words, on 20,000 states (± 0.001)."""
 
 
 def figures(episodes: Path) -> dict[str, Any]:
@@ -38,16 +39,12 @@ def figures(episodes: Path) -> dict[str, Any]:
     found = defaultdict[str, dict[int, list[float]]](lambda: defaultdict(list))
     for record in read_episodes(episodes):
         found["reward"][record.group_index].append(record.outcome.reward_of(0))
-        table, names = table_of(record.state), record.state
-        plans = [table.worth(plan) for plan in (0, 1)]
-        told = list(told_cells(record.turns[0].text, names["papers"], names["reviewers"]).items())
-        if plans[0] == plans[1] or record.turns[0].action != "message" or not told:
+        said = spoken_in(record)
+        if record.turns[0].action != "message" or said is None or said.cell is None:
             continue
-        (row, column), score = told[0]
-        own = {"score is true": table.scores[row][column] == score,
-               "cell of the best plan": plans[plan_of((row, column))] > min(plans)}  # fmt: skip
+        own = {"score is true": said.true, "cell of the best plan": said.best}
         if proposal := record.outcome.proposal:
-            own["proposal follows"] = [row, column] in [list(pair) for pair in proposal]
+            own["proposal follows"] = said.cell in map(tuple, proposal)
         for name, value in own.items():
             found[name][record.group_index].append(value)
     return {
@@ -68,14 +65,15 @@ def curve(run: RunDirectory) -> dict[str, list[dict[str, Any]]]:
             play.append({"iteration": one.number, "updates_before": updates, **kept, **figures(run.games(one.number))})
             updates += one.trained.updates or 0
         if one.evaluated:
-            held_out.append({"iteration": one.number, "sampled": line[HELD_OUT[0]], "greedy": line[HELD_OUT[1]]})
+            rewards = {"sampled": line["held_out_reward"], "greedy": line["held_out_greedy_reward"]}
+            held_out.append({"iteration": one.number, **rewards})
     return {"play": play, "held_out": held_out}
 
 
 def draw(curves: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
     """Draw the training play and the held-out rewards of each run."""
     with drawn(path, ["training play", "held-out states"]) as (play, held_out):
-        for colour, (name, of) in zip((BLUE, ORANGE, "#12a67c"), curves.items(), strict=False):
+        for colour, (name, of) in zip((BLUE, ORANGE, COLOURS[PLACEBO]), curves.items(), strict=False):
             for figure, label, style in (("proposal follows", "follows", "-"), ("cell of the best plan", "tells", ":")):
                 points = [(one["iteration"], one[figure]["value"]) for one in of["play"]]
                 play.plot(*zip(*points, strict=True), style, color=colour, label=f"{name.replace('_', ' ')} {label}")
@@ -83,8 +81,9 @@ def draw(curves: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None
                 points = [(one["iteration"], one[mode]["value"]) for one in of["held_out"]]
                 held_out.plot(*zip(*points, strict=True), style, color=colour, marker="o")
                 held_out.annotate(mode, points[-1], xytext=(4, 0), textcoords="offset points", color=colour)
-        held_out.axhline(SILENCE, color=GREY, ls="--")
-        held_out.annotate("silence", (0, SILENCE), xytext=(0, -14), textcoords="offset points")
+        silence = make_game(load_config("smollm2", {}).game).wordless[SILENCE].value
+        held_out.axhline(silence, color=GREY, ls="--")
+        held_out.annotate("silence", (0, silence), xytext=(0, -14), textcoords="offset points")
         play.set_title("follows the told cell; tells one of the best plan")
         held_out.set_title("reward on 100 held-out states")
         for panel in (play, held_out):

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from stored_results import MODES, MUTED, NOISE, PLACEBO, ROOT, SELF, WARM, Exam, Study, interval, page, stored
 
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.metrics.bootstrap import Interval
 from studies.common.compared import Results
 from studies.common.verdict import Evidence, conditions, verdict
@@ -119,6 +121,7 @@ FIGURES: list[tuple[Any, ...]] = [
      listener["sampled"]["figures"]["reward"]["value"]),
     ("listen", "reward rises from silence to {:.3f} sampled and {:.3f} greedy",
      *(both_seats[1][mode]["figures"]["reward"]["value"] for mode in MODES)),
+    ("listen", "Silence is {:.3f};", make_game(load_config("smollm2", {}).game).silence.value),
     ("listen", "Seed 2 ends at {} and {}, and falls to {:.3f} and {:.3f}",
      *(interval(second[mode]["figures"]["reward"]) for mode in MODES),
      *(second[mode]["words"]["swapped_reward"]["value"] for mode in MODES)),
@@ -126,7 +129,7 @@ FIGURES: list[tuple[Any, ...]] = [
      *(interval(listened[at]["spoken"]["it belongs to the best plan"]) for at in (1, 0)),
      interval(listened[1]["spoken"]["its score is true"])),
     ("listen", "costs {:.2f} nats a token with the untouched model, {:.2f} after the lesson and {:.2f} after self-play",
-     stored("studies/listen/results/english.json")["untouched"],
+     stored("studies/listen/results/exam_untouched.json")["nats a token of English"],
      *(listened[at]["nats a token of English"] for at in (0, 1))),
     ("listen", "differ by {:.4f} to {:.4f} nats a token.", *(
         end(one["log_prob_gap"] for of in played.values() for one in of["play"]) for end in (min, max))),

@@ -67,8 +67,8 @@ FIGURES: list[tuple[Any, ...]] = [
 
     (README, "the reward reaches {:.3f}, and {:.3f} with messages of other tables",
      both_seats["sampled"]["figures"]["reward"]["value"], both_seats["sampled"]["words"]["swapped_reward"]["value"]),
-    (SHOWN, "After 12 updates the reward is {} sampled and {} greedy; silence is",
-     *(interval(both_seats[mode]["figures"]["reward"]) for mode in MODES)),
+    (SHOWN, "After 12 updates the reward is {} sampled and {} greedy; silence is {:.3f}.",
+     *(interval(both_seats[mode]["figures"]["reward"]) for mode in MODES), one_sided.value),
     (SHOWN, "Greedily 3 does not hold ({})",
      interval(stored("studies/listen/results/evaluation_start.json")["modes"]["greedy"]["figures"]["reward"])),
     (SHOWN, "with swapped messages (it is {:.3f} and {:.3f})",
