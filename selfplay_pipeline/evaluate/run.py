@@ -30,6 +30,7 @@ from selfplay_pipeline.evaluate.pairing import (
     comparable,
     play_pairings,
 )
+from selfplay_pipeline.evaluate.silence import above_silence
 from selfplay_pipeline.evaluate.states import StateSet, references, sample_held_out
 from selfplay_pipeline.evaluate.worth_of_words import Rise, SwappedRewards, Words, rise_of, worth_of_words
 from selfplay_pipeline.games.base import Game, Status
@@ -69,6 +70,7 @@ class EvaluationJob:
         sampled: Whether a checkpoint plays sampled.
         in_turn: Whether the player takes each seat in turn although the partner is the same player, so that the
             evaluation is comparable to those of other players with this partner.
+        silence: Whether rewards are compared with silence on the same states, which takes up to minutes of one core.
     """
 
     player: str
@@ -81,6 +83,7 @@ class EvaluationJob:
     swaps: Sequence[Swap] = ()
     sampled: bool = True
     in_turn: bool = False
+    silence: bool = False
 
     def modes(self, config: Config) -> tuple[Mode, ...]:
         if not is_checkpoint(make_game(config.game), self.player):
@@ -155,6 +158,7 @@ def job_of(
         output=output,
         seat=seat,
         swaps=swaps_of(make_game(config.game)) if config.evaluate.swap_messages else (),
+        silence=True,
     )
 
 
@@ -168,6 +172,9 @@ class ModeReport(BaseModel):
     figures: dict[str, Interval]
     words: Words | None = Field(default=None, exclude_if=lambda words: words is None)
     """Worth of words; None if no messages were swapped."""
+    above_silence: Interval | None = Field(default=None, exclude_if=lambda interval: interval is None)
+    """Reward minus the expected reward of silence, paired by state; None where silence bounds no play, or if it was not
+    computed on these states."""
 
     @property
     def lost(self) -> int:
@@ -215,6 +222,8 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         own_folder(job.output, "evaluate")
         lost = dict(zip(kinds, await play_pairings(config, pairings, running), strict=True))
     words, reports = _words_before(job.output), dict[Mode, ModeReport]()
+    rewards = {mode: rewards_of(config, job, mode) for mode in job.modes(config)} if job.silence else {}
+    above = above_silence(make_game(config.game), job.states.states, rewards) if rewards else {}
     for mode in job.modes(config):
         tally = tally_of(config, job, mode)
         tally.statuses.update({Status.ENGINE_FAILURE.value: lost[mode, None]} if lost[mode, None] else {})
@@ -226,6 +235,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
             statuses=dict(tally.statuses),
             figures=tally.totals().intervals(),
             words=said,
+            above_silence=above.get(mode),
         )
     evaluation = Evaluation(
         player=job.player,

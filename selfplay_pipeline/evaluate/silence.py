@@ -1,16 +1,20 @@
-"""`selfplay game silence`: computes and stores the expected rewards of a game's strategies without words."""
+"""Expected rewards of a game's strategies without words: computed and stored by `selfplay game silence`, and those of
+silence on given states.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
-from selfplay_pipeline.core.reporting import progress
-from selfplay_pipeline.games.base import SILENCE, Game, state_rng
+from selfplay_pipeline.core.reporting import logger, progress
+from selfplay_pipeline.games.base import SILENCE, Game, State, state_rng
+from selfplay_pipeline.games.silence import SILENCE as SILENCE_LINE
 from selfplay_pipeline.games.silence import (
     THRESHOLDS,
     Line,
@@ -20,7 +24,10 @@ from selfplay_pipeline.games.silence import (
     Rewards,
     StoredLines,
 )
+from selfplay_pipeline.metrics.bootstrap import Interval, Totals, contrast
+from selfplay_pipeline.metrics.figures import REWARD
 
+Mode = TypeVar("Mode")
 AT_ONCE = 50
 """Number of states per batch of computations."""
 
@@ -37,14 +44,41 @@ def compute_lines(game: Game, states: int, seed: int) -> Lines:
         UserError: The game has no such lines with this configuration.
     """
     game.need("wordless_rewards", "game silence")
+    found = _wordless(game, lambda number: game.sample_state(state_rng(seed, number, SILENCE)), states, seed)
+    return {name: line_of(rewards) for name, rewards in found.items()}
+
+
+def _wordless(game: Game, state_of: Callable[[int], State], count: int, seed: int) -> dict[LineName, Rewards]:
+    """Returns the rewards of each strategy without words on each of the states with numbers below `count`."""
     found: list[Mapping[LineName, Rewards]] = []
     with progress("play without words") as report:
-        for start in range(0, states, AT_ONCE):
-            numbers = range(start, min(start + AT_ONCE, states))
-            sampled = [game.sample_state(state_rng(seed, number, SILENCE)) for number in numbers]
-            found.append(game.wordless_rewards(sampled, np.random.default_rng([SILENCE, seed, start, AT_ONCE])))
-            report(numbers.stop, states, lambda: "states")
-    return {name: line_of(np.concatenate([part[name] for part in found])) for name in found[0]}
+        for start in range(0, count, AT_ONCE):
+            numbers = range(start, min(start + AT_ONCE, count))
+            states = [state_of(number) for number in numbers]
+            found.append(game.wordless_rewards(states, np.random.default_rng([SILENCE, seed, start, AT_ONCE])))
+            report(numbers.stop, count, lambda: "states")
+    return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+
+def above_silence(game: Game, states: Sequence[State], rewards: Mapping[Mode, Totals]) -> dict[Mode, Interval]:
+    """Returns the reward minus the expected reward of silence, paired by state, for each mode of play.
+
+    It is empty where silence bounds no play, or cannot be computed on these states; the reason of the latter is logged.
+
+    Args:
+        game: The played game.
+        states: The played states.
+        rewards: Figures of the played episodes, by state, among them the reward.
+    """
+    if not (game.silence_is_bound and game.shared_reward and game.has("wordless_rewards")):
+        return {}
+    try:
+        expected = _wordless(game, states.__getitem__, len(states), seed=0)[SILENCE_LINE]
+    except UserError as error:
+        logger.warning(f"silence is not computed on these states: {error}")
+        return {}
+    silence = Totals.of({REWARD.name: (expected, np.ones(len(states)))})
+    return {mode: contrast([(1, of.select([REWARD.name])), (-1, silence)])[REWARD.name] for mode, of in rewards.items()}
 
 
 def line_of(rewards: Rewards) -> Line:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
+from selfplay_pipeline.evaluate.verdict import Claim, in_sentences
 from selfplay_pipeline.iterate.held_out import (
     FOREIGN_RISE,
     REWARD_RISE,
@@ -18,45 +18,6 @@ from selfplay_pipeline.iterate.history import Iteration, private_code
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A statement about a figure, and the intervals that may support it.
-
-    Attributes:
-        text: The statement; an interval that lies above `line` shows it.
-        intervals: Intervals of the figure by mode; empty if it was not measured.
-        line: Value that the intervals are compared with.
-        opposite: Opposite statement, which an interval below `line` shows; empty without one.
-        explained: Explanation that follows the statement once; empty if it needs none.
-    """
-
-    text: str
-    intervals: Mapping[str, Interval]
-    line: float = 0.0
-    opposite: str = ""
-    explained: str = ""
-
-    def shown_by(self, interval: Interval) -> str:
-        """Returns the statement that an interval shows; empty if it shows none."""
-        if interval.low is None or interval.high is None:
-            return ""
-        return self.text if interval.low > self.line else self.opposite if interval.high < self.line else ""
-
-    def sentences(self) -> tuple[list[str], list[str]]:
-        """Returns sentences on what is shown and on what is not, each with the figures of its modes."""
-        by_statement: dict[str, list[str]] = {}
-        for mode, interval in self.intervals.items():
-            figure = f"{mode} {interval:{'+' if self.opposite else ''}}"
-            by_statement.setdefault(self.shown_by(interval), []).append(figure)
-        missing = by_statement.pop("", [] if self.intervals else ["not measured"])
-        shown = [
-            f"On held-out states {text}{self.explained}: {', '.join(figures)}."
-            for text, figures in by_statement.items()
-        ]
-        explained = "" if shown else self.explained
-        return shown, [f"It is not shown that {self.text}{explained}: {', '.join(missing)}."] if missing else []
-
-
 def conclusion(history: Sequence[Iteration]) -> list[str]:
     """Returns sentences on the claims that a run supports, on those that it does not, and on the limits of any one run.
 
@@ -66,12 +27,9 @@ def conclusion(history: Sequence[Iteration]) -> list[str]:
     evaluated = [iteration.evaluated for iteration in history if iteration.evaluated]
     if len(evaluated) < 2:
         return ["Nothing is shown: fewer than two evaluations were made."]
-    parts = [claim.sentences() for claim in _claims(evaluated[-1])]
-    shown, missing = ([sentence for part in parts for sentence in part[side]] for side in (0, 1))
     free = ", and in free play actions tell too" if evaluated[-1].below(WORDLESS) and not _bound(evaluated[-1]) else ""
     return [
-        *(shown or ["Nothing is shown on held-out states."]),
-        *missing,
+        *in_sentences(_claims(evaluated[-1])),
         *(f"After the last evaluation there is a sign of {sign}." for sign in private_code(history)),
         "One run cannot show that the policy learned by talking: it has one seed and no control that hears no "
         f"messages{free}. The intervals in brackets (95 %) cover other states, not other seeds. `make learn` trains "

@@ -13,6 +13,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selfplay_pipeline.config.identity import flatten
+from selfplay_pipeline.evaluate.verdict import in_words, verdict
 from selfplay_pipeline.evaluate.worth_of_words import LABELS, rows_of_words
 from selfplay_pipeline.games.drawing import UNKNOWN
 from selfplay_pipeline.iterate.conclusion import conclusion
@@ -82,7 +83,7 @@ def _with_episodes(source: Source, scans: Sequence[Scan], now: datetime) -> Call
         charts=[_chart(chart) for chart in charts_of(source, scans)],
         row_heads=(*ROW_HEADS, *WORTH_HEADS) if _swapped(history) else ROW_HEADS,
         rows=[[*_row(one), *(_worth(one) if _swapped(history) else [])] for one in history],
-        conclusion=conclusion(history) if history else [],
+        conclusion=_conclusion(source, scans, history),
         warnings=_warnings(history),
         **_figures(source, scans),
         config=yaml.safe_dump(source.manifest.config, sort_keys=False) if source.manifest else None,
@@ -94,6 +95,20 @@ def _with_episodes(source: Source, scans: Sequence[Scan], now: datetime) -> Call
     )
     template = environment.get_template("page.html.j2")
     return lambda sample: template.render(fixed, sample=_explain(sample), data=embedded(_data(scans, sample)))
+
+
+def _conclusion(source: Source, scans: Sequence[Scan], history: Sequence[Iteration]) -> list[str]:
+    """Returns sentences on what a run, an evaluation or a file of episodes shows."""
+    if history:
+        return conclusion(history)
+    if source.evaluation:
+        return verdict(source.evaluation)
+    return [
+        sentence
+        for scan in scans
+        if scan.above_silence
+        for sentence in in_words({scan.file.label: scan.above_silence}, {})
+    ]
 
 
 def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:

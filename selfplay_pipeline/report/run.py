@@ -33,7 +33,8 @@ def scan_all(source: Source) -> list[Scan]:
             if done < total:  # files may grow meanwhile
                 report(done, total, lambda: f"bytes, {episodes} episodes")
 
-        scans = [scan(file, on_bytes) for file in source.files]
+        alone = source.kind == "episodes" and len(source.files) == 1
+        scans = [scan(file, on_bytes, with_silence=alone) for file in source.files]
         report(total, total, lambda: f"bytes, {episodes} episodes")
     if source.kind == "episodes" and not source.steps and not any(scan.places for scan in scans):
         raise UserError(f"{source.path}: no whole episode in it (yet); `selfplay generate` writes one a line")

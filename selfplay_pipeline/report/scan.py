@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.reporting import logger
+from selfplay_pipeline.evaluate.silence import above_silence
 from selfplay_pipeline.evaluate.states import StateSet, references
 from selfplay_pipeline.games.base import Game, State
 from selfplay_pipeline.games.measured import Measured
@@ -32,6 +34,9 @@ from selfplay_pipeline.report.sources import EpisodesFile
 
 REFERENCE_STATES = 500
 """Number of a file's states on which reference lines are computed, if no evaluation has done so."""
+
+SILENCE_STATES = 200
+"""Number of a file's states on which rewards are compared with silence, which takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,8 @@ class Scan:
     """Name of the game that was played."""
     rules: dict[str, Game] = field(default_factory=dict)
     """The played games by name, each with the rules under which it was played."""
+    above_silence: Interval | None = None
+    """Reward minus silence on the first `SILENCE_STATES` states; None unless asked for and known."""
 
     @cached_property
     def groups(self) -> dict[int, list[Place]]:
@@ -76,12 +83,15 @@ class Scan:
         return found
 
 
-def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: None) -> Scan:
+def scan(
+    file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: None, *, with_silence: bool = False
+) -> Scan:
     """Returns the scan of a file of episodes, which may still be growing.
 
     Args:
         file: The file.
         on_bytes: Function that is called with the number of bytes read since its last call.
+        with_silence: Whether rewards are compared with silence on the same states.
 
     Raises:
         UserError: A line is bad, or a group has two states; the message names file, line or episode, and field.
@@ -117,7 +127,11 @@ def scan(file: EpisodesFile, on_bytes: Callable[[int], None] = lambda count: Non
         result.figures = sums.totals(sorted(summary.rewards)).intervals()
         config = file.game_config()
         if config is not None:
-            result.references = references(make_game(config), StateSet(file.label, tuple(states.values())))
+            game = make_game(config)
+            result.references = references(game, StateSet(file.label, tuple(states.values())))
+            if with_silence:
+                few = dict(islice(states.items(), SILENCE_STATES))
+                result.above_silence = above_silence(game, list(few.values()), {"": sums.totals(few)}).get("")
     return result
 
 

@@ -14,6 +14,7 @@ from selfplay_pipeline.evaluate.crossplay import CrossPlay
 from selfplay_pipeline.evaluate.listen import LISTENING_FILE, Listening
 from selfplay_pipeline.evaluate.run import Evaluation, Mode
 from selfplay_pipeline.evaluate.states import references_in_words
+from selfplay_pipeline.evaluate.verdict import verdict
 from selfplay_pipeline.evaluate.worth_of_words import OTHER_STATES, rows_of_words
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.silence import SILENCE, LineName
@@ -30,7 +31,7 @@ TOO_NARROW = f"intervals over fewer than {FEW_STATES} states are too narrow; giv
 
 
 def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
-    """Print every figure with its interval, one column per mode, and the reference lines.
+    """Print every figure with its interval, one column per mode, the reference lines, and what the figures show.
 
     Args:
         evaluation: The evaluation.
@@ -59,7 +60,10 @@ def show_evaluation(evaluation: Evaluation, folder: Path, game: Game) -> None:
     about += f"({TOO_NARROW})\n" if evaluation.num_states < FEW_STATES else ""
     written = one_line(f"written to {folder / 'evaluation.json'}")
     lines_known = f"{references_in_words(evaluation.references)}\n" if evaluation.references else ""
-    console.print(f"{lines_known}{about}{written}", soft_wrap=True)
+    console.print(f"{lines_known}{about}", end="", soft_wrap=True)
+    for sentence in verdict(evaluation):
+        console.print(sentence, soft_wrap=not console.is_terminal)
+    console.print(written, soft_wrap=True)
 
 
 def show_differences(differences: Mapping[Mode, Mapping[str, Interval]], earlier: Path, game: Game) -> None:
