@@ -266,7 +266,7 @@ def tables(results: Results) -> str:
                     str(player.listening[kind]["follows"]) if kind in player.listening else ""
                     for player in players.values()
                 ]
-                for kind in ("changed", "swapped")
+                for kind in dict.fromkeys(kind for player in players.values() for kind in player.listening)
             },
         ),
         markdown_table(players, {labels[name]: row(players, "talking", name, "sampled") for name in SHOWN}),

@@ -20,7 +20,7 @@ from selfplay_pipeline.evaluate.run import EvaluationJob
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.altered import CHANGED, SWAPPED
 from selfplay_pipeline.games.base import Said
-from selfplay_pipeline.games.matching.altered import MARGIN
+from selfplay_pipeline.games.matching.altered import EXCHANGED, MARGIN
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.mentions import retold, told_cells
 from selfplay_pipeline.games.matching.scripted import own_cells, player_view, tell
@@ -32,8 +32,8 @@ GAME = MatchingGame(CONFIG.game)
 STATES = held_out_states(GAME, 40)
 
 
-def listen(player, folder, config=CONFIG) -> Listening:
-    return asyncio.run(run_listen(config, EvaluationJob(player, STATES, folder)))
+def listen(player, folder, config=CONFIG, states=STATES) -> Listening:
+    return asyncio.run(run_listen(config, EvaluationJob(player, states, folder)))
 
 
 @pytest.mark.long
@@ -49,6 +49,28 @@ def test_a_scripted_listener_always_follows_and_a_deaf_one_never(tmp_path, playe
         assert (kind.follows.value, kind.follows.low, kind.follows.high) == (share, share, share)
         assert kind.moves.value == share
     assert Listening.model_validate_json((tmp_path / "listening.json").read_text()) == found
+
+
+@pytest.mark.parametrize(("player", "share"), [("speaking-1", 1.0), ("speaking-teacher", 0.0)])
+def test_who_sees_nothing_is_told_the_same_numbers_of_other_reviewers_too(tmp_path, player, share):
+    """A listener who reads names alone follows no other number, and would seem deaf."""
+    config = load_config("smollm2", {})
+    states = held_out_states(MatchingGame(config.game), 40)
+    found = listen(player, tmp_path, config, states)
+    assert [*found.kinds] == [CHANGED, SWAPPED, EXCHANGED]
+    assert found.kinds[EXCHANGED].tested > 25 and found.kinds[EXCHANGED].follows.value == share
+
+
+def test_an_exchanged_message_tells_the_same_numbers_of_other_cells_of_the_same_papers():
+    game = MatchingGame(load_config("smollm2", {"game.size": 3}).game)
+    state = held_out_states(game, 1).states[0]
+    view = player_view(game.start(state), 0)
+    message = Said(0, tell(view, {(0, 0): 7, (1, 1): 4}))
+    found = game.alter(state, [message], EXCHANGED, np.random.default_rng(0))
+    before, after = (told_cells(text, state.papers, state.reviewers) for text in (message.text, found.text))
+    assert [*after.values()] == [*before.values()] and after.keys() != before.keys()
+    assert [paper for _, paper in after] == [paper for _, paper in before]
+    assert GAME.alter(STATES.states[0], [Said(0, "[message] none")], EXCHANGED, np.random.default_rng(0)) is None
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching import draw, humans, measures, renaming, states
 from selfplay_pipeline.games.matching.actions import ErrorKind
-from selfplay_pipeline.games.matching.altered import altered
+from selfplay_pipeline.games.matching.altered import EXCHANGED, altered
 from selfplay_pipeline.games.matching.credit import credits_of
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.redraw import keep_named, redraw
@@ -79,7 +79,13 @@ class MatchingGame(TaggedGame):
     figures: Sequence[Figure] = measures.FIGURES
     lines = ("random", "own_view")
     about_humans = humans.ABOUT
-    alterations = KINDS
+    alterations: Sequence[str] = KINDS
+
+    def __init__(self, config: MatchingConfig | None = None) -> None:
+        """Store the configuration. Who sees nothing can follow names alone, so there names are altered too."""
+        super().__init__(config)
+        if self.config.visibility == "one_sided":
+            self.alterations = (*KINDS, EXCHANGED)
 
     @property
     def about_lines(self) -> str:
