@@ -16,6 +16,9 @@ from selfplay_pipeline.train.stopped import TrainingStopped, no_space
 NOT_COPIED = (*WEIGHTS, "*.index.json")
 """Patterns of files of the original weights, which are not copied."""
 
+STORED = {"float32": "F32", "bfloat16": "BF16"}
+"""Names of types in a safetensors header."""
+
 
 def export(saved: str, model: str, checkpoint: str, dtype: str, base: str | None = None) -> None:
     """Write the folder `checkpoint` completely or not at all, and a LoRA adapter into a folder next to it.
@@ -73,20 +76,21 @@ def write_checkpoint(saved: str, model: str, new: Path, dtype: str, base: str | 
     size = 0
     for shard in weight_files(_weights(saved, base), alone=False):
         with safe_open(shard, framework="pt") as file:
-            tensors, as_saved = {}, adapter is None
-            for name in file.keys():  # noqa: SIM118
-                weight = file.get_tensor(name) if adapter is None else adapter.added(name, file.get_tensor(name))
-                tensors[name] = weight.to(getattr(torch, dtype))
-                as_saved = as_saved and weight.dtype == tensors[name].dtype
-        bad = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
-        if bad:
-            raise TrainingStopped(f"{shard}: the trained weights are not finite ({bad[0]}); no checkpoint was written")
-        if as_saved:
-            _link(shard, new / shard.name)
-        else:
-            save_file(tensors, new / shard.name, metadata={"format": "pt"})
-        weight_map |= dict.fromkeys(tensors, shard.name)
-        size += sum(tensor.nbytes for tensor in tensors.values())
+            names = list(file.keys())
+            if adapter is None and all(file.get_slice(name).get_dtype() == STORED[dtype] for name in names):
+                _link(shard, new / shard.name)  # the trainer checked these weights when it saved them
+            else:
+                tensors = {}
+                for name in names:
+                    weight = file.get_tensor(name) if adapter is None else adapter.added(name, file.get_tensor(name))
+                    tensors[name] = weight.to(getattr(torch, dtype))
+                    if not torch.isfinite(tensors[name]).all():
+                        raise TrainingStopped(
+                            f"{shard}: the trained weights are not finite ({name}); no checkpoint was written"
+                        )
+                save_file(tensors, new / shard.name, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(names, shard.name)
+        size += (new / shard.name).stat().st_size
     if adapter is not None and (missing := adapter.weights - {*map(adapter.name_of, weight_map)}):
         raise RuntimeError(f"{base}: has no weight {min(missing)}, which the adapter changes")
     if {*weight_map.values()} != {SINGLE}:  # readers find files of other names by the index alone

@@ -23,21 +23,27 @@ from shared_server import TINY
 from tensordict import TensorDict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from verl.models.transformers import monkey_patch
 from verl.utils import tensordict_utils as tu
 from verl.utils.checkpoint import fsdp_checkpoint_manager
+from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.import_utils import is_trl_available
 from verl.utils.torch_functional import entropy_from_logits
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 import selfplay_pipeline.train.verl as folder
+from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.loopback import loopback_environment
 from selfplay_pipeline.core.patches import PATCHES
+from selfplay_pipeline.train.export import export
+from selfplay_pipeline.train.stopped import TrainingStopped
+from selfplay_pipeline.train.verl import patches
 from selfplay_pipeline.train.verl.patches import (
     TOKENS_AT_A_TIME,
     OwnTokensEngine,
+    check_saves,
     export_in_own_dtype,
     ignore_trl,
     log_probs_of,
@@ -210,24 +216,70 @@ def test_logits_are_divided_by_the_temperature_in_float32(monkeypatch: pytest.Mo
     assert transformer_impl._scale_logits_by_temperature(logits, temperature, is_unit_temperature=True) is logits
 
 
-def test_weights_are_exported_in_the_dtype_of_the_passes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The master weights stay in float32."""
-    whole = fsdp_checkpoint_manager.get_fsdp_full_state_dict
-    monkeypatch.setattr(fsdp_checkpoint_manager, "get_fsdp_full_state_dict", whole)  # restored afterwards
+@pytest.fixture
+def sharded(tmp_path: Path) -> Iterator[Any]:
+    """The tiny model on one rank, with weights in float32 and passes in bfloat16."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         model = AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32)
         fully_shard(
             model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16), mesh=init_device_mesh("cpu", (1,))
         )
-        master = whole(model)
-        export_in_own_dtype()
-        exported = fsdp_checkpoint_manager.get_fsdp_full_state_dict(model, offload_to_cpu=True, rank0_only=True)
+        yield model
     finally:
         torch.distributed.destroy_process_group()
-    assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
+
+
+def test_weights_are_exported_in_the_dtype_of_the_passes(monkeypatch: pytest.MonkeyPatch, sharded: Any) -> None:
+    """The master weights stay in float32."""
+    whole = fsdp_checkpoint_manager.get_fsdp_full_state_dict
+    monkeypatch.setattr(fsdp_checkpoint_manager, "get_fsdp_full_state_dict", whole)  # restored afterwards
+    master = whole(sharded)
+    export_in_own_dtype()
+    exported = fsdp_checkpoint_manager.get_fsdp_full_state_dict(sharded, offload_to_cpu=True, rank0_only=True)
+    assert {tensor.dtype for tensor in sharded.state_dict().values()} == {torch.float32}
     assert exported.keys() == master.keys()
     assert all(torch.equal(exported[name], master[name].bfloat16()) for name in master)
+
+
+def test_weights_that_are_not_finite_in_the_exported_dtype_are_not_saved(
+    monkeypatch: pytest.MonkeyPatch, sharded: Any
+) -> None:
+    """The largest number of float32 is infinite in bfloat16, the largest of bfloat16 is saved."""
+    saved: list[str] = []
+    monkeypatch.setattr(FSDPCheckpointManager, "save_checkpoint", lambda self, path: saved.append(path))
+    check_saves()
+    manager = SimpleNamespace(
+        model=sharded, previous_saved_paths=["other/global_step_1/actor"], _has_lora=lambda: False
+    )
+    weight = sharded.model.norm.weight.to_local().detach()
+    for number in (float("nan"), float("inf"), -float("inf"), torch.finfo(torch.float32).max):
+        weight[3] = number
+        with pytest.raises(
+            TrainingStopped, match=r"^global_step_7: the weights are not finite \(model\.norm\.weight\)"
+        ):
+            FSDPCheckpointManager.save_checkpoint(manager, "run/global_step_7/actor")
+    assert saved == []
+    weight[3] = torch.finfo(torch.bfloat16).max
+    FSDPCheckpointManager.save_checkpoint(manager, "run/global_step_7/actor")
+    assert saved == ["run/global_step_7/actor"] and manager.previous_saved_paths == []
+
+
+def test_a_large_model_is_saved_in_several_files_and_its_checkpoint_is_their_second_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", PreTrainedModel.save_pretrained)  # restored afterwards
+    monkeypatch.setattr(patches, "SHARD", "1MB")
+    patches.export_in_shards()
+    model = AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "saved", state_dict=model.state_dict())
+    files = sorted((tmp_path / "saved").glob("*.safetensors"))
+    assert len(files) > 1
+    export(str(tmp_path / "saved"), str(TINY), str(tmp_path / "checkpoint"), "bfloat16")
+    check_checkpoint(str(tmp_path / "checkpoint"))
+    assert all((tmp_path / "checkpoint" / file.name).samefile(file) for file in files)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint").state_dict()
+    assert all(torch.equal(again[name], weight) for name, weight in model.state_dict().items())
 
 
 def test_log_probs_of_bfloat16_logits_are_computed_in_float32():

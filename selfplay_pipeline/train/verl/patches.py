@@ -33,6 +33,7 @@ from torch.serialization import add_safe_globals
 from transfer_queue import interface
 from transfer_queue.controller import TransferQueueController
 from transfer_queue.storage.simple_storage import SimpleStorageUnit
+from transformers import PreTrainedModel
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.experimental.reward_loop import RewardLoopManager
 from verl.models.transformers import monkey_patch
@@ -64,6 +65,8 @@ queue_patch = functools.partial(patch, "TransferQueue==0.1.11")
 
 TOKENS_AT_A_TIME = 1024
 """Number of tokens whose log-probs are computed together."""
+SHARD = "4GB"
+"""Largest size of an exported file of weights."""
 ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 TRAINER = "verl.trainer.ppo.v1.trainer_base"
 
@@ -76,6 +79,7 @@ def apply() -> None:
     ignore_trl()
     check_saves()
     export_in_own_dtype()
+    export_in_shards()
     seed_adapters()
     send_merged_weights()
     count_real_rows()
@@ -133,10 +137,11 @@ def check_saves() -> None:
 
     @functools.wraps(save)
     def save_finite(self: Any, local_path: str, *args: Any, **kwargs: Any) -> None:
-        """Save unless a weight of this process's shard is not finite."""
+        """Save unless a weight of this process's shard is not finite in the dtype in which it is exported."""
+        largest = torch.finfo(self.model._get_fsdp_state()._mp_policy.param_dtype).max
         for name, parameter in self.model.named_parameters():
             local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-            if not torch.isfinite(local).all():
+            if local.numel() and not all(abs(end) <= largest for end in torch.aminmax(local)):
                 raise TrainingStopped(f"{Path(local_path).parent.name}: the weights are not finite ({name})")
         # verl removes the oldest of these paths; it must not remove saves of an earlier training of this process.
         training = Path(local_path).parent.parent
@@ -187,6 +192,18 @@ def export_in_own_dtype() -> None:
         return state
 
     fsdp_checkpoint_manager.get_fsdp_full_state_dict = cast
+
+
+@verl_patch(
+    "verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheckpointManager.save_checkpoint",
+    public_way="verl calls transformers with its default size of files, and has no option for another one.",
+)
+def export_in_shards() -> None:
+    """Make verl's trainer write weights in several files, since a file is hashed by one thread.
+
+    transformers writes up to 50 GB into one file.
+    """
+    PreTrainedModel.save_pretrained = functools.partialmethod(PreTrainedModel.save_pretrained, max_shard_size=SHARD)
 
 
 @verl_patch(f"{ENGINE}:FSDPEngine._build_lora_module", public_way="No option of verl or peft seeds an adapter.")
