@@ -62,10 +62,10 @@ def verdict_of(run: str) -> list[str]:
 
 FIGURES: list[tuple[Any, ...]] = [
     *((README, sentence) for sentence in verdict_of("self_4")),
-    (README, "rose from {:.3f} to {:.3f} sampled; without words it is {:.2f}", untrained["held_out_reward"]["value"],
+    (README, "the reward rose from {:.3f} to {:.3f} sampled; without words it is {:.2f}", untrained["held_out_reward"]["value"],
      listener["modes"]["sampled"]["figures"]["reward"]["value"], one_sided.value),
 
-    (README, "the reward reaches {:.3f}, and {:.3f} with messages of other tables",
+    (README, "In self-play of both seats it reaches {:.3f}; if every message is replaced by one of another table, {:.3f}.",
      both_seats["sampled"]["figures"]["reward"]["value"], both_seats["sampled"]["words"]["swapped_reward"]["value"]),
     (SHOWN, "After 12 updates the reward is {} sampled and {} greedy; silence is {:.3f}.",
      *(interval(both_seats[mode]["figures"]["reward"]) for mode in MODES), one_sided.value),
@@ -95,10 +95,10 @@ FIGURES: list[tuple[Any, ...]] = [
     *((SHOWN, phrase, *(seed.of(player, "sampled", part=part).value for seed in people))
       for phrase, player, part in (
           ("reward is {:.3f} and {:.3f} (two seeds)", SELF, "talking"),
-          ("instead of {:.3f} and {:.3f};", WARM, "talking"),
-          ("words are worth {:.3f} and {:.3f}, and", SELF, "worth"))),
+          ("instead of {:.3f} and {:.3f}.", WARM, "talking"),
+          ("lowers it by {:.3f} and {:.3f};", SELF, "worth"))),
     (SHOWN, "more than silence ({:.3f})", people[0].silence.value),
-    (SHOWN, "with itself, to {:+}; their words are worth {:+}",
+    (SHOWN, "with itself, to {:+}; swapping their messages costs {:+}",
      *(interval(strangers[name]) for name in ("cross_seed", "worth"))),
 
     *((GROWTH, "| `{command}` | {episodes:,} | {seconds} | {processor} | {peak_mb} |".format(**row))
