@@ -19,6 +19,7 @@ import aiohttp
 
 from selfplay_pipeline.core.loopback import ADDRESS, TAKEN, hold_port, loopback_environment, port_of
 from selfplay_pipeline.core.processes import Child, spawn, was_logged
+from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.server_keys import SERVER_KEY
 from selfplay_pipeline.engines.activity import Activity
 from selfplay_pipeline.engines.client import version_of
@@ -96,7 +97,7 @@ class ServerSpec:
         direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
         common["no_proxy"] = common["NO_PROXY"] = ",".join(filter(None, [direct, ADDRESS]))
         if self.device != "cpu":
-            return common | (_runtime_on_path() if self.shares_gpu else {})
+            return common | (_runtime_on_path() | _whole_segments() if self.shares_gpu else {})
         # More threads than free cores made the server 5 to 40 times slower.
         threads = os.environ.get("OMP_NUM_THREADS", "1")
         return common | {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": ""}
@@ -114,6 +115,18 @@ def _runtime_on_path() -> dict[str, str]:
         return {}
     folders = [str(Path(file.locate()).parent) for file in files if file.name.startswith("libcudart.so")]
     return {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, [*folders, os.environ.get("LD_LIBRARY_PATH")]))}
+
+
+def _whole_segments() -> dict[str, str]:
+    """Returns PyTorch's memory settings without `expandable_segments`, which torch-memory-saver refuses."""
+    changed = {}
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        settings = os.environ.get(name, "").split(",")
+        kept = [one for one in settings if one.partition(":")[0].strip() != "expandable_segments"]
+        if len(kept) < len(settings):
+            logger.info(f"{name}: the server starts without expandable_segments, since it has to release its memory")
+            changed[name] = ",".join(kept)
+    return changed
 
 
 def cpu_cache_tokens(model: str) -> int:

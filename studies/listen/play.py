@@ -1,6 +1,6 @@
 """Reads how the training play of each iteration went: rewards, what the speaker tells, whether the listener follows it.
 
-python -m studies.listen.play data/learn_listen/self-play/seed_2 data/learn_listen/self-play/seed_3
+python -m studies.listen.play data/learn_listen/self-play/seed_2 data/learn_listen/muted/seed_3
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import argparse
 import json
 from collections import defaultdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from bench.pictures import BLUE, GREY, ORANGE, drawn
+from bench.pictures import GREY, drawn
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.silence import SILENCE
@@ -21,7 +22,6 @@ from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.iterate.history import history_of
 from selfplay_pipeline.metrics.bootstrap import Totals
-from studies.common.arms import PLACEBO
 from studies.common.pictures import COLOURS
 from studies.listen.exam import spoken_in
 
@@ -71,39 +71,43 @@ def curve(run: RunDirectory) -> dict[str, list[dict[str, Any]]]:
 
 
 def draw(curves: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
-    """Draw the training play and the held-out rewards of each run."""
+    """Draw the training play and the held-out rewards of each run; two runs of an arm have the same colour."""
     with drawn(path, ["training play", "held-out states"]) as (play, held_out):
-        for colour, (name, of) in zip((BLUE, ORANGE, COLOURS[PLACEBO]), curves.items(), strict=False):
-            for figure, label, style in (("proposal follows", "follows", "-"), ("cell of the best plan", "tells", ":")):
-                points = [(one["iteration"], one[figure]["value"]) for one in of["play"]]
-                play.plot(*zip(*points, strict=True), style, color=colour, label=f"{name.replace('_', ' ')} {label}")
+        ends = defaultdict[str, list[float]](list)
+        for name, of in curves.items():
+            arm = name.partition(",")[0]
+            points = [(one["iteration"], one["proposal follows"]["value"]) for one in of["play"]]
+            play.plot(*zip(*points, strict=True), color=COLOURS[arm])
+            ends[arm].append(points[-1][1])
             for mode, style in (("sampled", "--"), ("greedy", "-")):
-                points = [(one["iteration"], one[mode]["value"]) for one in of["held_out"]]
-                held_out.plot(*zip(*points, strict=True), style, color=colour, marker="o")
-                held_out.annotate(mode, points[-1], xytext=(4, 0), textcoords="offset points", color=colour)
+                rewards = [(one["iteration"], one[mode]["value"]) for one in of["held_out"]]
+                held_out.plot(*zip(*rewards, strict=True), style, color=COLOURS[arm], marker="o")
+        for arm, shares in ends.items():
+            at = (play.get_lines()[0].get_xdata()[-1], fmean(shares))
+            play.annotate(arm, at, xytext=(4, 0), textcoords="offset points", color=COLOURS[arm])
         silence = make_game(load_config("smollm2", {}).game).wordless[SILENCE].value
-        held_out.axhline(silence, color=GREY, ls="--")
+        held_out.axhline(silence, color=GREY, ls=":")
         held_out.annotate("silence", (0, silence), xytext=(0, -14), textcoords="offset points")
-        play.set_title("follows the told cell; tells one of the best plan")
-        held_out.set_title("reward on 100 held-out states")
+        play.set_title("share of proposals that follow the told cell")
+        held_out.set_title("reward on 100 held-out states; dashed: sampled")
         for panel in (play, held_out):
             panel.set_xlabel("iteration")
             panel.xaxis.get_major_locator().set_params(integer=True)
 
 
 def main() -> None:
-    """Write the figures of some runs, and draw them; without a run, draw the stored ones again."""
+    """Add the figures of some runs to the stored ones, and draw all; without a run, draw the stored ones again."""
     options = argparse.ArgumentParser(prog="python -m studies.listen.play", description=__doc__)
-    options.add_argument("runs", type=Path, nargs="*", help="folders of `iterate`")
+    options.add_argument("runs", type=Path, nargs="*", help="folders of `iterate`, ARM/seed_SEED")
     options.add_argument("--output", type=Path, default=Path("studies/listen/results/self_play.json"))
     asked = options.parse_args()
-    if asked.runs:
-        runs = [RunDirectory(path) for path in asked.runs]
-        for run in runs:
-            run.load()
-        curves = {run.path.name: curve(run) for run in runs}
-        asked.output.write_text(json.dumps(curves, indent=1) + "\n")
-    draw(json.loads(asked.output.read_text()), asked.output.with_suffix(".svg"))
+    curves = json.loads(asked.output.read_text()) if asked.output.exists() else {}
+    for path in asked.runs:
+        run = RunDirectory(path)
+        run.load()
+        curves[f"{path.parent.name}, {path.name.replace('_', ' ')}"] = curve(run)
+    asked.output.write_text(json.dumps(curves, indent=1) + "\n")
+    draw(curves, asked.output.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

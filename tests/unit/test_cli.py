@@ -153,6 +153,22 @@ def test_server_arguments_for_cpu_and_gpu():
     assert cpu_cache_tokens("data/tiny_model") > 10_000
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("expandable_segments:True", ""), ("max_split_size_mb:512,expandable_segments:True", "max_split_size_mb:512")],
+)
+def test_a_server_that_releases_its_memory_has_no_expandable_segments(monkeypatch, caplog, before, after):
+    """torch-memory-saver refuses to start with them."""
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", before)
+    shared, alone = (
+        ServerSpec(model="m", device="cuda", log_path=Path("log"), shares_gpu=shares) for shares in (True, False)
+    )
+    caplog.set_level("INFO")
+    assert shared.environment()["PYTORCH_CUDA_ALLOC_CONF"] == after
+    assert "starts without expandable_segments" in caplog.text
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in alone.environment()
+
+
 def test_a_server_does_not_ask_itself_through_a_proxy(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
     monkeypatch.delenv("no_proxy", raising=False)

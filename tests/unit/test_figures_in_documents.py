@@ -62,10 +62,11 @@ def verdict_of(run: str) -> list[str]:
 
 FIGURES: list[tuple[Any, ...]] = [
     *((README, sentence) for sentence in verdict_of("self_4")),
-    (README, "the reward rose from {:.3f} to {:.3f} sampled; without words it is {:.2f}", untrained["held_out_reward"]["value"],
-     listener["modes"]["sampled"]["figures"]["reward"]["value"], one_sided.value),
+    (README, "the reward rose from {:.3f} to {:.3f} sampled; without words it is {:.2f}",
+     untrained["held_out_reward"]["value"], listener["modes"]["sampled"]["figures"]["reward"]["value"],
+     one_sided.value),
 
-    (README, "In self-play of both seats it reaches {:.3f}; if every message is replaced by one of another table, {:.3f}.",
+    (README, "both seats it reaches {:.3f}; if every message is replaced by one of another table, {:.3f}.",
      both_seats["sampled"]["figures"]["reward"]["value"], both_seats["sampled"]["words"]["swapped_reward"]["value"]),
     (SHOWN, "After 12 updates the reward is {} sampled and {} greedy; silence is {:.3f}.",
      *(interval(both_seats[mode]["figures"]["reward"]) for mode in MODES), one_sided.value),
