@@ -33,9 +33,7 @@ GETS = "Gets checkpoint/, trainer_state/, metrics.jsonl"
 """Beginning of the help for the output folder of a training."""
 
 
-@app.command(
-    cls=taking("model", "seed", "convert.val_fraction", "convert.placebo", "reward.path", "reward.message_cost")
-)
+@app.command(cls=taking("model", "seed", "convert.val_fraction", "convert.placebo", "reward.path"))
 def convert(
     context: typer.Context,
     games: Annotated[

@@ -26,16 +26,16 @@ KNOWN = frozenset(key.name for key in keys(Config))
 """All keys of the configuration, except those that only some games have."""
 MAY_CHANGE = frozenset({
     # Servers and GPUs: how fast episodes are played and rows are trained on, not which.
-    "engine.server_url", "engine.data_parallel", "engine.memory_fraction", "engine.startup_timeout",
-    "engine.hang_timeout", "engine.extra_args", "generate.max_concurrency",
+    "engine.server_url", "engine.data_parallel", "engine.memory_fraction", "engine.hang_timeout",
+    "engine.extra_args", "generate.max_concurrency",
     "train.micro_batch_size", "train.max_tokens_per_pass", "train.offload", "train.ray_address",
     "iterate.keep_processes", "plays_meanwhile", "shares_gpu",
     # How long a run lasts, and what it shows and stores besides.
     "iterate.num_iterations", "iterate.evaluate_every", "evaluate.num_states", "evaluate.swap_messages",
     "train.save_every", "train.loggers", "train.dump_rows", "output", "games", "sampled_by", "any_model",
     # The partner's section counts only if `chat` plays: `partner_arguments` stores its other keys and its endpoint.
-    "partner", "partner.base_url", "partner.timeout", "partner.max_concurrency", "partner.max_requests",
-    "partner.max_dollars", "partner.cache", "partner.prices",
+    "partner", "partner.base_url", "partner.timeout", "partner.max_concurrency", "partner.max_dollars",
+    "partner.cache", "partner.prices",
     # The contents of the file are compared in place of its path.
     "reward.path",
 })  # fmt: skip

@@ -36,6 +36,14 @@ SHOWN = 40
 WHOLE, NUMBER, TRUTH = "a whole number", "a number", "true or false"
 ADDED = "train.overrides"
 """Key whose values on the command line follow those of the file, since each of them sets a key of its own."""
+GONE = {
+    "convert.credit": "GRPO compares whole episodes",
+    "engine.startup_timeout": "a server may take an hour to start; `engine.hang_timeout` ends one that does nothing",
+    **{f"reward.{name}": "`reward.path` names a function" for name in ("partner_share", "message_cost", "token_cost")},
+    "partner.max_requests": "`partner.max_dollars` ends a command",
+    "train.lora_targets": "`train.overrides` takes verl's own actor_rollout_ref.model.target_modules",
+}
+"""Keys that there were before the first release, with what to use instead."""
 KINDS = {
     "int_type": WHOLE, "int_parsing": WHOLE, "int_parsing_size": WHOLE, "int_from_float": WHOLE,
     "float_type": NUMBER, "float_parsing": NUMBER, "bool_type": TRUTH, "bool_parsing": TRUTH,
@@ -403,6 +411,8 @@ def mistake(error: ErrorDetails) -> str:
 
 def _meant(path: list[str], section: type[Section], given: Mapping[str, Any]) -> str:
     """Returns a hint at the intended key: a similar name in the same section, or the same name in another; else ""."""
+    if instead := GONE.get(".".join(path)):
+        return f"{instead}; "
     above = "".join(f"{part}." for part in path[:-1])
     everything = [key.name for key in keys(section)]
     if path[0] == "game":  # the game defines the keys of this section

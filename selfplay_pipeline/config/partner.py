@@ -39,16 +39,12 @@ class PartnerConfig(Section):
     """Seconds for one request, from sending it to the last byte of its answer."""
     max_concurrency: Annotated[int, Field(ge=1)] = 16
     """Number of requests under way at the same time."""
-    max_requests: Annotated[int, Field(ge=1)] | None = None
-    """Largest number of requests of one command, retries included, after which it stops; null is no limit.
-
-    The next command begins the interrupted episodes again; answers in `cache` cost nothing then.
-    """
     max_dollars: Annotated[Annotated[float, Field(gt=0)] | None, Option("--budget")] = None
     """US dollars after which a command sends no further request, by `partner.prices`; null is no limit.
 
     Requests that are under way then are still paid for, and requests without an answer in time are not counted.
-    `benchmark` also counts what its stored episodes cost.
+    The next command begins the interrupted episodes again; answers in `cache` cost nothing then. `benchmark` also
+    counts what its stored episodes cost.
     """
     cache: Path | None = None
     """File, or folder for one, that stores all answers, so that a repeated run does not pay for the same requests

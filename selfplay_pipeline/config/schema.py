@@ -36,8 +36,6 @@ class EngineConfig(Section):
     """Share of the GPU's memory that the server uses for weights and key-value cache."""
     context_length: Annotated[int | None, UsedBy(*PLAYING, "train-online", "imitate")] = None
     """Longest trajectory in tokens; by default the model's own limit."""
-    startup_timeout: Annotated[float, Field(gt=0)] = 900
-    """Seconds to wait for a launched server to answer, or for an attached server that another command is using."""
     hang_timeout: Annotated[float, Field(gt=0)] = 60
     """Seconds without a sign of life after which a server with open requests counts as hung.
 
@@ -102,14 +100,6 @@ class ConvertConfig(Section):
 
     val.parquet is for tools of your own: no command here reads it.
     """
-    credit: Annotated[Literal["episode", "turn"], UsedBy("convert", "iterate", refused_by=["train-online"])] = "episode"
-    """Score that GRPO compares: the reward of the whole `episode`, or the credit of each `turn`.
-
-    A turn's credit is the reward minus the reward within reach before the turn: of the best plan given its seat's
-    knowledge, or of the proposal that it answers. It is compared with the credit of the same turn of the same seat in
-    the group's other episodes. A group whose episodes have equal rewards is left out, as with `episode`. Turn credits
-    exist only in self-play, and in games that define them.
-    """
     placebo: bool = False
     """Permute the rewards within each group: a control run, in which nothing about the game can be learned.
 
@@ -125,17 +115,11 @@ class RewardConfig(Section):
 
     The function returns one number for each seat.
     """
-    partner_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of a seat's reward that is replaced by its partners' mean reward."""
-    message_cost: Annotated[float, Field(ge=0)] = 0.0
-    """Reward that a seat loses with each of its messages."""
-    token_cost: Annotated[float, Field(ge=0)] = 0.0
-    """Reward that a seat loses with each token that it samples, thoughts included."""
 
     @property
     def changes(self) -> bool:
         """Whether the policy is trained on another reward than the game's own."""
-        return self != RewardConfig()
+        return self.path is not None
 
 
 class ImitateConfig(Section):

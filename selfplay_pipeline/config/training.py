@@ -73,14 +73,12 @@ class TrainOptions(Section):
     lora_rank: Annotated[int, Field(ge=0)] = 0
     """Rank of a LoRA adapter, which is trained while the model's own weights are frozen; 0 trains all weights instead.
 
-    The checkpoint is the model with the adapter merged in; the adapter alone, in peft's format, is next to it in
-    `adapter/`. `iterate` trains one adapter of the initial model through all iterations. The reference policy is the
-    model without the adapter.
+    All linear layers but the head get an adapter. The checkpoint is the model with the adapter merged in; the adapter
+    alone, in peft's format, is next to it in `adapter/`. `iterate` trains one adapter of the initial model through all
+    iterations. The reference policy is the model without the adapter.
     """
     lora_alpha: Annotated[int, Field(ge=1)] = 16
     """Scale of the LoRA adapter: its output is multiplied by lora_alpha / lora_rank."""
-    lora_targets: list[str] = []
-    """Names of the linear layers that get an adapter, such as q_proj; an empty list means all but the head."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass, which saves memory and takes time."""
     offload: Literal["auto", "none", "cpu"] = "auto"
@@ -186,7 +184,7 @@ def _check_override(override: str) -> None:
     if not key:
         raise ValueError(f"{override!r} is not a Hydra override (it names no key); write KEY=VALUE")
     if key.startswith("actor_rollout_ref.model.lora"):
-        raise ValueError(f"{override!r}: give train.lora_rank, lora_alpha and lora_targets in place of verl's own keys")
+        raise ValueError(f"{override!r}: give train.lora_rank and lora_alpha in place of verl's own keys")
 
 
 class PolicyTraining(TrainOptions):

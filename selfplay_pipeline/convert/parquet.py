@@ -16,13 +16,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from selfplay_pipeline.convert.rows import (
-    CREDITS,
     METADATA_KEY,
     OF_EPISODES,
     PARTNER,
     SCHEMA,
     TRAINED,
-    own_turns,
     schema_with,
 )  # fmt: skip
 from selfplay_pipeline.core.errors import UserError, first_line
@@ -155,8 +153,6 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
     for batch in batches(path, reader, columns):
         rows = _rows(path, first, batch, shared)
         _check(path, first, rows, vocabulary)
-        if CREDITS in further:
-            _check_credits(path, first, batch)
         temperature = rows.sampling_temperature[0] if temperature is None else temperature
         others = np.flatnonzero(rows.sampling_temperature != temperature)
         if len(others):
@@ -339,16 +335,6 @@ def _check(path: Path, first: int, rows: Rows, vocabulary: int | None) -> None:
     if fault:
         remedy = "give --model, the model that sampled these rows, or convert the episodes again"
         raise _impossible(path, first + fault.stream, fault.field, fault.what, remedy)
-
-
-def _check_credits(path: Path, first: int, batch: pa.RecordBatch) -> None:
-    for row, (mask, credits) in enumerate(zip(batch.column(MASK), batch.column(CREDITS), strict=True)):
-        found, turns = credits.as_py() or [], len(own_turns(mask.as_py()))
-        if len(found) != turns:
-            raise _impossible(path, first + row, CREDITS, f"{len(found)} credits, but {turns} own turns")
-        for credit in found:
-            if credit is None or not -1 <= credit <= 1:
-                raise _impossible(path, first + row, CREDITS, f"{credit}, expected -1 to 1")
 
 
 def _alike(found: pa.DataType, expected: pa.DataType) -> bool:

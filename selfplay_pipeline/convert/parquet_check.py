@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from selfplay_pipeline.convert.parquet import read_rows, read_table
-from selfplay_pipeline.convert.rows import CREDITS, METADATA_KEY, OF_EPISODES, TRAINED, schema_with
+from selfplay_pipeline.convert.rows import METADATA_KEY, OF_EPISODES, TRAINED, schema_with
 from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
@@ -64,8 +64,6 @@ def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckRep
     facts = json.loads(pq.read_schema(path).metadata[METADATA_KEY])
     if facts.get("placebo"):
         report.lines.append("a placebo: rewards are permuted within groups, and say nothing of their episodes")
-    if CREDITS in rows[0]:
-        report.lines.append(f"{len(rows)} rows: each own turn has a credit, which is compared within its group")
     if TRAINED in rows[0]:
         report.lines.append(f"{len(rows)} rows: trained on a reward of their own, not on the game's")
     report.lines.append(

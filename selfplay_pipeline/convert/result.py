@@ -30,8 +30,6 @@ class Converted(BaseModel):
     trained_tokens: int = 0
     episodes_per_state: int = 0
     temperature: float = 0.0
-    credit: str = "episode"
-    """Value that is compared within groups: the reward of the `episode`, or the credit of each `turn`."""
     placebo: bool = False
     """Whether rewards were permuted within groups."""
     partners: int = Field(default=0, exclude_if=lambda count: count == 0)
@@ -67,7 +65,6 @@ class Converted(BaseModel):
             f"sampling temperature        {self.temperature}",
             *([f"partners                    {self.partners}, compared apart"] if self.partners else []),
             *([f"trained reward              {self.trained_reward:.4f}"] if self.trained_reward is not None else []),
-            *(["credit                      each turn its own"] if self.credit == "turn" else []),
             *(["rewards                     permuted within groups: a placebo"] if self.placebo else []),
         ]
         return "\n".join(lines) + "\n"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from statistics import fmean
+from dataclasses import dataclass
 from typing import Any
 
-from selfplay_pipeline.config.identity import CONTENTS, contents, deciding
+from selfplay_pipeline.config.identity import CONTENTS, contents
 from selfplay_pipeline.config.schema import RewardConfig
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.base import MESSAGE, Outcome
+from selfplay_pipeline.games.base import Outcome
 from selfplay_pipeline.games.registry import game_named, imported, where_raised
 from selfplay_pipeline.generate.records import EpisodeRecord
 
@@ -18,11 +18,6 @@ FUNCTION = "reward"
 """Name of the function in a user's file."""
 LARGEST = 1e15
 """Largest absolute trained reward. Above it, float64 rounds differences of tenths, and float32 has no squares."""
-
-
-def decided_by(config: RewardConfig) -> dict[str, Any]:
-    """Returns the settings that decide the trained reward, with the content hash of the user's file."""
-    return deciding(config, "convert", "reward.") | contents_of(config)
 
 
 def contents_of(config: RewardConfig) -> dict[str, str]:
@@ -34,17 +29,27 @@ def contents_of(config: RewardConfig) -> dict[str, str]:
     return {} if config.path is None else {f"{CONTENTS}reward.path": contents(config.path, "reward.path")}
 
 
+@dataclass(frozen=True)
+class TrainedOutcome(Outcome):
+    """Outcome of an episode as the user's function reads it.
+
+    Attributes:
+        tokens: Number of tokens that the policy sampled in each seat, thoughts included; 0 for other players.
+    """
+
+    tokens: tuple[int, ...]
+
+
 class TrainedReward:
-    """Formula of the trained reward: a user's function or the game's own reward, the partners' share, and costs."""
+    """The user's function that gives the reward to train on."""
 
     def __init__(self, config: RewardConfig) -> None:
-        """Import the user's file, if there is one.
+        """Import the user's file, which the configuration names.
 
         Raises:
             UserError: The file is missing, cannot be imported, or lacks the function.
         """
-        self._config = config
-        self._function = _function_in(config) if config.path is not None else None
+        self._config, self._function = config, _function_in(config)
 
     def of(self, record: EpisodeRecord) -> list[float]:
         """Returns the trained reward of each seat.
@@ -52,27 +57,7 @@ class TrainedReward:
         Raises:
             UserError: The user's function fails, or returns something else than a finite number for each seat.
         """
-        own = self._own(record)
-        share, seats = self._config.partner_share, range(len(own))
-        rewards = []
-        for seat in seats:
-            others = [own[other] for other in seats if other != seat] or [own[seat]]
-            messages = sum(turn.seat == seat and turn.action == MESSAGE for turn in record.turns)
-            tokens = sum(sum(side.response_mask) for side in record.trajectories if side.seat == seat)
-            cost = self._config.message_cost * messages + self._config.token_cost * tokens
-            rewards.append((1 - share) * own[seat] + share * fmean(others) - cost)
-        for seat, reward in enumerate(rewards):
-            if not abs(reward) <= LARGEST:
-                raise UserError(
-                    f"reward: {reward:g} is the trained reward of seat {seat} of episode {record.episode_id}, but its "
-                    f"differences are lost beyond ±{LARGEST:g}; make rewards and costs smaller"
-                )
-        return rewards
-
-    def _own(self, record: EpisodeRecord) -> list[float]:
         outcome = _outcome_of(record)
-        if self._function is None:
-            return [*outcome.rewards]
         state = game_named(record.game).state_from_json(record.state)
         where, episode = f"{self._config.path}: {FUNCTION}", f"episode {record.episode_id}"
         try:
@@ -95,6 +80,11 @@ class TrainedReward:
         for seat, reward in enumerate(rewards):
             if not math.isfinite(reward):
                 raise UserError(f"{where}: returns {reward} for seat {seat} of {episode}; return finite numbers")
+            if abs(reward) > LARGEST:
+                raise UserError(
+                    f"{where}: returns {reward:g} for seat {seat} of {episode}, but differences of rewards are lost "
+                    f"beyond ±{LARGEST:g}; make them smaller"
+                )
         return rewards
 
 
@@ -107,10 +97,12 @@ def _function_in(config: RewardConfig) -> Callable[..., Sequence[float]]:
     return found
 
 
-def _outcome_of(record: EpisodeRecord) -> Outcome:
-    """Returns the outcome of an episode as its session gave it."""
-    kept = record.outcome
-    return Outcome(
+def _outcome_of(record: EpisodeRecord) -> TrainedOutcome:
+    """Returns the outcome of an episode as its session gave it, with the policy's tokens."""
+    kept, tokens = record.outcome, [0] * len(record.seats)
+    for side in record.trajectories:
+        tokens[side.seat] = sum(side.response_mask)
+    return TrainedOutcome(
         status=kept.status,
         rewards=tuple(kept.reward_of(seat) for seat in range(len(record.seats))),
         score=kept.score,
@@ -120,4 +112,5 @@ def _outcome_of(record: EpisodeRecord) -> Outcome:
         num_messages=kept.num_messages,
         num_proposals=kept.num_proposals,
         num_illegal=kept.num_illegal,
+        tokens=tuple(tokens),
     )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from selfplay_pipeline.games.registry import game_of
@@ -57,31 +55,23 @@ rows. Engine failures and seats without a turn have no rows and are not counted.
 
 WEIGHT = "weight"
 """Extra column of imitation rows: factor of the loss of each imitated token. Other rows have weight 1."""
-CREDITS = "turn_credits"
-"""Extra column of rows with turn credits: the credit of each turn of the row's seat, in order."""
 PARTNER = "partner"
 """Extra column if a state was played with different partners: names of the row's partners, part of the group's key."""
 TRAINED = "trained_reward"
 """Extra column of rows with another reward than the game's own, which stays in `reward_model`."""
 FURTHER = {
-    WEIGHT: pa.float32(), CREDITS: pa.list_(pa.float64()), TRAINED: pa.float64(), PARTNER: pa.string()
+    WEIGHT: pa.float32(), TRAINED: pa.float64(), PARTNER: pa.string()
 }  # fmt: skip
 """Types of the extra columns, which only some files have."""
 
 
-OF_EPISODES = (CREDITS, TRAINED, PARTNER)
+OF_EPISODES = (TRAINED, PARTNER)
 """Extra columns of rows whose episodes are compared."""
 
 
 def schema_with(*further: str) -> pa.Schema:
     """Returns the schema of rows with the named extra columns."""
     return pa.schema([*SCHEMA, *(pa.field(name, FURTHER[name]) for name in further)])
-
-
-def own_turns(mask: Sequence[int]) -> list[slice]:
-    """Returns the position of each own turn in a response; a turn is a run of ones in the response mask."""
-    edges = np.flatnonzero(np.diff(np.asarray(mask, dtype=np.int8), prepend=0, append=0)).tolist()
-    return [slice(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def described(

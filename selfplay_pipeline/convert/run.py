@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from selfplay_pipeline.config.identity import check_same
-from selfplay_pipeline.convert.credit import turn_credits
 from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.reward import TrainedReward
-from selfplay_pipeline.convert.rows import CREDITS, PARTNER, TRAINED, described, episode_to_rows, schema_with
+from selfplay_pipeline.convert.rows import PARTNER, TRAINED, described, episode_to_rows, schema_with
 from selfplay_pipeline.convert.selection import held_out
 from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError
@@ -30,7 +29,6 @@ from selfplay_pipeline.core.files import locked, replacing, scratch_file, write_
 from selfplay_pipeline.core.folders import CONVERTED, own_folder
 from selfplay_pipeline.core.reporting import Update, progress
 from selfplay_pipeline.core.small_files import read_object
-from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.generate.episode_wrappers import check_heard_as_said, is_altered
 from selfplay_pipeline.generate.read_records import (
     GroupStates,
@@ -106,7 +104,6 @@ def run_convert(
     val_fraction: float = 0.0,
     seed: int = 0,
     placebo: bool = False,
-    credits_by: Game | None = None,
     reward: TrainedReward | None = None,
     skip_bad: bool = False,
     decided: Mapping[str, Any] | None = None,
@@ -122,7 +119,6 @@ def run_convert(
         val_fraction: Share of groups for val.parquet: at least one group if it is above 0, and never all.
         seed: Seed of the split by group and of the placebo.
         placebo: Whether to permute the rewards within each group, as a control.
-        credits_by: Game that credits each turn, with the configuration of the episodes; None disables turn credits.
         reward: Reward to train on; None for the game's own. Each seat is then compared with the same seat.
         skip_bad: Whether to skip and report invalid lines instead of stopping at the first.
         decided: All settings that decide the rows; stored with them, so that another conversion is rejected.
@@ -131,11 +127,11 @@ def run_convert(
         UserError: A line or an episode is invalid or repeated, no state has two episodes to compare, the sampling is
             unsuitable for training, two checkpoints sampled the episodes, or the policy took no turn.
     """
-    report = Converted(placebo=placebo, credit="episode" if credits_by is None else "turn")
+    report = Converted(placebo=placebo)
     with scratch_file(out_dir / "train.parquet") as aside:
         index = _Index(aside)
         with progress(f"reading {games.name}") as shown:
-            _read(games, index, report, skip_bad, credits_by, reward, shown)
+            _read(games, index, report, skip_bad, reward, shown)
         order, val_groups = _plan(games, index, report, val_fraction, seed)
         if placebo:
             _permute_rewards(index, seed)
@@ -168,7 +164,6 @@ def _read(
     index: _Index,
     report: Converted,
     skip_bad: bool,
-    credits_by: Game | None,
     reward: TrainedReward | None,
     shown: Update,
 ) -> None:
@@ -186,7 +181,6 @@ def _read(
                 continue
             check_heard_as_said(record)
             _check_vocabulary(record)
-            credits = turn_credits(record, credits_by) if credits_by else None
         except ValueError as error:
             where = f"{games}:{number}: {error}{named_at(games, error)}"
             if isinstance(error, NoEpisodeError) and not skip_bad and not report.episodes:
@@ -204,8 +198,6 @@ def _read(
             raise UserError(f"{games}:{number}: {error}") from None
         index.statuses[record.outcome.status] += 1
         rows = episode_to_rows(record)
-        if credits is not None:
-            rows = [row | {CREDITS: credits[row["extra_info"]["seat"]]} for row in rows]
         rewards = reward.of(record) if reward else [*map(record.outcome.reward_of, range(len(record.seats)))]
         if reward:
             rows = [row | {TRAINED: rewards[row["extra_info"]["seat"]]} for row in rows]
@@ -341,7 +333,7 @@ def _write(
 ) -> None:
     assert index.policy is not None, "_plan refuses episodes without a policy"
     changed = report.trained_reward is not None
-    further = [CREDITS] * (report.credit == "turn") + [TRAINED] * changed + [PARTNER] * bool(report.partners)
+    further = [TRAINED] * changed + [PARTNER] * bool(report.partners)
     partners = [*index.known]
     schema = described(
         schema_with(*further),

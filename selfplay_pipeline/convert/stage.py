@@ -8,14 +8,11 @@ from typing import Any
 
 from selfplay_pipeline.config.identity import deciding
 from selfplay_pipeline.config.schema import Config
-from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.result import Converted
-from selfplay_pipeline.convert.reward import TrainedReward
-from selfplay_pipeline.convert.reward import decided_by as reward_decided_by
+from selfplay_pipeline.convert.reward import TrainedReward, contents_of
 from selfplay_pipeline.convert.run import check_claim, run_convert
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.small_files import File
-from selfplay_pipeline.games.registry import make_game
 
 
 def convert_episodes(config: Config, games: File, out_dir: File, *, skip_bad: bool = False) -> Converted:
@@ -31,11 +28,9 @@ def convert_episodes(config: Config, games: File, out_dir: File, *, skip_bad: bo
         skip_bad: Whether to skip and report invalid lines instead of stopping at the first.
 
     Raises:
-        UserError: Turn credits are not possible, the folder belongs to another command or conversion, or `run_convert`
-            rejects the episodes.
+        UserError: The folder belongs to another command or conversion, or `run_convert` rejects the episodes.
     """
     games, out_dir = Path(games), Path(out_dir)
-    check_credit(config)
     check_folder(out_dir, "convert")
     reward = TrainedReward(config.reward) if config.reward.changes else None  # its code runs before it is hashed
     decided = decided_by(config, games, out_dir)
@@ -47,7 +42,6 @@ def convert_episodes(config: Config, games: File, out_dir: File, *, skip_bad: bo
         seed=config.seed,
         placebo=config.convert.placebo,
         reward=reward,
-        credits_by=make_game(config.game) if config.convert.credit == "turn" else None,
         skip_bad=skip_bad,
         decided=decided,
     )
@@ -58,11 +52,9 @@ def decided_by(config: Config, games: Path, out_dir: Path) -> dict[str, Any]:
     choice = config.convert
     decided = (
         deciding(choice, "convert", "convert.")
-        | reward_decided_by(config.reward)
+        | contents_of(config.reward)
         | {"games": os.path.relpath(os.path.realpath(games), os.path.realpath(out_dir))}
     )
     if choice.val_fraction or choice.placebo:
         decided["seed"] = config.seed
-    if choice.credit == "turn":
-        decided |= deciding(config.game, "convert", "game.")
     return decided

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -39,20 +38,13 @@ class ModelSizes:
     """Size of a token's keys in one layer; the values have the same size."""
     vocabulary: int
     context: int
-    linear: tuple[tuple[str, int], ...]
-    """Name of each linear layer but the head, with its number of inputs and outputs."""
+    linear: tuple[int, ...]
+    """Number of inputs and outputs of each linear layer but the head."""
 
-    def adapter(self, targets: Sequence[str] = ()) -> int:
-        """Returns the number of parameters of a LoRA adapter of rank 1: inputs + outputs of each of its layers.
-
-        Args:
-            targets: As `train.lora_targets`, the last parts of the layers' names; all linear layers if empty.
-        """
-        return sum(
-            size
-            for name, size in self.linear
-            if not targets or any(f".{name}".endswith(f".{target}") for target in targets)
-        )
+    @property
+    def adapter(self) -> int:
+        """Number of parameters of a LoRA adapter of rank 1: inputs + outputs of each linear layer."""
+        return sum(self.linear)
 
 
 @lru_cache
@@ -83,7 +75,7 @@ def _counted(model: Any, config: Any) -> ModelSizes:
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     kinds = set(model._no_split_modules or ())  # what FSDP gathers at a time, too
     layers = [part for part in model.modules() if type(part).__name__ in kinds]
-    linear = [(name, part) for name, part in model.named_modules() if isinstance(part, Linear)]
+    linear = [part for part in model.modules() if isinstance(part, Linear)]
     heads = config.num_attention_heads
     experts = getattr(config, "num_experts_per_tok", None)
     width = experts * config.moe_intermediate_size if experts else config.intermediate_size
@@ -100,7 +92,7 @@ def _counted(model: Any, config: Any) -> ModelSizes:
         * (getattr(config, "head_dim", None) or config.hidden_size // heads),
         vocabulary=config.vocab_size,
         context=config.max_position_embeddings,
-        linear=tuple((name, part.in_features + part.out_features) for name, part in linear if part.weight is not head),
+        linear=tuple(part.in_features + part.out_features for part in linear if part.weight is not head),
     )
 
 

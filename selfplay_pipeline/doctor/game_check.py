@@ -54,9 +54,7 @@ NOISE = ("", "hello", "[message]", "[propose]", "[accept]", "[no such tag] 1", "
 PACKAGE = __name__.partition(".")[0]
 REWARDS = ("rewards", "score", "best")
 """Members that say how good a decision is."""
-OF_REWARDS = (
-    "references", "known_lines", "known_reward", "solution", "wordless_rewards", "credits", "alter", "human_episodes"
-)  # fmt: skip
+OF_REWARDS = ("references", "known_lines", "known_reward", "solution", "wordless_rewards", "alter", "human_episodes")
 """Members whose results depend on the game's rewards."""
 EPISODES = 4
 """Number of episodes of each state."""

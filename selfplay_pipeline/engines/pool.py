@@ -288,7 +288,7 @@ async def open_engine(
         key = key_from_environment(SERVER_KEY)
         patience = HANGS_TO_RETURN * config.hang_timeout
         attached = [AttachedServer(url, key=key, patience=patience, tell=tell) for url in config.server_url]
-        async with engine_of(attached, ServerLocks(config.server_url, config.startup_timeout, tell)) as engine:
+        async with engine_of(attached, ServerLocks(config.server_url, tell)) as engine:
             try:
                 await engine.serve(model, alone=alone)
             except UserError as error:
@@ -309,7 +309,6 @@ async def open_engine(
     )
     launched = SGLangServer(
         spec,
-        config.startup_timeout,
         hang_timeout=config.hang_timeout,
         max_restarts=MAX_RESTARTS,
         tell=tell,

@@ -24,6 +24,8 @@ from selfplay_pipeline.core.errors import UserError
 
 PAUSE = 0.2
 """Seconds between two attempts to take a lock."""
+WAIT_SECONDS = 900
+"""Longest time that a command waits for a server which another command uses."""
 
 
 def lock_folder() -> Path:
@@ -108,10 +110,10 @@ class ServerLocks:
     commands wait for each other.
     """
 
-    def __init__(self, urls: Sequence[str], seconds: float, tell: Callable[[str], None]) -> None:
+    def __init__(self, urls: Sequence[str], tell: Callable[[str], None], seconds: float = WAIT_SECONDS) -> None:
         """Args:
-        seconds: Longest time to wait for other commands.
         tell: Takes a one-line status message when a wait begins.
+        seconds: Longest time to wait for other commands.
         """
         self._locks = [ServerLock(url) for url in in_lock_order(urls)]
         self._seconds, self._tell = seconds, tell
@@ -138,7 +140,7 @@ class ServerLocks:
                 if time.monotonic() - started > self._seconds:
                     self.release()
                     raise UserError(
-                        f"{used}; it was not free within {self._seconds:.0f} s (engine.startup_timeout); "
+                        f"{used}; it was not free within {self._seconds:.0f} s; "
                         "wait until that command ends, or use another server"
                     )
                 await asyncio.sleep(PAUSE)

@@ -56,7 +56,7 @@ class SGLangEngine:
         self.clients = [Client(server, request_timeout, hang_timeout, attempts, tell) for server in known]
         self._routing, self._attempts = Routing(self.clients), attempts
         self.vocabulary = vocabulary
-        self._locks, self._tell = locks or ServerLocks([], 0, tell), tell
+        self._locks, self._tell = locks or ServerLocks([], tell), tell
 
     @property
     def urls(self) -> list[str]:

@@ -42,6 +42,8 @@ CPU_ARGUMENTS = [
 
 CPU_CACHE_BYTES = 2 << 30
 """Largest size of the key-value cache on a CPU; SGLang would take nearly half of the memory and touch all of it."""
+STARTUP_SECONDS = 3600
+"""Longest time for a start, in which a large model is read from a slow disk; one that does nothing is found earlier."""
 
 
 @dataclass(frozen=True)
@@ -155,19 +157,18 @@ class SGLangServer:
     def __init__(
         self,
         spec: ServerSpec,
-        startup_timeout: float = 900,
         *,
         hang_timeout: float | None = None,
         max_restarts: int = 0,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Args:
-        hang_timeout: Seconds for which a starting server may do nothing; None leaves hangs to `startup_timeout`.
+        hang_timeout: Seconds for which a starting server may do nothing; None leaves hangs to `STARTUP_SECONDS`.
         max_restarts: Number of restarts after the server has died or hung.
         tell: Takes one-line status messages.
         """
         self.spec, self.model = spec, spec.model
-        self.startup_timeout, self.hang_timeout, self.max_restarts = startup_timeout, hang_timeout, max_restarts
+        self.hang_timeout, self.max_restarts = hang_timeout, max_restarts
         self.port = 0
         self._holder: socket.socket | None = None
         self.key = secrets.token_hex(32)
@@ -226,10 +227,10 @@ class SGLangServer:
                         f"the SGLang server hangs while starting: it has done nothing for {self.hang_timeout:.0f} s "
                         f"(engine.hang_timeout); see {child.log_path}"
                     )
-                if time.monotonic() - started > self.startup_timeout:
+                if time.monotonic() - started > STARTUP_SECONDS:
                     raise EngineError(
-                        f"the SGLang server did not answer within {self.startup_timeout:.0f} s "
-                        f"(engine.startup_timeout); log {child.log_path} ends with:\n{child.last_lines()}"
+                        f"the SGLang server did not answer within {STARTUP_SECONDS} s; log {child.log_path} ends "
+                        f"with:\n{child.last_lines()}"
                     )
                 await asyncio.sleep(0.2)
 

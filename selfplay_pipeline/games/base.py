@@ -735,15 +735,6 @@ class Game(ABC):
         """Returns a legal turn about the state as a turn about the renamed state; with `back`, the other way round."""
         raise NotImplementedError
 
-    def credits(self, state: State, turns: Sequence[Any], reward: float) -> list[float]:
-        """Returns the credit of each turn: the final reward minus the best reward still reachable before the turn.
-
-        Args:
-            turns: Turns of the episode, each with its `proposal`.
-            reward: Reward of the whole episode, which all seats share.
-        """
-        raise NotImplementedError
-
     @property
     def lessons(self) -> Mapping[str, Lesson]:
         """Warm starts of small models, by name."""
@@ -758,7 +749,7 @@ class Game(ABC):
 IN_WORDS: Mapping[str, str] = {
     "redraw": "states drawn anew", "keep_named": "messages that keep what they name",
     "renamed": "names to exchange",
-    "wordless_rewards": "silence line", "alter": "listening test", "credits": "credit of single turns",
+    "wordless_rewards": "silence line", "alter": "listening test",
     "lessons": "lesson for a small model", "human_episodes": "episodes of people",
 }  # fmt: skip
 """Thing that a game without the member lacks, in words for a message, by the member's name."""

@@ -211,11 +211,6 @@ class ChatClient:
         """
         from openai import APIConnectionError, APIStatusError
 
-        cap = self.config.max_requests
-        if cap is not None and self.total.requests >= cap:
-            raise RequestCapError(
-                f"partner: all {cap} requests of partner.max_requests are sent (${self.total.dollars:.2f})"
-            )
         most = self.config.max_dollars
         if most is not None and self.total.dollars >= most:
             raise RequestCapError(f"partner: ${self.total.dollars:.2f} of partner.max_dollars {most:g} are spent")
@@ -282,7 +277,7 @@ class ChatClient:
         if usage is None and self.config.max_dollars is not None:
             raise RequestCapError(
                 f"partner at {self.endpoint} reports no tokens, so partner.max_dollars cannot be kept",
-                "give partner.max_requests alone",
+                "leave it out",
             )
         text = answer.choices[0].message.text if answer.choices else ""
         reason = (answer.choices[0].finish_reason if answer.choices else None) or "none"

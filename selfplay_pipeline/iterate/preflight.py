@@ -7,7 +7,6 @@ from itertools import groupby
 from pathlib import Path
 
 from selfplay_pipeline.config.schema import MEMBERS, SELF, Config, EngineConfig
-from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.reward import TrainedReward
 from selfplay_pipeline.core.command_line import LARGEST
 from selfplay_pipeline.core.errors import UserError
@@ -38,7 +37,6 @@ from selfplay_pipeline.iterate.schedule import source_of, stages_of
 from selfplay_pipeline.train.memory_check import check_fits
 from selfplay_pipeline.train.offline import (
     SET_BY_ITERATIONS,
-    check_adapter,
     check_training,
     check_verls_keys,
 )
@@ -64,12 +62,11 @@ def check_run(config: Config) -> None:
         raise UserError(f"seed: {config.seed}: the last iteration's seed would be too large; give a smaller one")
     check_partner(config)
     check_trainable(config)
-    check_credit(config)
-    TrainedReward(config.reward)
+    if config.reward.changes:
+        TrainedReward(config.reward)
     check_ahead(config, shares=shares_gpu(config))
     check_seats(config, str(config.model), everyone_named(config), at_once=at_once(config))
     check_training(config.train, resolve_device(config.device))
-    check_adapter(config.train, str(config.model))
     check_not_set_by(SET_BY_ITERATIONS, config.train.overrides)
     check_verls_keys(training_of(config, Path("iter_1/train.parquet"), Path("iter_1"), shares_gpu=shares_gpu(config)))
     check_fits(

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from selfplay_pipeline.core.checkpoints import stored_weights
-from selfplay_pipeline.core.errors import UserError
 
 WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 PREFIX, FIRST, SECOND = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
@@ -63,24 +58,3 @@ def added(weight: Any, first: Any, second: Any, scale: float, *, transposed: boo
     """
     product = scale * (second.float() @ first.float())
     return weight.float() + (product.T if transposed else product)
-
-
-def check_targets(model: str, targets: Sequence[str]) -> None:
-    """Raises UserError unless the model has all target layers of the adapter.
-
-    A hub name is not checked, only a local folder.
-
-    Raises:
-        UserError: The model lacks one of the target layers.
-    """
-    if not targets or not Path(model).is_dir():
-        return
-    found = {
-        name.split(".")[-2]
-        for name, stored in stored_weights(Path(model)).items()
-        if re.search(r"\.\d+\..*\.weight$", name) and len(stored.shape) == 2
-    }
-    missing = sorted(set(targets) - found)
-    if missing:
-        known = ", ".join(sorted(found))
-        raise UserError(f"train.lora_targets: {model} has no layers {missing[0]!r}; its layers are {known}")

@@ -148,7 +148,7 @@ def trained_weights(config: Config) -> int:
         raise UserError(
             f"{error}; or give imitate.learning_rate (--learning-rate), whose default depends on the size"
         ) from None
-    return sizes.adapter(config.train.lora_targets) * config.train.lora_rank or sizes.parameters
+    return sizes.adapter * config.train.lora_rank or sizes.parameters
 
 
 def usual_rate(weights: int) -> float:

@@ -55,7 +55,6 @@ class Setup:
     offload: bool = False
     """Whether weights, gradients and optimizer stay in host memory."""
     lora_rank: int = 0
-    lora_targets: tuple[str, ...] = ()
     reference: bool = False
     """Whether there is a KL term, whose reference model is in host memory."""
     shares_gpu: bool = False
@@ -81,7 +80,7 @@ class Need:
 
 def trainable(sizes: ModelSizes, setup: Setup) -> int:
     """Returns the number of parameters that have gradients and optimizer states."""
-    return sizes.adapter(setup.lora_targets) * setup.lora_rank or sizes.parameters
+    return sizes.adapter * setup.lora_rank or sizes.parameters
 
 
 def layer_activations(sizes: ModelSizes, number: int) -> int:

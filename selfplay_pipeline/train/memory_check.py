@@ -38,7 +38,6 @@ def setup_of(options: TrainOptions, device: Device, *, tokens: int | None = None
         checkpointing=options.gradient_checkpointing,
         offload=device == "cuda" and options.offload == "cpu",
         lora_rank=options.lora_rank,
-        lora_targets=tuple(options.lora_targets),
         reference=options.has_reference,
         shares_gpu=shares_gpu and device == "cuda",
     )

@@ -24,7 +24,6 @@ from selfplay_pipeline.core.reporting import Update, logger, progress
 from selfplay_pipeline.core.small_files import read_object
 from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.generate.preflight import check_gpus
-from selfplay_pipeline.train.adapter import check_targets
 from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.groups import Group, TrainData, read_data
 from selfplay_pipeline.train.loggers import check_loggers
@@ -396,7 +395,6 @@ def check_options(config: PolicyTraining, *further_models: str | None) -> None:
         if name is not None:
             check_checkpoint(name)
     check_training(config, resolve_device(config.device))
-    check_adapter(config, config.base)
     if isinstance(config, TrainConfig):
         check_verls_keys(config)
 
@@ -448,8 +446,6 @@ def check_training(options: TrainOptions, device: Device) -> None:
         raise UserError(
             "train.best_of_group: GRPO compares all episodes of a group; leave it out, or give train.method filtered-bc"
         )
-    if options.lora_targets and not options.lora_rank:
-        raise UserError("train.lora_targets: no adapter is trained; give its train.lora_rank, or leave them out")
     if options.joins_cluster:
         return
     if options.nodes > 1:
@@ -459,12 +455,6 @@ def check_training(options: TrainOptions, device: Device) -> None:
         )
     if device == "cuda":
         check_gpus(options.gpus_per_node, f"train.gpus_per_node {options.gpus_per_node}")
-
-
-def check_adapter(options: TrainOptions, base: str) -> None:
-    """Raises UserError unless the model has all target layers of the LoRA adapter."""
-    if options.lora_rank:
-        check_targets(base, options.lora_targets)
 
 
 def _check_initial_state(config: TrainConfig, state: Path) -> None:

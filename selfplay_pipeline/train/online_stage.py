@@ -18,7 +18,7 @@ from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.preflight import check_context, check_not_shared, training_states
 from selfplay_pipeline.generate.stage import check_trainable, policy_record
 from selfplay_pipeline.train.memory_check import check_fits, offload_here
-from selfplay_pipeline.train.offline import check_adapter, check_training
+from selfplay_pipeline.train.offline import check_training
 from selfplay_pipeline.train.online import OnlineResult, check_begun, check_steps, run_online
 from selfplay_pipeline.train.online_overrides import online_tokens_of_pass
 from selfplay_pipeline.train.online_states import write_games
@@ -82,7 +82,6 @@ def online_job(config: Config, output: Path, games: Path | None = None) -> Onlin
     check_checkpoint(model)
     check_trainable(config)
     check_online(config)
-    check_adapter(config.train, model)
     device, context = resolve_device(config.device), model_context_length(model, config.engine.context_length)
     tokens = online_tokens_of_pass(config.train, device, context)
     return OnlineConfig(

@@ -337,7 +337,7 @@ def _checkpoint(options: TrainOptions) -> dict[str, Any]:
         f"+{contents}.save_lora_only": True,
         "actor_rollout_ref.model.lora_rank": options.lora_rank,
         "actor_rollout_ref.model.lora_alpha": options.lora_alpha,
-        "actor_rollout_ref.model.target_modules": options.lora_targets or "all-linear",
+        "actor_rollout_ref.model.target_modules": "all-linear",
         "actor_rollout_ref.model.lora.merge": True,
     }
 

@@ -244,7 +244,7 @@ TEXTS: list[tuple[str, str | bytes, str]] = [
     ("fraction", "generate: {num_episodes: 8.0}", r":1: key 'generate.num_episodes': expected a whole number"),
     ("too few", "generate: {num_episodes: 0}", r":1: .*expected at least 1, found 0"),
     ("rate of 0", "train: {learning_rate: 0}", r":1: .*expected a number above 0, found 0"),
-    ("huge number", "engine: {startup_timeout: 1.0e+300}", r":1: key 'engine.startup_timeout': the largest number"),
+    ("huge number", "engine: {hang_timeout: 1.0e+300}", r":1: key 'engine.hang_timeout': the largest number"),
     ("not a number", "train: {kl_coef: .nan}", r":1: key 'train.kl_coef': .*finite"),
     ("scale below 1", "game: {scale_max: 0.5}", r":1: key 'game.scale_max': expected at least 1"),
     ("muted environment", "game: {name: textarena, mute: true}", r":1: key 'game.mute': .*cannot be muted"),

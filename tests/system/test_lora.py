@@ -64,8 +64,8 @@ def first(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path, sta
     """Three steps, each on all groups and one update, with a KL term: the pass without the adapter is the first."""
     config = TrainConfig(
         model=str(model), data=data, output=tmp_path_factory.mktemp("first") / "out", epochs=3, learning_rate=1e-2,
-        train_batch_size=GROUPS * 2 * EPISODES, kl_coef=0.05, lora_rank=RANK, lora_alpha=ALPHA, lora_targets=TARGETS,
-        save_every=1, device="cpu",
+        train_batch_size=GROUPS * 2 * EPISODES, kl_coef=0.05, lora_rank=RANK, lora_alpha=ALPHA,
+        overrides=[f"actor_rollout_ref.model.target_modules=[{','.join(TARGETS)}]"], save_every=1, device="cpu",
     )  # fmt: skip
     return Run(config, asyncio.run(run_train(config, trainer=staying)), [], set())
 

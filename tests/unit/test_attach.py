@@ -43,7 +43,7 @@ def model_in(folder: Path, weights: bytes) -> Path:
 async def attached(server: SGLang, said: list[str] | None = None) -> SGLangEngine:
     url = await server.start()
     tell = [].append if said is None else said.append
-    return SGLangEngine([AttachedServer(url, tell=tell)], locks=ServerLocks([url], 0.1, tell), tell=tell)
+    return SGLangEngine([AttachedServer(url, tell=tell)], locks=ServerLocks([url], tell, 0.1), tell=tell)
 
 
 async def ask(engine: SGLangEngine) -> list[int]:
@@ -237,7 +237,7 @@ HOLD = """
 import asyncio, sys
 from selfplay_pipeline.engines.server_lock import ServerLocks
 sys.argv = ["selfplay", "generate"]
-asyncio.run(ServerLocks([sys.stdin.readline().strip()], 1, print).take(alone=sys.stdin.readline() == "alone\\n"))
+asyncio.run(ServerLocks([sys.stdin.readline().strip()], print, 1).take(alone=sys.stdin.readline() == "alone\\n"))
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -256,12 +256,12 @@ def other_command(*, alone: bool) -> subprocess.Popen:
 @pytest.mark.parametrize(("theirs", "ours"), [(True, True), (True, False), (False, True)])
 def test_a_server_of_another_command_is_waited_for_and_refused_in_one_line(theirs, ours):
     said = []
-    holds = ServerLocks([URL.replace("127.0.0.1", "localhost")], 0.05, said.append)
+    holds = ServerLocks([URL.replace("127.0.0.1", "localhost")], said.append, 0.05)
     with other_command(alone=theirs) as other:
         with pytest.raises(UserError) as caught:
             asyncio.run(holds.take(alone=ours))
         who = f"in use by `selfplay generate` (process {other.pid})"
-        assert who in str(caught.value) and "(engine.startup_timeout)" in str(caught.value)
+        assert who in str(caught.value) and "was not free within 0 s" in str(caught.value)
         assert len(said) == 1 and who in said[0] and "waiting" in said[0]
         other.stdin.close()
         other.wait(300)
@@ -294,7 +294,7 @@ async def test_two_commands_that_wait_for_two_servers_do_not_wait_for_each_other
     urls = [URL, URL.replace("29999", "29998")]
 
     async def use(order: list[str]) -> None:
-        holds = ServerLocks(order, 300, lambda text: None)
+        holds = ServerLocks(order, lambda text: None)
         for _ in range(20):
             await holds.take(alone=False)
             await asyncio.sleep(0)

@@ -44,6 +44,8 @@ from selfplay_pipeline.iterate.preflight import plan_generate
 KEY = "sk-test-0123456789abcdef"
 HELLO = [{"role": "system", "content": "rules"}, {"role": "user", "content": "hello"}]
 FINE, REPLY = says("[message] fine"), Reply("[message] fine", False, "stop")
+PRICE = 0.00028
+"""US dollars that an answer of the endpoint costs."""
 
 
 @pytest.fixture(autouse=True)
@@ -212,16 +214,16 @@ def test_no_more_requests_are_under_way_than_allowed(endpoint):
     assert len(answers) == len(endpoint.requests) == 12
 
 
-def test_the_cap_counts_all_that_is_sent_and_is_never_passed(endpoint):
+def test_a_budget_ends_the_requests_and_counts_those_with_an_answer(endpoint):
     endpoint.script = [fails(500), fails(429)]
-    answers, total = ask(endpoint, 10, max_requests=7)
+    answers, total = ask(endpoint, 10, max_concurrency=1, max_dollars=4.5 * PRICE)
     assert len(endpoint.requests) == total.requests == 7
     assert [sum(isinstance(one, kind) for one in answers) for kind in (Reply, RequestCapError)] == [5, 5]
 
 
 def test_a_copy_of_the_caps_error_from_another_process_says_the_same():
-    error = pickle.loads(pickle.dumps(RequestCapError("all 7 requests are sent", "raise the cap")))
-    assert (str(error), error.limit) == ("all 7 requests are sent; raise the cap", "all 7 requests are sent")
+    error = pickle.loads(pickle.dumps(RequestCapError("$1 is spent", "raise the budget")))
+    assert (str(error), error.limit) == ("$1 is spent; raise the budget", "$1 is spent")
 
 
 def test_a_budget_cannot_be_kept_if_the_server_reports_no_tokens(endpoint):
@@ -331,7 +333,7 @@ def test_a_limit_that_is_too_high_for_one_conversation_keeps_its_name(endpoint):
 # --- cache --------------------------------------------------------------------------------------------------
 
 
-HIT = PartnerUsage(cache_hits=1, counted_hits=1, cached_completion_tokens=10, cached_dollars=0.00028)
+HIT = PartnerUsage(cache_hits=1, counted_hits=1, cached_completion_tokens=10, cached_dollars=PRICE)
 """Usage of an answer from the cache."""
 
 
@@ -612,15 +614,15 @@ def test_an_episode_that_a_partner_failed_is_played_again_and_the_cost_of_all_is
     assert written["prompt_tokens"] == 100 * (len(endpoint.requests) - 1)
 
 
-def test_the_cap_stops_the_run_and_a_higher_one_continues_it(endpoint, tmp_path):
-    config, path = settings(endpoint, max_requests=4), tmp_path / "games.jsonl"
+def test_the_budget_stops_the_run_and_a_higher_one_continues_it(endpoint, tmp_path):
+    config, path = settings(endpoint, max_dollars=3.5 * PRICE), tmp_path / "games.jsonl"
     config.generate.max_concurrency = 1
     with pytest.raises(BaseExceptionGroup) as caught:
         generate(config, path)
     assert isinstance(caught.value.exceptions[0], RequestCapError) and len(endpoint.requests) == 4
     kept = path.read_text()
     assert 0 < kept.count("\n") < 6
-    generate(settings(endpoint, max_requests=100, max_concurrency=2, timeout=9, cache=tmp_path), path)
+    generate(settings(endpoint, max_dollars=100, max_concurrency=2, timeout=9, cache=tmp_path), path)
     assert path.read_text().startswith(kept) and len(list(read_episodes(path))) == 6
 
 
@@ -638,8 +640,8 @@ def test_another_partner_or_prompt_into_the_same_file_is_refused(endpoint, tmp_p
 
 def test_a_run_of_the_loop_may_ask_in_another_way_but_not_someone_else_who_plays(endpoint, tmp_path):
     run, apart = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "apart")
-    run.open(settings(endpoint, CHAT, max_requests=5))
-    may = {"max_requests": 9, "max_concurrency": 2, "timeout": 9, "cache": "cache", "prices": [2.0, 1.0]}
+    run.open(settings(endpoint, CHAT, max_dollars=5))
+    may = {"max_dollars": 9, "max_concurrency": 2, "timeout": 9, "cache": "cache", "prices": [2.0, 1.0]}
     run.open(settings(endpoint, CHAT, **may))
     with pytest.raises(UserError, match=r"partner\.model"):
         run.open(settings(endpoint, CHAT, model="other"))

@@ -195,7 +195,7 @@ def test_what_counts_the_parents_rewards_must_be_written_anew_or_given_up(tmp_pa
     finding, game = said(given_up)
     assert finding.passed is False and game.has("wordless_rewards")
     assert finding.said.endswith("or set wordless_rewards = Game.wordless_rewards in the class to do without it")
-    optional = ("wordless_rewards", "credits", "alter", "human_episodes")
+    optional = ("wordless_rewards", "alter", "human_episodes")
     finding, game = said(given_up + "".join(f"    {one} = Game.{one}\n" for one in optional))
     assert finding.passed and not any(game.has(one) for one in optional) and game.has("redraw")
 

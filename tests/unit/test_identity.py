@@ -36,15 +36,14 @@ COMMANDS = ("generate", "evaluate", "iterate")
 
 PLAY = {"engine.context_length", "generate.max_new_tokens", "generate.thinking", "generate.temperature", "game.size"}
 OPTIMIZER = {
-    "train.learning_rate", "train.kl_coef", "train.lora_rank", "train.lora_alpha", "train.lora_targets",
+    "train.learning_rate", "train.kl_coef", "train.lora_rank", "train.lora_alpha",
     "train.gradient_checkpointing", "train.gpus_per_node", "train.nodes", "train.dtype", "train.overrides",
 }  # fmt: skip
 UPDATES = OPTIMIZER | {
     "train.method", "train.best_of_group", "train.epochs", "train.train_batch_size", "train.mini_batches",
     "train.old_log_probs", "train.keep_zero_signal",
 }  # fmt: skip
-REWARDS = {"reward.partner_share", "reward.message_cost", "reward.token_cost"}
-ROWS = {"convert.val_fraction", "convert.credit", "convert.placebo"} | REWARDS
+ROWS = {"convert.val_fraction", "convert.placebo"}
 KEPT = {
     "generate": PLAY | {"seed", "engine.kind", "generate.num_episodes", "generate.episodes_per_state"},
     "chat": {"partner.base_url", "partner.model", "partner.temperature", "partner.max_tokens", "partner.prompt"},

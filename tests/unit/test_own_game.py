@@ -193,7 +193,7 @@ NO_GAME = {
         "Own: has alter, but not alterations; docs",
     ),
     "own_has": (f"{OWN}def has(self, item): return False\n", "Own.has: is the package's own; give yours another name"),
-    "given_up": (f"{OWN}credits = None\n", "Own.credits: is no method; to do without it set credits = Game.credits"),
+    "given_up": (f"{OWN}alter = None\n", "Own.alter: is no method; to do without it set alter = Game.alter"),
 }
 
 

@@ -12,13 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import transformers.utils.chat_template_utils
 from command import selfplay
-from factories import BOARD, POLICY, TINY, board_state, make_episodes, write_episodes
+from factories import POLICY, TINY, board_state, make_episodes, write_episodes
 
 from selfplay_pipeline.convert.parquet_check import check_parquet
 from selfplay_pipeline.convert.rows import METADATA_KEY
 from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 OTHER = json.dumps(board_state(7, 7).to_dict())
@@ -49,15 +48,12 @@ def test_a_whole_file_is_counted_and_the_report_lies_beside_it(converted):
     text = converted.with_suffix(".check.txt").read_text()
     assert text == report.to_text() and text.startswith(f"{converted}: all checks passed\n")
     assert "loads 8 rows" in text and "\n  4 episodes: " in text and "\n  2 groups: " in text
-    assert "placebo" not in text and "credit" not in text
+    assert "placebo" not in text
 
 
-@pytest.mark.parametrize(
-    ("how", "words"), [({"placebo": True}, "a placebo: "), ({"credits_by": MatchingGame(BOARD)}, "has a credit")]
-)
-def test_what_else_is_in_a_file_is_said(converted, tmp_path, how, words):
-    run_convert(converted.with_name("games.jsonl"), tmp_path, **how)
-    assert words in check_parquet(tmp_path / "train.parquet", TINY).to_text()
+def test_a_placebo_is_called_one(converted, tmp_path):
+    run_convert(converted.with_name("games.jsonl"), tmp_path, placebo=True)
+    assert "a placebo: " in check_parquet(tmp_path / "train.parquet", TINY).to_text()
 
 
 def other_prompt(row):

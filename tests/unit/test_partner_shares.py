@@ -18,7 +18,6 @@ from selfplay_pipeline.config.fields import as_yaml
 from selfplay_pipeline.config.identity import deciding, differences
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config, PartnerShare
-from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.model_sizes import sizes_of
@@ -181,17 +180,11 @@ def test_printed_partners_read_back_to_the_same(tmp_path):
 def test_a_mixture_whose_manifest_lacks_a_newer_key_continues_with_its_default(tmp_path):
     RunDirectory(tmp_path).open(mixture())
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    del manifest["config"]["convert"]["credit"]
+    del manifest["config"]["convert"]["placebo"]
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     RunDirectory(tmp_path).open(mixture())
-    with pytest.raises(UserError, match=r"convert\.credit = 'episode', now it is 'turn'"):
-        RunDirectory(tmp_path).open(mixture(**{"convert.credit": "turn"}))
-
-
-def test_credits_of_turns_are_refused_with_other_partners():
-    check_credit(mixture([{"player": "self", "share": 1.0}], **{"convert.credit": "turn"}))
-    with pytest.raises(UserError, match=r"cannot be combined with iterate\.partners: self, past, sharing"):
-        check_credit(mixture(**{"convert.credit": "turn"}))
+    with pytest.raises(UserError, match=r"convert\.placebo = False, now it is True"):
+        RunDirectory(tmp_path).open(mixture(**{"convert.placebo": True}))
 
 
 # --- playing --------------------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def test_more_checkpoints_at_the_same_time_than_there_are_engines_are_refused():
 
 async def begun(servers: Sequence[SGLang], at_once: int) -> EnginePool:
     urls = [await server.start() for server in servers]
-    return EnginePool(EngineConfig(server_url=urls, startup_timeout=300), "cpu", Path("logs"), at_once=at_once)
+    return EnginePool(EngineConfig(server_url=urls), "cpu", Path("logs"), at_once=at_once)
 
 
 async def ask(engine: Engine) -> None:
@@ -160,9 +160,7 @@ async def test_two_commands_that_divide_the_same_servers_play_one_after_the_othe
     servers = [SGLang() for _ in range(2)]
 
     async def command(urls: list[str], checkpoints: Sequence[str]) -> None:
-        async with EnginePool(
-            EngineConfig(server_url=urls, startup_timeout=300), "cpu", Path("logs"), at_once=2
-        ) as pool:
+        async with EnginePool(EngineConfig(server_url=urls), "cpu", Path("logs"), at_once=2) as pool:
             engines = [await pool.serving(checkpoint, keep=checkpoints) for checkpoint in checkpoints]
             await asyncio.sleep(0.05)
             await asyncio.gather(*map(ask, engines))

@@ -161,7 +161,6 @@ UNBILLED = body({"choices": [{"message": {"content": "[message] hm"}, "finish_re
 @pytest.mark.parametrize(
     ("limit", "answers", "words"),
     [
-        ({"max_requests": 1}, [], r"all 1 requests of selfplay\.chat\.max_requests are sent"),
         ({"max_dollars": 1e-6}, [], r"\$0\.00 of selfplay\.chat\.max_dollars 1e-06 are spent"),
         ({"max_dollars": 1}, [UNBILLED], r"reports no tokens, so selfplay\.chat\.max_dollars cannot be kept"),
     ],

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from command import selfplay
 from factories import make_episodes, write_episodes
+from test_convert import opposite
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import RewardConfig
-from selfplay_pipeline.convert.credit import check_credit
 from selfplay_pipeline.convert.reward import TrainedReward
 from selfplay_pipeline.convert.rows import METADATA_KEY, TRAINED
 from selfplay_pipeline.convert.run import run_convert
@@ -22,6 +22,13 @@ from selfplay_pipeline.train.groups import read_data
 
 EPISODES = 4
 PAGE = Path("docs/changing-the-reward.md")
+COST = """
+def reward(state, turns, outcome):
+    return [
+        value - 0.25 * sum((turn.seat, turn.action) == (seat, "message") for turn in turns)
+        for seat, value in enumerate(outcome.rewards)
+    ]
+"""
 OWN = "def reward(state, turns, outcome):\n    {}\n"
 
 
@@ -37,6 +44,13 @@ def written(folder: Path, body: str) -> str:
     return str(path)
 
 
+def costly(folder: Path) -> str:
+    """A file whose function takes a cost for each message."""
+    path = folder / "costly.py"
+    path.write_text(COST)
+    return str(path)
+
+
 def convert(games: Path, name: str, **settings) -> list[dict]:
     """The rows of a conversion with these settings of the section `reward`."""
     placebo = settings.pop("placebo", False)
@@ -47,44 +61,31 @@ def convert(games: Path, name: str, **settings) -> list[dict]:
 # --- the formula --------------------------------------------------------------------------------------------
 
 
-def costs(record, seat, row):
-    said = [turn for turn in record.turns if (turn.seat, turn.action) == (seat, "message")]
-    return record.outcome.normalized_reward - 0.25 * len(said) - 0.001 * sum(row["response_mask"])
-
-
-def shares(record, seat, row):
-    own, other = (len(record.turns), record.outcome.best)[:: -1 if seat else 1]
-    return 0.75 * own + 0.25 * other
-
-
-def of_the_page(record, seat, row):
-    return record.outcome.normalized_reward - 0.01 * len(record.turns)
-
-
-@pytest.mark.parametrize(
-    ("settings", "code", "formula"),
-    [
-        ({"message_cost": 0.25, "token_cost": 0.001}, "", costs),
-        ({"partner_share": 0.25}, OWN.format("return [len(turns), outcome.best + 0 * state.size]"), shares),
-        ({}, PAGE.read_text().split("```python\n")[1].split("```")[0], of_the_page),
-    ],
-    ids=["costs", "a function whose rewards partners share", "the page's function"],
-)
-def test_the_trained_reward_is_what_costs_shares_and_functions_say_and_the_games_own_stays(
-    settings, code, formula, games, tmp_path
-):
-    (tmp_path / "own.py").write_text(code)
+@pytest.mark.parametrize("page", [False, True])
+def test_the_trained_reward_is_what_the_function_says_and_the_games_own_stays(page, games, tmp_path):
+    (tmp_path / "own.py").write_text(PAGE.read_text().split("```python\n")[1].split("```")[0] if page else COST)
     records = {record.episode_id: record for record in read_episodes(games)}
-    for row in convert(games, "out", **settings, **({"path": str(tmp_path / "own.py")} if code else {})):
-        record = records[row["extra_info"]["episode_id"]]
-        assert row[TRAINED] == pytest.approx(formula(record, row["extra_info"]["seat"], row))
+    for row in convert(games, "out", path=str(tmp_path / "own.py")):
+        record, seat = records[row["extra_info"]["episode_id"]], row["extra_info"]["seat"]
+        said = sum((turn.seat, turn.action) == (seat, "message") for turn in record.turns)
+        cost = 0.02 * said + 0.001 * sum(row["response_mask"]) if page else 0.25 * said
+        assert row[TRAINED] == pytest.approx(record.outcome.normalized_reward - cost)
         assert row["reward_model"]["normalized_reward"] == record.outcome.normalized_reward
+
+
+def test_a_seat_that_the_policy_does_not_hold_has_no_tokens(tmp_path):
+    path = written(tmp_path, "return outcome.tokens")
+    games = write_episodes(tmp_path / "games.jsonl", [opposite(one, 1) for one in make_episodes(4, 2)])
+    rewards = [TrainedReward(RewardConfig(path=path)).of(record) for record in read_episodes(games)]
+    assert all(sorted(map(bool, one)) == [False, True] for one in rewards)
 
 
 def test_the_report_counts_what_is_compared_in_groups_and_what_is_trained_on_in_states(games):
     own = run_convert(games, games.parent / "own").to_text()
     assert "groups                      4 of up to 4 episodes\n" in own and " rows of 4 groups\n" in own
-    costs = run_convert(games, games.parent / "costs", reward=TrainedReward(RewardConfig(message_cost=0.25))).to_text()
+    costs = run_convert(
+        games, games.parent / "costs", reward=TrainedReward(RewardConfig(path=costly(games.parent)))
+    ).to_text()
     assert "groups                      8 of up to 4 episodes, several in a state\n" in costs
     assert " rows of 4 states\n" in costs
 
@@ -93,7 +94,7 @@ def test_the_report_counts_what_is_compared_in_groups_and_what_is_trained_on_in_
 
 
 def test_groups_compare_a_seat_with_the_same_seat_by_the_trained_reward(games, tmp_path):
-    rows = convert(games, "costs", message_cost=0.25)
+    rows = convert(games, "costs", path=costly(tmp_path))
     path = tmp_path / "costs" / "train.parquet"
     assert json.loads(pq.read_schema(path).metadata[METADATA_KEY])["shared_reward"] is False
     expected: dict = {}
@@ -110,7 +111,8 @@ def test_any_finite_reward_is_trained_on(games, tmp_path):
 
 
 def test_a_placebo_permutes_the_trained_reward_and_leaves_the_games_own(games):
-    true, false = convert(games, "true", message_cost=0.25), convert(games, "false", message_cost=0.25, placebo=True)
+    path = costly(games.parent)
+    true, false = convert(games, "true", path=path), convert(games, "false", path=path, placebo=True)
     own = [[row["reward_model"]["normalized_reward"] for row in rows] for rows in (true, false)]
     trained = [[row[TRAINED] for row in rows] for rows in (true, false)]
     assert own[0] == own[1] and trained[0] != trained[1] and sorted(trained[0]) == pytest.approx(sorted(trained[1]))
@@ -123,8 +125,8 @@ def test_without_the_section_no_column_is_written(games, tmp_path):
 
 
 def test_the_command_reports_the_mean_over_all_seats_beside_the_games_own(games, tmp_path):
-    done = selfplay("convert", str(games), "--message-cost", "0.25", "--output", str(tmp_path / "out"))
-    formula = TrainedReward(RewardConfig(message_cost=0.25))
+    done = selfplay("convert", str(games), "--reward", costly(tmp_path), "--output", str(tmp_path / "out"))
+    formula = TrainedReward(RewardConfig(path=costly(tmp_path)))
     mean = np.mean([formula.of(record) for record in read_episodes(games)])
     assert done.returncode == 0 and f"trained reward              {mean:.4f}" in done.stdout, done.stderr
 
@@ -137,7 +139,7 @@ def test_the_command_reports_the_mean_over_all_seats_beside_the_games_own(games,
     [
         ("return [1.0, float('nan')]", "own.py: reward: returns nan for seat 1 of episode .*; return finite numbers$"),
         ("return [1.0, float('-inf')]", "returns -inf for seat 1"),
-        ("return [1e16, 0.0]", r"reward: 1e\+16 is the trained reward of seat 0 of episode .* beyond ±1e\+15; make"),
+        ("return [1e16, 0.0]", r"own.py: reward: returns 1e\+16 for seat 0 of episode .* beyond ±1e\+15; make"),
         ("return [1.0]", "own.py: reward: returns 1 rewards for episode .*, but the game has 2 seats; return one"),
         (
             "return {0: 1.0, 1: 0.5}",
@@ -172,17 +174,8 @@ def test_a_file_without_the_function_or_no_file_is_refused(tmp_path):
             TrainedReward(RewardConfig(path=str(tmp_path / name)))
 
 
-@pytest.mark.parametrize("cost", ["message_cost", "token_cost"])
-def test_a_cost_below_0_which_would_be_a_prize_is_refused(cost):
-    assert getattr(load_config("tiny", {f"reward.{cost}": 0}).reward, cost) == 0
-    with pytest.raises(UserError, match=f"reward.{cost}: expected at least 0, found -0.1"):
-        load_config("tiny", {f"reward.{cost}": -0.1})
-
-
-def test_it_cannot_be_combined_with_credits_of_turns_or_used_by_online_training(tmp_path):
-    with pytest.raises(UserError, match="credit: turn: cannot be combined with reward: another reward, since a cre"):
-        check_credit(load_config("tiny", {"convert.credit": "turn", "reward.message_cost": 0.1}))
-    (tmp_path / "own.yaml").write_text("reward: {message_cost: 0.1}")
+def test_it_is_refused_by_online_training(tmp_path):
+    (tmp_path / "own.yaml").write_text("reward: {path: own.py}")
     with pytest.raises(UserError, match=r"own.yaml:1: .*train-online does not use it, only convert and iterate can"):
         load_config(str(tmp_path / "own.yaml"), {}, command="train-online")
 
@@ -222,9 +215,9 @@ def test_a_file_that_is_changed_while_a_command_uses_it_is_refused(games, tmp_pa
 
 def test_a_conversion_with_another_reward_needs_another_folder(games, tmp_path):
     command = ("convert", str(games), "--output", str(tmp_path / "out"))
-    assert selfplay(*command, "--message-cost", "0.1").returncode == 0
+    assert selfplay(*command, "--reward", costly(tmp_path)).returncode == 0
     done = selfplay(*command)
-    assert done.returncode == 2 and "reward.message_cost = 0.1, now it is 0.0" in done.stderr
+    assert done.returncode == 2 and "a file as reward.path (option --reward), now none is given" in done.stderr
 
 
 def test_a_stored_run_makes_no_command_run_the_file_that_it_names(tmp_path):

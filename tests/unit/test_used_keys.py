@@ -30,9 +30,8 @@ KEYS = {key.name: key for key in keys(Config)}
 REFUSED = {
     "imitate": {"convert.placebo", "train.dump_rows"},
     "train-online": {
-        "engine.kind", "engine.server_url", "engine.startup_timeout", "engine.hang_timeout", "engine.extra_args",
-        "convert.credit", "convert.placebo",
-        "reward.path", "reward.partner_share", "reward.message_cost", "reward.token_cost",
+        "engine.kind", "engine.server_url", "engine.hang_timeout", "engine.extra_args",
+        "convert.placebo", "reward.path",
         "train.method", "train.best_of_group", "train.keep_zero_signal", "train.dump_rows",
         "iterate.partner", "iterate.seat", "iterate.partners", "iterate.foreign", "iterate.other_play",
         "iterate.keep_processes", "iterate.decay_iterations",

@@ -25,8 +25,8 @@ from selfplay_pipeline.games.tagged_session import TaggedGame
 class BargainingGame(TaggedGame):
     """Rules under one `BargainingConfig`.
 
-    The game has neither a listening test nor turn credits: both need the best decision after a message, which here
-        depends on the answer to a proposal.
+    The game has no listening test, which needs the best decision after a message: here it depends on the answer to a
+    proposal.
     """
 
     name = "bargaining"

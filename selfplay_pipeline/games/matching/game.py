@@ -16,7 +16,6 @@ from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching import draw, humans, measures, renaming, states
 from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.altered import EXCHANGED, altered
-from selfplay_pipeline.games.matching.credit import credits_of
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.redraw import keep_named, redraw
 from selfplay_pipeline.games.matching.rules import (
@@ -154,9 +153,6 @@ class MatchingGame(TaggedGame):
 
     def retold(self, state: MatchingState, names: Mapping[str, Sequence[int]], text: str, *, back: bool = False) -> str:
         return renaming.retold(state, names, text, back=back)
-
-    def credits(self, state: MatchingState, turns: Sequence[Any], reward: float) -> list[float]:
-        return credits_of(state, turns, reward, self.config)
 
     def references(self, states: Sequence[MatchingState]) -> dict[str, list[float]]:
         return measures.references(states, self.config)

@@ -108,7 +108,7 @@ def matching_of(turn: Any) -> Matching:
     return tuple((reviewer, paper) for reviewer, paper in turn.proposal)
 
 
-def possible_score(state: MatchingState, known: NDArray[np.bool_], config: MatchingConfig, near: Matching = ()) -> int:
+def possible_score(state: MatchingState, known: NDArray[np.bool_], config: MatchingConfig, near: Matching) -> int:
     """Returns the true score of the best plan given a seat's knowledge.
 
     Args:

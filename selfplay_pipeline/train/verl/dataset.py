@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch.utils.data import Dataset
 
-from selfplay_pipeline.convert.rows import CREDITS, TRAINED, WEIGHT
+from selfplay_pipeline.convert.rows import TRAINED, WEIGHT
 from selfplay_pipeline.train.groups import Group, read_data
 
 COLUMNS = ["prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_model", "extra_info"]
@@ -36,11 +36,6 @@ class GroupDataset(Dataset):  # type: ignore[misc]
 
     def __getitem__(self, position: int) -> dict[str, Any]:
         return {"raw_prompt": [], "position": position, "index": self.groups[position].index}
-
-    @property
-    def credits_turns(self) -> bool:
-        """Whether each turn has its own credit."""
-        return CREDITS in self._table.column_names
 
     def rows(self, position: int) -> list[dict[str, Any]]:
         """Returns the rows of a group, as `convert` wrote them."""
@@ -74,5 +69,5 @@ def _load(
 
 
 def _table(path: Path) -> pa.Table:
-    there = [name for name in pq.read_schema(path).names if name in (*COLUMNS, WEIGHT, CREDITS, TRAINED)]
+    there = [name for name in pq.read_schema(path).names if name in (*COLUMNS, WEIGHT, TRAINED)]
     return pq.read_table(path, columns=there)

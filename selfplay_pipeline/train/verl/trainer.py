@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import ray
-import torch
 import transfer_queue as tq
 from omegaconf import OmegaConf
 from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
@@ -20,18 +19,15 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.utils import tensordict_utils as tu
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.dataset.rl_dataset import collate_fn
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 from verl.workers.utils.padding import response_from_nested
 
 from selfplay_pipeline.convert.rows import WEIGHT
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import appending
-from selfplay_pipeline.train.credit import token_advantages
 from selfplay_pipeline.train.groups import by_length, mixed, plan_steps, split_rows, updates_of
 from selfplay_pipeline.train.verl.guard import Guarded, loading
 from selfplay_pipeline.train.verl.loss import ONE_UPDATE
-from selfplay_pipeline.train.verl.replay import row_key
 from selfplay_pipeline.train.verl.worker import PolicyWorker, ReferenceWorker
 from selfplay_pipeline.train.verl_overrides import IMPORTANCE_THRESHOLD
 
@@ -268,8 +264,6 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = super()._compute_advantage(batch, metrics)
-        if self.train_dataset.credits_turns:
-            batch = self._credit_turns(batch)
         metrics["selfplay/rows"] = sum(not tag.get("is_padding", False) for tag in batch.tags)
         dumps, compares = self.config.selfplay.dump_rows, not self.config.algorithm.rollout_correction.bypass_mode
         if dumps or compares:
@@ -279,23 +273,6 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
             if dumps:
                 self._dump(batch, rows)
         return batch
-
-    def _credit_turns(self, batch: Any) -> Any:
-        """Returns the batch with advantages of single turns in place of those of whole episodes."""
-        by_std = bool(self.config.algorithm.norm_adv_by_std_in_grpo)
-        own: dict[str, list[float]] = {}
-        for uid, position in self._position_of.items():
-            rows = self.train_dataset.rows(position)
-            for row, values in zip(rows, token_advantages(rows, by_std=by_std), strict=True):
-                own[row_key(uid, row)] = values
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["advantages"])
-        fields = [
-            {"advantages": torch.tensor(own[key]) if key in own else of_episode}
-            for key, of_episode in zip(batch.keys, data["advantages"].unbind(), strict=True)
-        ]
-        return tq.kv_batch_put(
-            keys=batch.keys, partition_id=batch.partition_id, fields=list_of_dict_to_tensordict(fields)
-        )
 
     def _own_tokens(self, batch: Any) -> list[Values]:
         """Returns the values of each row at its sampled (unmasked) tokens, 1-d."""
