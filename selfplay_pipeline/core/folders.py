@@ -114,8 +114,12 @@ def check_file(file: Path, command: str) -> None:
 
 
 def own_folder(folder: Path, command: str) -> None:
-    """Write into a folder that it belongs to a command, unless it belongs to one already."""
-    if not owner_of(folder):
+    """Write into a folder that it belongs to a command, unless it belongs to one already.
+
+    `generate` makes one file, so a folder in which there are others stays the user's.
+    """
+    beside_others = command == "generate" and folder.exists() and any(folder.iterdir())
+    if not owner_of(folder) and not beside_others:
         write_text(folder / OWNER, f"{command}\n")
 
 

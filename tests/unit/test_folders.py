@@ -97,6 +97,7 @@ def test_files_that_only_have_such_a_name_make_a_folder_nobodys(tmp_path):
     (tmp_path / "test.parquet").write_text("mine")
     (tmp_path / "y.args.json").write_text("no JSON")
     assert WRITERS["generate"](tmp_path).exit_code == 0
+    assert not (tmp_path / OWNER).exists(), "a folder with files of the user stays the user's"
 
 
 REPLACED = [(command, name) for command, names in REPLACES.items() for name in names]
