@@ -26,6 +26,7 @@ from bench.command import run
 from bench.smoke import Smoke, described_machine, read_lines
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.training import WRITES_ROWS
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import visible_gpus
 from selfplay_pipeline.core.model_sizes import KNOWN, sizes_of
@@ -46,8 +47,8 @@ RUN: dict[str, Any] = {
     "generate": {"episodes_per_state": 2, "temperature": 1.0},
     # All episodes of random weights may have reward 0: without the entropy term there would be no gradient.
     "train": {
-        "keep_zero_signal": True, "overrides": ["actor_rollout_ref.actor.entropy_coeff=0.001"], "loggers": [],
-        "dump_rows": True,
+        "keep_zero_signal": True, "loggers": [],
+        "overrides": ["actor_rollout_ref.actor.entropy_coeff=0.001", WRITES_ROWS],
     },
     "iterate": {"num_iterations": 2, "evaluate_every": 0},
 }  # fmt: skip

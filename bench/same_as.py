@@ -72,7 +72,7 @@ generate: {temperature: 2.0, max_new_tokens: 48, max_concurrency: 1}
 """,
     "training": """
 train: {epochs: 1, train_batch_size: 16, micro_batch_size: 8, learning_rate: 7.0e-5, kl_coef: 0.05,
-        loggers: [console], dump_rows: true}
+        loggers: [console], overrides: [selfplay.dump_rows=true]}
 """,
 }
 """Configurations that are not built in."""

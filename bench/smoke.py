@@ -25,6 +25,7 @@ import typer
 
 from bench import qwen
 from bench.command import run
+from selfplay_pipeline.config.training import WRITES_ROWS
 
 PACKAGES = ("selfplay-pipeline", "torch", "sglang", "verl", "transformers", "ray")
 STEPS = 3
@@ -34,8 +35,9 @@ TINY_RUN: dict[str, Any] = {
     "model": TINY,
     "generate": {"num_episodes": 64},
     "train": {"mini_batches": 1, "old_log_probs": "step", "loggers": []},
-    "iterate": {"num_iterations": 1, "evaluate_states": 8},
-    "online": {"steps": STEPS, "states_per_step": 4, "held_out_states": 8},
+    "evaluate": {"monitor_states": 8},
+    "iterate": {"num_iterations": 1},
+    "online": {"steps": STEPS, "states_per_step": 4},
 }
 QWEN_RUN: dict[str, Any] = {
     "base": "default",
@@ -99,7 +101,8 @@ class Smoke:
 
     def offline(self, part: str, config: dict[str, Any]) -> None:
         """Run one iteration: play, convert, train."""
-        noted = config | {"train": config["train"] | {"dump_rows": True}}
+        overrides = [*config["train"].get("overrides", []), WRITES_ROWS]
+        noted = config | {"train": config["train"] | {"overrides": overrides}}
         file, out = self.configured(part, noted), self.folder / part.replace(" ", "_")
         if not self.command(part, "iterate", "--config", file, "--output", str(out)):
             return

@@ -43,7 +43,7 @@ CONFIG = {
     "convert": {"val_fraction": 0.2},
     "train": {"epochs": EPOCHS, "train_batch_size": 64, "micro_batch_size": 16, "save_every": 1,
               "keep_zero_signal": True, "kl_coef": 0.0, "loggers": ["console"]},
-    "iterate": {"evaluate_states": 16},
+    "evaluate": {"monitor_states": 16},
 }  # fmt: skip
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")
 PER_RUN = 9

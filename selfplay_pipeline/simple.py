@@ -88,7 +88,7 @@ def evaluate_player(
         player: The evaluated player: a checkpoint, a scripted player, or `chat`.
         output: Folder of the episodes and of evaluation.json.
         partner: Who holds the other seats; `self` is the player.
-        states: States to play, as `sample_held_out` returns them; by default, `evaluate.num_states` of them.
+        states: States to play, as `sample_held_out` returns them; by default 500.
         episodes: Sampled episodes of each state; a checkpoint also plays one greedily.
         seat: Seat of the player in all episodes; None for each seat in turn.
 

@@ -157,7 +157,7 @@ def _adapter(train: Settings) -> LoraConfig | None:
     """Returns peft's options for the same adapter; None if all weights are trained."""
     if not train["lora_rank"]:
         return None
-    return LoraConfig(r=train["lora_rank"], lora_alpha=train["lora_alpha"], target_modules="all-linear")
+    return LoraConfig(r=train["lora_rank"], lora_alpha=train["lora_rank"], target_modules="all-linear")
 
 
 def main(settings: Settings, output: Path) -> None:

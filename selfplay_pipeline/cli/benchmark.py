@@ -71,7 +71,7 @@ def benchmark(
         raise UserError(f"benchmark: plays one player, but {len(player)} are given; --table compares their lines")
     settings = load(context, {"model": player[0] if configuration_of(player[0]) else None})
     # A changed number of states is stored under the key, and not under the name of the parameter.
-    context.meta[LABELS]["evaluate.num_states"] = "--states-per-task"
+    context.meta[LABELS]["num_states"] = "--states-per-task"
     name = shipped(player[0])
     folder = output or Path("data/benchmarks") / default_folder(player[0], SELF, None, settings).name
     job = BenchmarkJob(name, folder, games or (), states_per_task)

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 StatesFile = Annotated[Path | None, typer.Option("--states", help="Play these states instead, one JSON object a line.")]
+NumStates = Annotated[
+    int | None, typer.Option(min=2, max=LARGEST, help="Number of held-out states to play [default: 500].")
+]
 
 
-@app.command(cls=taking("engine.server_url", "evaluate.num_states", "evaluate.swap_messages"))
+@app.command(cls=taking("engine.server_url", "evaluate.swap_messages"))
 def evaluate(
     context: typer.Context,
     checkpoint: Annotated[
@@ -38,6 +41,7 @@ def evaluate(
         int | None,
         typer.Option(min=0, help="With --partner: hold this seat in all episodes, not each seat in turn."),
     ] = None,
+    num_states: NumStates = None,
     states: StatesFile = None,
     episodes: Annotated[
         int, typer.Option(min=1, max=LARGEST, help="Sampled episodes of each state, and of each seat with --partner.")
@@ -82,6 +86,7 @@ def evaluate(
         job_of,
         run_evaluate,
     )
+    from selfplay_pipeline.evaluate.states import NUM_STATES
     from selfplay_pipeline.games.registry import make_game
 
     job = job_of(
@@ -89,7 +94,8 @@ def evaluate(
         checkpoint,
         output or default_folder(checkpoint, partner, states, settings, seat=seat),
         partner=partner,
-        states=_states(context, settings, states) if states else None,
+        states=_states(context, settings, states, num_states) if states else None,
+        num_states=num_states or NUM_STATES,
         episodes=episodes,
         seat=seat,
     )
@@ -102,7 +108,7 @@ def evaluate(
     fail_if_lost(sum(report.lost for report in evaluation.modes.values()))
 
 
-@app.command(cls=taking("engine.kind", "generate.temperature", "evaluate.num_states", "evaluate.state_seed"))
+@app.command(cls=taking("engine.kind", "generate.temperature", "evaluate.state_seed"))
 def crossplay(
     context: typer.Context,
     players: Annotated[
@@ -114,6 +120,7 @@ def crossplay(
             show_default=False,
         ),
     ],
+    num_states: NumStates = None,
     states: StatesFile = None,
     episodes: Annotated[int, typer.Option(min=1, max=LARGEST, help="Episodes of each state and pair.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for episodes and crossplay.json.")] = Path("data/crossplay"),
@@ -132,17 +139,18 @@ def crossplay(
     from selfplay_pipeline.evaluate.crossplay import check_crossplay, run_crossplay
 
     check_crossplay(settings, names)  # before the states are sampled, which may be slow
-    chosen = _states(context, settings, states)
+    chosen = _states(context, settings, states, num_states)
     responders = {number: found for number, name in enumerate(given) if (found := _trained_with(name))}
     result = run(run_crossplay(settings, names, chosen, episodes, output, arms if any(arms) else (), responders))
     show_crossplay(result, output)
     fail_if_lost(result.lost)
 
 
-@app.command(cls=taking("game.mute", "engine.kind", "engine.server_url", "evaluate.num_states", "evaluate.state_seed"))
+@app.command(cls=taking("game.mute", "engine.kind", "engine.server_url", "evaluate.state_seed"))
 def listen(
     context: typer.Context,
     player: Annotated[str, typer.Argument(help="The player: a folder, a hub name, or a scripted player.")],
+    num_states: NumStates = None,
     states: StatesFile = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder for episodes and listening.json [default: data/listening/…].")
@@ -162,7 +170,7 @@ def listen(
 
     check_names(settings, [player])  # before the states are sampled, which may be slow
     folder = output or Path("data/listening") / default_folder(player, "self", states, settings).name
-    job = EvaluationJob(player, _states(context, settings, states), folder)
+    job = EvaluationJob(player, _states(context, settings, states, num_states), folder)
     listening = run(run_listen(settings, job))
     show_listening(listening, folder)
     fail_if_lost(listening.lost)
@@ -220,18 +228,18 @@ def _warn_of_other_rules(player: str, settings: Config) -> None:
         )
 
 
-def _states(context: typer.Context, settings: Config, file: Path | None) -> StateSet:
+def _states(context: typer.Context, settings: Config, file: Path | None, count: int | None) -> StateSet:
     """Returns the states of a file, or else held-out states of the configuration.
 
     Raises:
         UserError: The file is unusable, or an option says which held-out states to draw beside the file.
     """
-    from selfplay_pipeline.evaluate.states import read_states, sample_held_out
+    from selfplay_pipeline.evaluate.states import NUM_STATES, read_states, sample_held_out
     from selfplay_pipeline.games.registry import make_game
 
     if file is not None:
-        drawn = ("evaluate.num_states", "evaluate.state_seed")
-        if others := [name for name in drawn if given(context, name) is not None]:
+        drawn = {"--num-states": count, "evaluate.state_seed": given(context, "evaluate.state_seed")}
+        if others := [name for name, value in drawn.items() if value is not None]:
             raise UserError(f"--states: all states of {file} are played; leave out {' and '.join(others)}")
         return read_states(Path(shipped(str(file))), make_game(settings.game))
-    return sample_held_out(settings, settings.evaluate.num_states)
+    return sample_held_out(settings, count or NUM_STATES)

@@ -31,8 +31,8 @@ MAY_CHANGE = frozenset({
     "train.micro_batch_size", "train.max_tokens_per_pass", "train.offload", "train.ray_address",
     "iterate.keep_processes", "plays_meanwhile", "shares_gpu",
     # How long a run lasts, and what it shows and stores besides.
-    "iterate.num_iterations", "iterate.evaluate_every", "evaluate.num_states", "evaluate.swap_messages",
-    "train.save_every", "train.loggers", "train.dump_rows", "output", "games", "sampled_by", "any_model",
+    "iterate.num_iterations", "iterate.evaluate_every", "evaluate.swap_messages",
+    "train.save_every", "train.loggers", "output", "games", "sampled_by", "any_model",
     # The partner's section counts only if `chat` plays: `partner_arguments` stores its other keys and its endpoint.
     "partner", "partner.base_url", "partner.timeout", "partner.max_concurrency", "partner.max_dollars",
     "partner.cache", "partner.prices",

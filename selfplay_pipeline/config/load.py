@@ -38,9 +38,13 @@ ADDED = "train.overrides"
 """Key whose values on the command line follow those of the file, since each of them sets a key of its own."""
 GONE = {
     "convert.credit": "GRPO compares whole episodes",
+    **dict.fromkeys(("iterate.evaluate_states", "online.held_out_states"), "give `evaluate.monitor_states`"),
+    "evaluate.num_states": "the option --num-states of evaluate, crossplay and listen sets it",
     "engine.startup_timeout": "a server may take an hour to start; `engine.hang_timeout` ends one that does nothing",
     **{f"reward.{name}": "`reward.path` names a function" for name in ("partner_share", "message_cost", "token_cost")},
     "partner.max_requests": "`partner.max_dollars` ends a command",
+    "train.dump_rows": "`train.overrides` takes selfplay.dump_rows=true",
+    "train.lora_alpha": "`train.overrides` takes verl's own actor_rollout_ref.model.lora_alpha",
     "train.lora_targets": "`train.overrides` takes verl's own actor_rollout_ref.model.target_modules",
 }
 """Keys that there were before the first release, with what to use instead."""

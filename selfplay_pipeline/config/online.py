@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from selfplay_pipeline.config.schema import GenerateConfig, OnlineOptions
+from selfplay_pipeline.config.schema import EvaluateConfig, GenerateConfig, OnlineOptions
 from selfplay_pipeline.config.training import PolicyTraining
 from selfplay_pipeline.games.registry import GameConfig
 
@@ -17,6 +17,7 @@ class OnlineConfig(PolicyTraining):
 
     online: OnlineOptions = OnlineOptions()
     generate: GenerateConfig
+    evaluate: EvaluateConfig = EvaluateConfig()
     game: GameConfig
     """The game that the states must belong to."""
     games: Path

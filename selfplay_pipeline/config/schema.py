@@ -149,8 +149,12 @@ class ImitateConfig(Section):
 class EvaluateConfig(Section):
     """Evaluation of a checkpoint on held-out states."""
 
-    num_states: Annotated[int, Field(ge=2), UsedBy(*MEASURING)] = 500
-    """Number of held-out states to play."""
+    monitor_states: Annotated[int, Field(ge=2), UsedBy("iterate", "train-online")] = 100
+    """Number of states in each evaluation of `iterate`, and in each validation of `train-online`.
+
+    `iterate` plays each state once sampled and once greedily, `train-online` once sampled. Neither training nor
+    `selfplay evaluate` plays these states, so that the best checkpoint can still be evaluated on others.
+    """
     swap_messages: Annotated[bool, UsedBy("evaluate", "iterate")] = False
     """Play all episodes again with swapped messages, to measure the worth of words.
 
@@ -245,12 +249,6 @@ class IterateConfig(Section):
     """
     evaluate_every: Annotated[int, Field(ge=0), UsedBy("iterate")] = 1
     """Number of iterations between evaluations on held-out states, the first before iteration 1; 0 never evaluates."""
-    evaluate_states: Annotated[int, Field(ge=2), UsedBy("iterate")] = 100
-    """Number of monitor states (`evaluate.state_seed`) in each of these evaluations.
-
-    Each state is played once sampled and once greedily. `selfplay evaluate` plays other states, which chose no
-    checkpoint.
-    """
     decay_iterations: Annotated[int, Field(ge=0)] = 0
     """Number of iterations over which the learning rate falls linearly from `train.learning_rate` to 0; 0 keeps it
     constant.
@@ -327,12 +325,6 @@ class OnlineOptions(Section):
     """Number of training steps; each makes one update."""
     states_per_step: Annotated[int, Field(ge=1)] = 8
     """Number of states per step, each with `generate.episodes_per_state` episodes; an episode gives one row per seat.
-    """
-    held_out_states: Annotated[int, Field(ge=1)] = 100
-    """Number of states in a validation, each played once.
-
-    These are the monitor states of `evaluate.state_seed`, on which `iterate` also compares its iterations. Neither
-    training nor `selfplay evaluate` plays them.
     """
     validate_every: Annotated[int, Field(ge=0)] = 0
     """Number of steps between validations; 0 validates only before the first step and after the last."""

@@ -12,6 +12,8 @@ from selfplay_pipeline.core.sections import Option, Section, UsedBy
 
 Schedule = Literal["constant", "cosine"]
 Logger = Literal["console", "tensorboard", "wandb", "trackio", "mlflow", "swanlab", "clearml"]
+WRITES_ROWS = "selfplay.dump_rows=true"
+"""Override that asks for the rows that are trained on; for tests and measurements."""
 
 
 class TrainOptions(Section):
@@ -73,12 +75,10 @@ class TrainOptions(Section):
     lora_rank: Annotated[int, Field(ge=0)] = 0
     """Rank of a LoRA adapter, which is trained while the model's own weights are frozen; 0 trains all weights instead.
 
-    All linear layers but the head get an adapter. The checkpoint is the model with the adapter merged in; the adapter
-    alone, in peft's format, is next to it in `adapter/`. `iterate` trains one adapter of the initial model through all
-    iterations. The reference policy is the model without the adapter.
+    All linear layers but the head get an adapter, whose output is added unscaled. The checkpoint is the model with the
+    adapter merged in; the adapter alone, in peft's format, is next to it in `adapter/`. `iterate` trains one adapter of
+    the initial model through all iterations. The reference policy is the model without the adapter.
     """
-    lora_alpha: Annotated[int, Field(ge=1)] = 16
-    """Scale of the LoRA adapter: its output is multiplied by lora_alpha / lora_rank."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass, which saves memory and takes time."""
     offload: Literal["auto", "none", "cpu"] = "auto"
@@ -108,11 +108,6 @@ class TrainOptions(Section):
     """
     loggers: Annotated[list[Logger], Option("--logger")] = ["console", "tensorboard"]
     """Loggers of each step's metrics and of the figures of `iterate`, in addition to metrics.jsonl."""
-    dump_rows: Annotated[bool, UsedBy("train", "iterate", refused_by=["imitate", "train-online"])] = False
-    """Write the rows that were trained on, with their log-probs and advantages, to trained_rows.jsonl.
-
-    Imitated rows have no advantages, so that this option is refused for them.
-    """
     overrides: list[str] = []
     """Further settings of verl as Hydra overrides.
 
@@ -125,6 +120,11 @@ class TrainOptions(Section):
         if self.method == "grpo":
             return None
         return 1 if self.best_of_group is None else self.best_of_group
+
+    @property
+    def writes_rows(self) -> bool:
+        """Whether the rows that are trained on are written to trained_rows.jsonl, with log-probs and advantages."""
+        return WRITES_ROWS in self.overrides
 
     @property
     def has_reference(self) -> bool:
@@ -183,8 +183,8 @@ def _check_override(override: str) -> None:
         raise ValueError(f"{override!r} is not a Hydra override ({str(error).splitlines()[0]})") from None
     if not key:
         raise ValueError(f"{override!r} is not a Hydra override (it names no key); write KEY=VALUE")
-    if key.startswith("actor_rollout_ref.model.lora"):
-        raise ValueError(f"{override!r}: give train.lora_rank and lora_alpha in place of verl's own keys")
+    if key.startswith("actor_rollout_ref.model.lora") and key != "actor_rollout_ref.model.lora_alpha":
+        raise ValueError(f"{override!r}: give train.lora_rank in place of verl's own keys")
 
 
 class PolicyTraining(TrainOptions):

@@ -193,7 +193,7 @@ def work_of(config: Config, row: int) -> Work:
     episodes = config.generate.num_groups * config.generate.episodes_per_state
     rows = round(train.epochs * episodes * trained_seats(config))
     old_log_probs = (
-        train.imitated is None and train.old_log_probs == "step" and (train.mini_batches > 1 or train.dump_rows)
+        train.imitated is None and train.old_log_probs == "step" and (train.mini_batches > 1 or train.writes_rows)
     )
     every = config.iterate.evaluate_every
     return Work(
@@ -204,7 +204,7 @@ def work_of(config: Config, row: int) -> Work:
         sampled=int(SAMPLED_SHARE * mean),
         updates=-(-rows // train.train_batch_size) * train.mini_batches,
         forward_only=old_log_probs + train.has_reference,
-        evaluated=config.iterate.evaluate_states * _evaluated(config) if every else 0,
+        evaluated=config.evaluate.monitor_states * _evaluated(config) if every else 0,
         evaluations=1 / every if every else 0.0,
     )
 

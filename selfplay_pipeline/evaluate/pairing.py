@@ -94,7 +94,7 @@ def comparable(one: dict[str, Any], other: dict[str, Any]) -> bool:
         return str(arguments["weights.1"] or arguments["second"])  # a checkpoint is its contents, not its path
 
     may_differ = {"first", "second", "weights.0", "weights.1", "policy.weights", "model", "engine.kind", "game.mute"}
-    may_differ |= {"states", "evaluate.num_states", "evaluate.state_seed"}  # their contents are compared instead
+    may_differ |= {"states", "num_states", "evaluate.state_seed"}  # their contents are compared instead
     return differences(other, one).keys() <= may_differ and partner(one) == partner(other)
 
 

@@ -31,7 +31,7 @@ from selfplay_pipeline.evaluate.pairing import (
     play_pairings,
 )
 from selfplay_pipeline.evaluate.silence import above_silence
-from selfplay_pipeline.evaluate.states import StateSet, references, sample_held_out
+from selfplay_pipeline.evaluate.states import NUM_STATES, StateSet, references, sample_held_out
 from selfplay_pipeline.evaluate.worth_of_words import Rise, SwappedRewards, Words, rise_of, worth_of_words
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.figures import Measures
@@ -135,10 +135,13 @@ def job_of(
     *,
     partner: str = SELF,
     states: StateSet | None = None,
+    num_states: int = NUM_STATES,
     episodes: int = 2,
     seat: int | None = None,
 ) -> EvaluationJob:
-    """Returns an evaluation of a player, by default on held-out states; `evaluate.swap_messages` adds swapped ones.
+    """Returns an evaluation of a player, by default on `num_states` held-out states.
+
+    `evaluate.swap_messages` adds episodes with swapped messages.
 
     Raises:
         UserError: A player is unknown, or `seat` is given without a partner or does not exist.
@@ -153,7 +156,7 @@ def job_of(
     return EvaluationJob(
         player=player,
         partner=partner,
-        states=states or sample_held_out(config, config.evaluate.num_states),
+        states=states or sample_held_out(config, num_states),
         episodes=episodes,
         output=output,
         seat=seat,

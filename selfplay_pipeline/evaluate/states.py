@@ -23,6 +23,9 @@ from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 Z95 = 1.96
 """Half the width of a 95 % interval, in standard errors."""
 
+NUM_STATES = 500
+"""Number of held-out states, unless the user gives another."""
+
 
 @dataclass(frozen=True)
 class StateSet:
@@ -47,11 +50,11 @@ class StateSet:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Source of the states, by configuration key, and their fingerprint."""
+        """Source and number of the states, and their fingerprint."""
         source: dict[str, Any] = {"states": "a file"}
         if self.seed is not None:
-            source = {"states": "held out", "evaluate.num_states": len(self), "evaluate.state_seed": self.seed}
-        return source | {f"{CONTENTS}states": self.fingerprint}
+            source = {"states": "held out", "evaluate.state_seed": self.seed}
+        return source | {"num_states": len(self), f"{CONTENTS}states": self.fingerprint}
 
 
 def held_out_states(game: Game, count: int, seed: int = 0, space: int = HELD_OUT) -> StateSet:

@@ -375,7 +375,7 @@ class Loop:
     @cached_property
     def _held_out(self) -> StateSet:
         with computing():
-            return sample_held_out(self.config, self.config.iterate.evaluate_states, MONITOR)
+            return sample_held_out(self.config, self.config.evaluate.monitor_states, MONITOR)
 
     async def _evaluate(self, number: int, checkpoint: str) -> Evaluated:
         """Returns the held-out figures of a checkpoint; warns if states were trained on since the last evaluation.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay_pipeline.config.identity import check_same, deciding, portable
-from selfplay_pipeline.config.training import PolicyTraining, TrainConfig, TrainOptions
+from selfplay_pipeline.config.training import WRITES_ROWS, PolicyTraining, TrainConfig, TrainOptions
 from selfplay_pipeline.convert.parquet import sampler_of
 from selfplay_pipeline.core.checkpoints import check_checkpoint, vocabulary_of
 from selfplay_pipeline.core.content_hash import content_hash, file_hash
@@ -104,12 +104,10 @@ async def run_train(config: TrainConfig, trainer: Trainer | None = None) -> Trai
         return await _trained(config, trainer, report)
 
 
-def say_where_it_continues(state: Path, planned: int) -> None:
-    """Report the step after the last save, at which a stopped training continues."""
-    logger.info(
-        f"the training continues at step {saved_step(state) + 1} of {planned}; `--set train.save_every=N` saves "
-        "every N steps"
-    )
+def say_where_it_continues(state: Path, planned: int, save_every: int) -> None:
+    """Report the step after the last save, at which a stopped training continues, and how to save more often."""
+    more = "" if save_every else "; `--set train.save_every=N` saves every N steps"
+    logger.info(f"the training continues at step {saved_step(state) + 1} of {planned}{more}")
 
 
 async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update) -> TrainResult:
@@ -146,7 +144,7 @@ async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update)
                         (config.output / TRAINING_RECORD).unlink()
                     raise
                 except asyncio.CancelledError:
-                    say_where_it_continues(state, planned)
+                    say_where_it_continues(state, planned, config.save_every)
                     raise
         done = saved_step(state)
         lines = read_lines(metrics)
@@ -440,8 +438,8 @@ def check_training(options: TrainOptions, device: Device) -> None:
     """
     check_open_files()
     check_loggers(options.loggers)
-    if options.dump_rows and options.imitated is not None:
-        raise UserError("train.dump_rows: rows that are imitated have no advantages to write down; leave it out")
+    if options.writes_rows and options.imitated is not None:
+        raise UserError(f"train.overrides: {WRITES_ROWS!r}: rows that are imitated have no advantages; leave it out")
     if options.best_of_group is not None and options.imitated is None:
         raise UserError(
             "train.best_of_group: GRPO compares all episodes of a group; leave it out, or give train.method filtered-bc"

@@ -193,7 +193,7 @@ SET_BY_TRAINER = {
     "actor_rollout_ref.rollout.n": "generate.episodes_per_state",
     "data.train_batch_size": "online.states_per_step",
     "data.train_files": "`selfplay game states`",
-    "data.val_batch_size": "online.held_out_states",
+    "data.val_batch_size": "evaluate.monitor_states",
     "data.val_files": "`selfplay game states`",
     "trainer.total_epochs": "online.steps",
     "trainer.total_training_steps": "online.steps",

@@ -92,6 +92,7 @@ def online_job(config: Config, output: Path, games: Path | None = None) -> Onlin
         device=config.device,
         online=config.online,
         generate=config.generate,
+        evaluate=config.evaluate,
         game=config.game,
         games=games or output / "games",
         context_length=context,
@@ -135,5 +136,5 @@ async def train_online(config: Config, output: Path, games: Path | None = None) 
         if _samples_states(job, games):
             check_steps(job, len(make_game(config.game).roles))
             num_train = config.online.steps * config.online.states_per_step
-            online_games(config, job.games, num_train, config.online.held_out_states)
+            online_games(config, job.games, num_train, config.evaluate.monitor_states)
     return await run_online(job)

@@ -154,6 +154,7 @@ def process_settings(config: TrainConfig, device: Device) -> dict[str, Any]:
         # verl's bypass mode takes the stored log-probs for PPO's old ones, and leaves the importance weights out.
         "algorithm.rollout_correction.bypass_mode": config.old_log_probs == "games" or one_update(config),
         "+selfplay.one_update": one_update(config),
+        "+selfplay.dump_rows": False,
         "+selfplay.imitates": config.imitated is not None,
         "+actor_rollout_ref.imitates": config.imitated is not None,
         "+actor_rollout_ref.threads": worker_threads(config.gpus_per_node, spare=int(config.plays_meanwhile)),
@@ -208,7 +209,7 @@ def one_update(config: TrainConfig) -> bool:
     A separate pass is needed if several updates share the old log-probs, if these are written to a file, or if the
     user's overrides make verl process them.
     """
-    alone = config.old_log_probs == "step" and config.mini_batches == 1 and not config.dump_rows
+    alone = config.old_log_probs == "step" and config.mini_batches == 1 and not config.writes_rows
     alone = alone and config.imitated is None
     return alone and not any(word in key for key in config.overrides for word in ("rollout_correction", "ppo_epochs"))
 
@@ -251,7 +252,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
         "+selfplay.epochs": config.epochs,
         "+selfplay.seed": config.seed,
         "+selfplay.metrics_path": str(metrics_path(config)),
-        "+selfplay.dump_rows": str(config.output.resolve() / "trained_rows.jsonl") if config.dump_rows else None,
+        "+selfplay.rows_path": str(config.output.resolve() / "trained_rows.jsonl"),
         "+selfplay.initial_trainer_state": str(config.initial_trainer_state.resolve())
         if config.initial_trainer_state
         else None,
@@ -336,7 +337,7 @@ def _checkpoint(options: TrainOptions) -> dict[str, Any]:
         f"{contents}.load_contents": state,
         f"+{contents}.save_lora_only": True,
         "actor_rollout_ref.model.lora_rank": options.lora_rank,
-        "actor_rollout_ref.model.lora_alpha": options.lora_alpha,
+        "actor_rollout_ref.model.lora_alpha": options.lora_rank,
         "actor_rollout_ref.model.target_modules": "all-linear",
         "actor_rollout_ref.model.lora.merge": True,
     }

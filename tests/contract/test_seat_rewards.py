@@ -14,6 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.training import WRITES_ROWS
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.iterate.loop import run_iterate
@@ -36,7 +37,7 @@ def run(loop_with_trainer, tmp_path_factory) -> Path:
             "iterate.evaluate_every": 0,
             "train.train_batch_size": 16,
             "train.learning_rate": 3e-4,
-            "train.dump_rows": True,
+            "train.overrides": [WRITES_ROWS],
         },
     )
     asyncio.run(run_iterate(config, folder / "run", loop_with_trainer))

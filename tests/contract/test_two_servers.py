@@ -121,7 +121,7 @@ def test_a_loop_goes_on_with_the_other_server_where_one_is_dead_at_a_reload(
         config = load_config(
             "tiny",
             {
-                "iterate.num_iterations": 2, "iterate.evaluate_every": 2, "iterate.evaluate_states": 8,
+                "iterate.num_iterations": 2, "iterate.evaluate_every": 2, "evaluate.monitor_states": 8,
                 "generate.num_episodes": 16, "generate.episodes_per_state": 4,
                 "train.train_batch_size": 32, "train.mini_batches": 1, "train.keep_zero_signal": True,
                 "engine.server_url": [first.url, second.url],

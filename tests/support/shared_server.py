@@ -13,6 +13,7 @@ from recording_proxy import RecordingProxy
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.training import WRITES_ROWS
 from selfplay_pipeline.engines.sglang_engine import SGLangEngine
 from selfplay_pipeline.engines.sglang_server import ServerSpec, SGLangServer
 from selfplay_pipeline.generate.read_records import read_episodes
@@ -140,7 +141,7 @@ def run(_session_server, loop_with_trainer, tmp_path_factory) -> Run:
             "tiny",
             {
                 "iterate.num_iterations": 2,
-                "iterate.evaluate_states": 8,
+                "evaluate.monitor_states": 8,
                 "generate.num_episodes": 24,
                 "generate.episodes_per_state": 4,
                 "convert.val_fraction": 0.2,
@@ -149,7 +150,7 @@ def run(_session_server, loop_with_trainer, tmp_path_factory) -> Run:
                 "train.old_log_probs": "step",
                 "train.learning_rate": 3e-4,
                 "train.keep_zero_signal": True,
-                "train.dump_rows": True,
+                "train.overrides": [WRITES_ROWS],
                 "engine.server_url": [proxy.url],
             },
         )

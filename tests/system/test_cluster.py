@@ -185,7 +185,8 @@ base: tiny
 game: {size: 3, max_score: 9, scale_max: 1, max_length: 20, max_errors: 1, prompts: compact}
 generate: {episodes_per_state: 8, temperature: 0.8, max_new_tokens: 64}
 train: {learning_rate: 3.0e-4, kl_coef: 0.05}
-online: {steps: 9, states_per_step: 2, held_out_states: 2}
+online: {steps: 9, states_per_step: 2}
+evaluate: {monitor_states: 2}
 """
 
 

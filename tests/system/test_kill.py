@@ -28,7 +28,8 @@ generate: {{num_episodes: 24, episodes_per_state: 4, temperature: 1.0, max_new_t
 convert: {{val_fraction: 0.2}}
 train: {{epochs: {EPOCHS}, train_batch_size: 16, micro_batch_size: 16, learning_rate: 1.0e-4, save_every: 1,
          keep_zero_signal: true}}
-iterate: {{num_iterations: 2, evaluate_states: 4}}
+iterate: {{num_iterations: 2}}
+evaluate: {{monitor_states: 4}}
 """
 GONE_WITHIN = 300.0
 """Seconds. An idle machine takes up to 15, one that runs another suite as well takes more."""

@@ -34,7 +34,7 @@ from test_train import (
 from watching import Watch
 
 from selfplay_pipeline.config.load import load_config
-from selfplay_pipeline.config.training import TrainConfig
+from selfplay_pipeline.config.training import WRITES_ROWS, TrainConfig
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.iterate.loop import run_iterate
@@ -44,6 +44,10 @@ from selfplay_pipeline.train.process import Trainer, TrainError
 __all__ = ["model"]
 RANK, ALPHA = 3, 12
 TARGETS = ["q_proj", "down_proj"]
+LAYERS = [
+    f"actor_rollout_ref.model.target_modules=[{','.join(TARGETS)}]", f"actor_rollout_ref.model.lora_alpha={ALPHA}"
+]  # fmt: skip
+"""Keys of verl for an adapter to these layers, with another scale than ours."""
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +68,8 @@ def first(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path, sta
     """Three steps, each on all groups and one update, with a KL term: the pass without the adapter is the first."""
     config = TrainConfig(
         model=str(model), data=data, output=tmp_path_factory.mktemp("first") / "out", epochs=3, learning_rate=1e-2,
-        train_batch_size=GROUPS * 2 * EPISODES, kl_coef=0.05, lora_rank=RANK, lora_alpha=ALPHA,
-        overrides=[f"actor_rollout_ref.model.target_modules=[{','.join(TARGETS)}]"], save_every=1, device="cpu",
+        train_batch_size=GROUPS * 2 * EPISODES, kl_coef=0.05, lora_rank=RANK, overrides=LAYERS,
+        save_every=1, device="cpu",
     )  # fmt: skip
     return Run(config, asyncio.run(run_train(config, trainer=staying)), [], set())
 
@@ -81,7 +85,7 @@ def further(first: Run, output: Path, **changes: Any) -> TrainConfig:
         "data": games,
         "output": output,
         "epochs": 1,
-        "dump_rows": True,
+        "overrides": [*LAYERS, WRITES_ROWS],
     }
     return first.config.model_copy(update=began_with | changes)
 

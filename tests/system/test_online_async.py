@@ -25,7 +25,8 @@ model: {TINY}
 game: {{size: 3, max_score: 9, scale_max: 1, max_length: 20, max_errors: 1, prompts: compact}}
 generate: {{episodes_per_state: {EPISODES}, temperature: 0.8, max_new_tokens: 64}}
 train: {{learning_rate: 1.0e-6, kl_coef: 0.05, save_every: 1}}
-online: {{mode: colocate_async, steps: {STEPS}, states_per_step: {STATES}, held_out_states: 4}}
+online: {{mode: colocate_async, steps: {STEPS}, states_per_step: {STATES}}}
+evaluate: {{monitor_states: 4}}
 """
 
 

@@ -36,7 +36,8 @@ model: {TINY}
 game: {{size: 3, max_score: 9, scale_max: 1, max_length: 20, max_errors: 1, prompts: compact}}
 generate: {{episodes_per_state: {EPISODES}, temperature: 0.8, max_new_tokens: 64}}
 train: {{learning_rate: 3.0e-3, kl_coef: 0.05, save_every: 1, lora_rank: {RANK}}}
-online: {{steps: {STEPS}, states_per_step: {STATES}, held_out_states: {HELD_OUT}}}
+online: {{steps: {STEPS}, states_per_step: {STATES}}}
+evaluate: {{monitor_states: {HELD_OUT}}}
 """
 
 

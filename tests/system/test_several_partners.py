@@ -36,7 +36,7 @@ def second(tmp_path_factory) -> Iterator[SGLangServer]:
 
 def config(*servers, **changes) -> Config:
     given = {
-        "model": TINY, "iterate.num_iterations": 2, "iterate.evaluate_states": 4,
+        "model": TINY, "iterate.num_iterations": 2, "evaluate.monitor_states": 4,
         "generate.num_episodes": 16, "generate.episodes_per_state": 2, "train.train_batch_size": 16,
         "train.learning_rate": 3e-4, "train.keep_zero_signal": True,
         "engine.server_url": [server.url for server in servers],

@@ -27,7 +27,7 @@ from reports import Report, Reports
 from test_kill import GONE_WITHIN
 from training_rows import training_row, write_training_rows
 
-from selfplay_pipeline.config.training import TrainConfig
+from selfplay_pipeline.config.training import WRITES_ROWS, TrainConfig
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
@@ -212,7 +212,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, model: Path, data: Path) -> 
     """Two epochs over 13 groups, 8 at a time, with importance correction and without KL."""
     config = TrainConfig(
         model=str(model), data=data, output=tmp_path_factory.mktemp("plain") / "out", epochs=2, train_batch_size=32,
-        learning_rate=3e-3, dump_rows=True, device="cpu",
+        learning_rate=3e-3, overrides=[WRITES_ROWS], device="cpu",
     )  # fmt: skip
     left: set[str] = set()
     reports = Reports(lambda _: left.update(traces(config.output)))
@@ -394,7 +394,7 @@ def test_rows_that_fill_up_a_batch_do_not_count_in_its_loss(
     plain: Run, trainer: Trainer, tmp_path: Path, aggregation: Any
 ) -> None:
     """52 rows in passes of at most 5 are filled up to 55. The reference is verl's own function, of the 52 alone."""
-    changes = {"epochs": 1, "train_batch_size": GROUPS * 2 * EPISODES, "micro_batch_size": 5, "dump_rows": False}
+    changes = {"epochs": 1, "train_batch_size": GROUPS * 2 * EPISODES, "micro_batch_size": 5}
     config = plain.config.model_copy(
         update={"output": tmp_path / "out", "overrides": [AGGREGATION + aggregation]} | changes
     )
@@ -430,7 +430,7 @@ def master_weights(state: Path) -> dict[str, Any]:
 def test_the_float32_weights_go_on(plain: Run, trainer: Trainer, tmp_path: Path) -> None:
     """Checkpoints are in bfloat16, whose resolution is coarser than an update at this learning rate."""
     config = plain.config.model_copy(
-        update={"epochs": 1, "train_batch_size": 64, "learning_rate": 1e-6, "dtype": "bfloat16", "dump_rows": False}
+        update={"epochs": 1, "train_batch_size": 64, "learning_rate": 1e-6, "dtype": "bfloat16", "overrides": []}
     )
     states = []
     for number in range(3):
@@ -471,7 +471,7 @@ def test_games_in_which_a_partner_held_a_seat_are_trained_on_row_by_row(
     config = TrainConfig(
         model=str(model), data=tmp_path / "train.parquet", output=tmp_path / "out",
         train_batch_size=GROUPS * 2 * EPISODES,
-        learning_rate=1e-3, dump_rows=True, device="cpu",
+        learning_rate=1e-3, overrides=[WRITES_ROWS], device="cpu",
     )  # fmt: skip
     run = Run(config, asyncio.run(run_train(config, trainer=trainer)), [], set())
     network, optimizer = trainable(config.model, 1e-3)
@@ -719,7 +719,7 @@ def test_a_batch_that_is_one_update_needs_no_pass_for_old_log_probs(
     one_step: Run, tmp_path: Path, staying: Trainer
 ) -> None:
     """Where rows are written down they are computed before: the update is the same, with importance weights too."""
-    config = one_step.config.model_copy(update={"output": tmp_path / "out", "dump_rows": True})
+    config = one_step.config.model_copy(update={"output": tmp_path / "out", "overrides": [WRITES_ROWS]})
     before = Run(config, asyncio.run(run_train(config, trainer=staying)), [], set())
     assert farthest(one_step.result.checkpoint, before.result.checkpoint) < 1e-6
     (line,), (expected,) = one_step.lines(), before.lines()

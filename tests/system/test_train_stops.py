@@ -17,7 +17,7 @@ import pytest
 from command import selfplay
 from test_train import build_model, write_games
 
-from selfplay_pipeline.config.training import TrainConfig
+from selfplay_pipeline.config.training import WRITES_ROWS, TrainConfig
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.folders import TRAINING_RECORD
@@ -114,7 +114,7 @@ def claimed(games: Path, rows: Path) -> Path:
 
 WAYS = {
     "one update": {"train_batch_size": 1000},
-    "several updates, rows written down": {"mini_batches": 2, "dump_rows": True},
+    "several updates, rows written down": {"mini_batches": 2, "overrides": [WRITES_ROWS]},
     "the games' log-probs": {"old_log_probs": "games"},
     "bfloat16, tokens limit a pass": {"dtype": "bfloat16", "max_tokens_per_pass": 200},
     "two processes, an adapter": {"gpus_per_node": 2, "lora_rank": 4},

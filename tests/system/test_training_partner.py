@@ -35,7 +35,7 @@ def run(_session_server, loop_with_trainer, tmp_path_factory) -> Run:
         {
             "model": str(TINY),
             "iterate.num_iterations": 1,
-            "iterate.evaluate_states": 8,
+            "evaluate.monitor_states": 8,
             "generate.num_episodes": 32,
             "generate.episodes_per_state": 4,
             "convert.val_fraction": 0.0,

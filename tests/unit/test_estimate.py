@@ -172,7 +172,7 @@ class TestArithmetic:
 def test_an_evaluation_has_episodes_with_swapped_messages_and_with_the_foreign_player(
     further: dict[str, object], episodes: int
 ) -> None:
-    config = load_config("tiny_honest", {"iterate.evaluate_every": 1, "iterate.evaluate_states": 50, **further})
+    config = load_config("tiny_honest", {"iterate.evaluate_every": 1, "evaluate.monitor_states": 50, **further})
     assert work_of(config, 300).evaluated == 50 * episodes
 
 

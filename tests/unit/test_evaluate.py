@@ -350,7 +350,7 @@ def test_a_stopped_evaluation_continues_and_a_changed_one_is_refused(tmp_path):
     (job.output / "scripted.summary.json").unlink()
     again, _ = evaluate("random", tmp_path / "e", count=30)
     assert again == first
-    with pytest.raises(UserError, match=r"begun with evaluate\.num_states = 30, now it is 31; give the earlier value,"):
+    with pytest.raises(UserError, match=r"begun with num_states = 30, now it is 31; give the earlier value,"):
         evaluate("random", tmp_path / "e", count=31)
 
 
@@ -394,10 +394,11 @@ def test_a_summary_without_statuses_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["evaluate random", "crossplay random sharing", "listen random"])
-@pytest.mark.parametrize("option", ["evaluate.num_states", "evaluate.state_seed"])
+@pytest.mark.parametrize("option", ["--num-states", "evaluate.state_seed"])
 def test_states_of_a_file_are_all_played(command, option, tmp_path):
     (file := tmp_path / "states.jsonl").write_text("")
-    done = selfplay(*command.split(), "--config", "tiny_honest", "--states", str(file), "--set", f"{option}=3")
+    given = (option, "3") if option.startswith("-") else ("--set", f"{option}=3")
+    done = selfplay(*command.split(), "--config", "tiny_honest", "--states", str(file), *given)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == f"selfplay: --states: all states of {file} are played; leave out {option}"
 
@@ -453,7 +454,7 @@ def test_a_muted_evaluation_is_compared_with_the_losses_of_one_that_was_heard(tm
     ("change", "may"),
     [
         *(({name: "x"}, True) for name in ("model", "weights.0", "policy.weights", "engine.kind", "states")),
-        *(({name: 7}, True) for name in ("game.mute", "evaluate.num_states", "evaluate.state_seed")),
+        *(({name: 7}, True) for name in ("game.mute", "num_states", "evaluate.state_seed")),
         ({"first": "b", "second": "b"}, True),
         ({"first": "b"}, False),
         *(({name: 7}, False) for name in ("episodes", "both_seatings", "game.size", "contents of states")),

@@ -36,7 +36,7 @@ COMMANDS = ("generate", "evaluate", "iterate")
 
 PLAY = {"engine.context_length", "generate.max_new_tokens", "generate.thinking", "generate.temperature", "game.size"}
 OPTIMIZER = {
-    "train.learning_rate", "train.kl_coef", "train.lora_rank", "train.lora_alpha",
+    "train.learning_rate", "train.kl_coef", "train.lora_rank",
     "train.gradient_checkpointing", "train.gpus_per_node", "train.nodes", "train.dtype", "train.overrides",
 }  # fmt: skip
 UPDATES = OPTIMIZER | {
@@ -54,12 +54,12 @@ KEPT = {
     "train": UPDATES | {"seed", "device"},
     "train-online": PLAY | OPTIMIZER | {
         "model", "seed", "device", "engine.tensor_parallel", "generate.episodes_per_state", "online.mode",
-        "online.steps", "online.states_per_step", "online.held_out_states", "online.validate_every",
+        "online.steps", "online.states_per_step", "evaluate.monitor_states", "online.validate_every",
     },
     "iterate": PLAY | ROWS | UPDATES | {
         "model", "seed", "device", "generate.num_episodes", "generate.episodes_per_state", "evaluate.state_seed",
         "iterate.partner", "iterate.seat", "iterate.partners", "iterate.foreign", "iterate.other_play", "iterate.ahead",
-        "iterate.evaluate_states", "iterate.decay_iterations",
+        "evaluate.monitor_states", "iterate.decay_iterations",
     },
 }  # fmt: skip
 """Keys that a continued run of each command must have as before; all other keys may change. Models, files and states
@@ -81,7 +81,10 @@ def settings(config: Config, command: str) -> dict:
     if command == "train":
         return deciding(training_of(config, Path("d"), Path("o"), checkpoint="m", seed=config.seed), command)
     if command == "train-online":
-        shared = {name: getattr(config, name) for name in ("model", "seed", "device", "game", "generate", "online")}
+        shared = {
+            name: getattr(config, name)
+            for name in ("model", "seed", "device", "game", "generate", "evaluate", "online")
+        }
         engine = {
             "context_length": config.engine.context_length or 64,
             "tensor_parallel": config.engine.tensor_parallel,
@@ -238,7 +241,7 @@ PLAYED = {
             (command, "--set evaluate.state_seed=3", r"evaluate\.state_seed = 0, now it is 3")
             for command in ("evaluate", "crossplay")
         ),
-        ("crossplay", "--num-states 3", r"evaluate\.num_states = 2, now it is 3"),
+        ("crossplay", "--num-states 3", r"num_states = 2, now it is 3"),
         ("evaluate", "--states states.jsonl", r"states = 'held out', now it is 'a file'"),
     ],
 )
@@ -246,7 +249,7 @@ def test_who_plays_says_what_differs_by_the_option_that_gave_it(command, option,
     monkeypatch.chdir(tmp_path)
     game = make_game(load_config("tiny", {}).game)
     states = Path("states.jsonl")
-    states.write_text(json.dumps(game.sample_state(state_rng(5, 0)).to_dict()) + "\n")
+    states.write_text("".join(json.dumps(game.sample_state(state_rng(5, at)).to_dict()) + "\n" for at in range(2)))
     played = [*PLAYED[command].split(), "--output", "games.jsonl" if command == "generate" else "folder"]
     selfplay(*played, "--config", "tiny")
     if "--states" in option:
@@ -256,7 +259,7 @@ def test_who_plays_says_what_differs_by_the_option_that_gave_it(command, option,
     if "--states" in option:
         played = ("evaluate", "random", "--config", "tiny", "--states", "states.jsonl", "--output", "of a file")
         selfplay(*played)
-        states.write_text(json.dumps(game.sample_state(state_rng(6, 0)).to_dict()) + "\n")
+        states.write_text("".join(json.dumps(game.sample_state(state_rng(6, at)).to_dict()) + "\n" for at in range(2)))
         assert "was begun with contents of states = " in " ".join(selfplay(*played).stderr.split())
 
 

@@ -16,6 +16,7 @@ from test_resume import trained
 from selfplay_pipeline.cli.show.training import barely_fell
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import ImitateConfig
+from selfplay_pipeline.config.training import WRITES_ROWS
 from selfplay_pipeline.convert.imitation import HELD_OUT, TRAIN, Imitated, Source, make_rows
 from selfplay_pipeline.convert.parquet import read_rows
 from selfplay_pipeline.convert.rows import METADATA_KEY
@@ -236,7 +237,7 @@ def test_what_decides_which_rows_are_left_out_cannot_change(begun, section, key,
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"train.dump_rows": True}, "train.dump_rows: rows that are imitated have no advantages"),
+        ({"train.overrides": [WRITES_ROWS]}, "selfplay.dump_rows=true.: rows that are imitated have no advantages"),
         ({"generate.thinking": True}, "generate.thinking: episodes hold no thoughts"),
     ],
 )

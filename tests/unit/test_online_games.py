@@ -96,7 +96,11 @@ class TestRefusals:
             options = ("--games", str(tmp_path))
         rows = 15 if per_seat else 30
         said = self.train_online(
-            tmp_path, *options, train={"gpus_per_node": 4}, online={"states_per_step": 3, "held_out_states": 2}
+            tmp_path,
+            *options,
+            train={"gpus_per_node": 4},
+            online={"states_per_step": 3},
+            evaluate={"monitor_states": 2},
         )
         assert f"train.nodes × train.gpus_per_node: 4 processes cannot share a step's {rows} rows" in said
         assert "make online.states_per_step a multiple of 4" in said

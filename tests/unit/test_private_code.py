@@ -206,7 +206,7 @@ def test_a_foreign_checkpoint_has_a_server_and_an_unknown_one_is_refused():
 
 
 def test_an_evaluation_plays_the_foreign_player_in_each_seat(tmp_path):
-    loop = loop_in(tmp_path / "run", mixture([], **{"iterate.foreign": "sharing", "iterate.evaluate_states": 5}))
+    loop = loop_in(tmp_path / "run", mixture([], **{"iterate.foreign": "sharing", "evaluate.monitor_states": 5}))
     asyncio.run(loop._stage(0, "evaluate", loop._checkpoint(0, "evaluate")))
     found = loop.run.state.evaluated(0)
     assert found is not None and found.interval(FOREIGN_RISE) is None
@@ -240,7 +240,7 @@ def test_an_evaluation_of_which_too_few_states_are_left_is_one_line_and_not_a_tr
 
 def test_a_foreign_player_is_played_in_the_seat_of_the_own_reward(tmp_path):
     options = {"iterate.partner": "speaking", "iterate.seat": 1, "iterate.foreign": "sharing"}
-    loop = loop_in(tmp_path / "run", mixture([], **options, **{"iterate.evaluate_states": 5}))
+    loop = loop_in(tmp_path / "run", mixture([], **options, **{"evaluate.monitor_states": 5}))
     asyncio.run(loop._stage(0, "evaluate", loop._checkpoint(0, "evaluate")))
     records = [*read_episodes(tmp_path / "run" / "iter_0" / "foreign" / "sampled.jsonl")]
     assert [record.partners for record in records] == ["0: sharing"] * 5

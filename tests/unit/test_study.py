@@ -444,7 +444,7 @@ def said_in(page: str) -> list[str]:
     ("old", "new", "said"),
     [
         ("seed: 3", "seed: 4", "study.seed = 3, now it is 4"),
-        ("count: 5", "count: 6", "evaluate.num_states = 5, now it is 6; generate.num_episodes = "),
+        ("count: 5", "count: 6", "generate.num_episodes = 500000, now it is 600000; num_states = 5, now it is 6"),
     ],
 )
 def test_a_file_is_not_continued_with_another_study(tmp_path, old, new, said):
@@ -592,7 +592,7 @@ def test_evaluate_says_what_is_missing(tmp_path):
                 "--game",
                 "matching",
             ],
-            "leave out --episodes, --set, --num-states\n",
+            "leave out --num-states, --episodes, --set\n",
         ),
         ([], "name the evaluated player"),
     ):

@@ -20,7 +20,7 @@ from transformers import AutoConfig
 import selfplay_pipeline
 from selfplay_pipeline.config.identity import deciding
 from selfplay_pipeline.config.load import load_config
-from selfplay_pipeline.config.training import TrainConfig, TrainOptions
+from selfplay_pipeline.config.training import WRITES_ROWS, TrainConfig, TrainOptions
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.loopback import loopback_environment
 from selfplay_pipeline.metrics.signal import Signal
@@ -59,7 +59,7 @@ TOLD = {
     "offline GRPO at the temperature of the games": ("cpu", {}, {
         "algorithm.adv_estimator": "grpo", "trainer.v1.trainer_mode": "offline", "trainer.test_freq": "-1",
         "actor_rollout_ref.rollout.temperature": "0.7", "data.max_prompt_length": "300",
-        "data.max_response_length": "900", "+selfplay.dump_rows": "null", ACTOR + "use_kl_loss": "false",
+        "data.max_response_length": "900", "+selfplay.dump_rows": "false", ACTOR + "use_kl_loss": "false",
     }),
     "importance weights are truncated per token": ("cpu", {"mini_batches": 2}, {
         CORRECTION + "rollout_is": "token", CORRECTION + "rollout_is_threshold": "2.0",
@@ -83,8 +83,8 @@ TOLD = {
         "trainer.n_gpus_per_node": "2", MODEL + "path": '"/models/a b/c=d"',
         "+selfplay.groups_per_update": str(16 / 3),  # of 16 groups of 4 rows
     }),
-    "an adapter is verl's own and is saved alone": ("cpu", {"lora_rank": 8, "lora_alpha": 32, "kl_coef": 0.1}, {
-        MODEL + "lora_rank": "8", MODEL + "lora_alpha": "32", MODEL + "target_modules": "all-linear",
+    "an adapter is verl's own and is saved alone": ("cpu", {"lora_rank": 8, "kl_coef": 0.1}, {
+        MODEL + "lora_rank": "8", MODEL + "lora_alpha": "8", MODEL + "target_modules": "all-linear",
         MODEL + "lora.merge": "true", f"+{ACTOR}checkpoint.save_lora_only": "true",
         ACTOR + "checkpoint.save_contents": '[model,optimizer,extra]',
     }),
@@ -131,7 +131,7 @@ def test_options_become_verls(device, options, told):
     [
         ({}, "true"),
         ({"mini_batches": 2}, "false"),
-        ({"dump_rows": True}, "false"),
+        ({"overrides": [WRITES_ROWS]}, "false"),
         ({"overrides": ["actor_rollout_ref.actor.ppo_epochs=2"]}, "false"),
         ({"overrides": ["+algorithm.rollout_correction.rollout_rs=token_k1"]}, "false"),
     ],
@@ -354,7 +354,7 @@ def test_only_with_grpo_an_episode_counts_once():
     ("options", "said"),
     [
         ({"train.nodes": 2}, r"train.nodes 2: this machine is one node; start a Ray cluster"),
-        ({"train.dump_rows": True, "train.method": "filtered-bc"}, r"train.dump_rows: .* have no advantages"),
+        ({"train.overrides": [WRITES_ROWS], "train.method": "filtered-bc"}, r"train.overrides: .* have no advantages"),
         ({"train.overrides": ["trainer.total_epochs=[1"]}, r"train.overrides: .* is not a Hydra override"),
         ({"train.lora_rank": -1}, "lora_rank"),
         ({"train.overrides": ["actor_rollout_ref.model.lora_rank=8"]}, "give train.lora_rank"),

@@ -28,11 +28,11 @@ from selfplay_pipeline.train.verl_overrides import verl_overrides
 ROOT = Path(__file__).parents[2]
 KEYS = {key.name: key for key in keys(Config)}
 REFUSED = {
-    "imitate": {"convert.placebo", "train.dump_rows"},
+    "imitate": {"convert.placebo"},
     "train-online": {
         "engine.kind", "engine.server_url", "engine.hang_timeout", "engine.extra_args",
         "convert.placebo", "reward.path",
-        "train.method", "train.best_of_group", "train.keep_zero_signal", "train.dump_rows",
+        "train.method", "train.best_of_group", "train.keep_zero_signal",
         "iterate.partner", "iterate.seat", "iterate.partners", "iterate.foreign", "iterate.other_play",
         "iterate.keep_processes", "iterate.decay_iterations",
     },

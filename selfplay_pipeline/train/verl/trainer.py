@@ -290,7 +290,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     def _dump(self, batch: Any, rows: list[Values]) -> None:
         keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
-        with Path(self.config.selfplay.dump_rows).open("a", encoding="utf-8") as file:
+        with Path(self.config.selfplay.rows_path).open("a", encoding="utf-8") as file:
             for key, row in zip(keys, rows, strict=True):
                 uid, episode, seat = key.rsplit("_", 2)
                 place = {
