@@ -77,7 +77,7 @@ def _check(context: typer.Context, settings: Config, check: Path) -> None:
     chosen = given(context, "model") or own_settings(given(context, "config")).get("model")
     sampler = None if chosen else sampler_of(check)
     model = sampler.checkpoint if sampler else str(settings.model)
-    terminal.result(check_parquet(check, model, thinking=settings.generate.thinking).to_text().rstrip("\n"))
+    terminal.result(check_parquet(check, model).to_text().rstrip("\n"))
 
 
 @app.command(

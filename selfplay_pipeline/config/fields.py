@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from selfplay_pipeline.core.sections import Option, Section, UsedBy, kinds
 
 COMMENT_WIDTH = 100
+MAPPING = "names and values in braces"
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 SEVERAL = {int: "whole numbers", float: "numbers", str: "texts"}
 OF_MACHINE = frozenset({"engine.data_parallel", "generate.max_concurrency", "train.gpus_per_node"})
@@ -81,6 +82,8 @@ class Key:
     @property
     def values(self) -> str:
         """Allowed values, in words."""
+        if get_origin(self.field.annotation) is dict:
+            return MAPPING
         words = listed(self.choices) or (SEVERAL if self.is_list else KINDS)[self.kind]
         return ", ".join(filter(None, ["a list of " * self.is_list + words, self.limits]))
 

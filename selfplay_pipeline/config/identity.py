@@ -181,10 +181,10 @@ def in_words(differences: Mapping[str, tuple[Any, Any]], options: Mapping[str, s
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns a mapping without nesting: keys are joined by dots."""
+    """Returns a mapping without nesting: keys are joined by dots. A mapping that is one key's value stays whole."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and prefix + key not in KNOWN:
             flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from selfplay_pipeline.config.fields import OF_MACHINE, keys, listed
+from selfplay_pipeline.config.fields import MAPPING, OF_MACHINE, keys, listed
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.training import key_of
 from selfplay_pipeline.config.used_keys import check_set, check_used
@@ -51,7 +51,8 @@ GONE = {
 KINDS = {
     "int_type": WHOLE, "int_parsing": WHOLE, "int_parsing_size": WHOLE, "int_from_float": WHOLE,
     "float_type": NUMBER, "float_parsing": NUMBER, "bool_type": TRUTH, "bool_parsing": TRUTH,
-    "string_type": "a text", "path_type": "a path", "list_type": "a list", "model_type": "keys and values",
+    "string_type": "a text", "path_type": "a path", "list_type": "a list", "dict_type": MAPPING,
+    "model_type": "keys and values",
     "greater_than_equal": "at least {ge:g}", "greater_than": "a number above {gt:g}",
     "less_than_equal": "at most {le:g}", "less_than": "a number below {lt:g}", "literal_error": "{expected}",
 }  # fmt: skip
@@ -163,7 +164,7 @@ def load_config(
         _put_over(file, _built_in(base))
         said = f"{source} on top of {base} ({why})"
     for dotted, value in given.items():
-        if isinstance(value, Mapping) and dotted not in settings:
+        if isinstance(value, Mapping) and any(key.name.startswith(f"{dotted}.") for key in keys(Config)):
             raise UserError(f"option for {dotted}: {value!r} is a section; give its keys one by one, as {dotted}.KEY")
     chosen = given.pop("game", None)
     if chosen is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+from math import isfinite
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -13,6 +15,11 @@ from selfplay_pipeline.core.addresses import checked_address
 from selfplay_pipeline.core.sections import Option, Section, UsedBy
 from selfplay_pipeline.core.server_keys import SERVER_KEY
 from selfplay_pipeline.games.registry import GameConfig, first_game_config
+
+DATE = "2024-07-26"
+"""Date of chat templates' clock, unless one is given: the day that Llama's templates name without a clock."""
+SWITCHES = ("enable_thinking", "thinking")
+"""Arguments with which chat templates are told whether to think; a template without them ignores them."""
 
 
 class EngineConfig(Section):
@@ -74,17 +81,42 @@ class GenerateConfig(Section):
     """
     max_new_tokens: Annotated[int, Field(ge=1)] = 256
     """Token limit of one turn, thoughts included; a longer turn is cut and counts as an error."""
-    thinking: Annotated[bool, UsedBy(*PLAYING, "train-online", "imitate", "convert")] = False
+    thinking: Annotated[bool, UsedBy(*PLAYING, "train-online", "imitate")] = False
     """Let the model think before each action; needs a larger `max_new_tokens`.
 
     The model's chat template must know thoughts; docs/chat-models.md lists the families, and the models that always
     think. The thoughts are trained on; the partner does not read them.
     """
+    template_args: Annotated[dict[str, Any], UsedBy(*PLAYING, "train-online", "imitate")] = {}
+    """Further arguments of the model's chat template, such as `{reasoning_effort: low}`.
+
+    Values are texts, numbers, true or false. An argument that the template does not read is refused.
+    """
+    date: Annotated[str, UsedBy(*PLAYING, "train-online", "imitate")] = DATE
+    """Date that the chat template writes, if it writes one; the same every day, so that prompts stay the same."""
     max_concurrency: Annotated[int, Field(ge=1), UsedBy("generate", "iterate", *MEASURING, "benchmark")] = 256
     """Number of episodes that are played at the same time, by default 256 for each copy of the model.
 
     The server queues requests that it cannot process yet.
     """
+
+    @field_validator("template_args")
+    @classmethod
+    def _plain_values(cls, args: dict[str, Any]) -> dict[str, Any]:
+        for name, value in args.items():
+            if name in SWITCHES:
+                raise ValueError(f"{name}: generate.thinking sets it; give that key in its place")
+            if not isinstance(value, str | int | float) or (isinstance(value, float) and not isfinite(value)):
+                raise ValueError(f"{name}: expected a text, a number, true or false, found {value!r}")
+        return args
+
+    @field_validator("date")
+    @classmethod
+    def _is_a_date(cls, text: str) -> str:
+        try:
+            return date.fromisoformat(text).isoformat()
+        except ValueError:
+            raise ValueError(f"expected a date such as {DATE}, found {text!r}") from None
 
     @property
     def num_groups(self) -> int:

@@ -189,6 +189,7 @@ def make_rows(
         shared=game.shared_reward,
         temperature=1.0,
         episodes_per_state=most,
+        template=chat.template,
     )
     mean = _mean_weight(parts[TRAIN])
     group_rows = Counter(row["extra_info"]["index"] for row in rows)

@@ -35,19 +35,20 @@ class CheckReport:
         return "\n".join([f"{self.path}: all checks passed", *(f"  {line}" for line in self.lines)]) + "\n"
 
 
-def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckReport:
+def check_parquet(path: Path, model: str) -> CheckReport:
     """Check every row, write the report next to the data as `<name>.check.txt`, and return it.
 
     Args:
         path: The file train.parquet or val.parquet.
         model: Model whose tokenizer the episodes were played with.
-        thinking: Whether the episodes were played with `generate.thinking`.
 
     Raises:
         UserError: A check failed; the message names the first such check and its row.
     """
     rows = _read(path, vocabulary_of(model))
-    chat = ChatTokenizer.load(model, thinking=thinking)
+    facts = json.loads(pq.read_schema(path).metadata[METADATA_KEY])
+    template = facts.get("template")
+    chat = ChatTokenizer.load(model, **(template if isinstance(template, dict) else {}))
     report = CheckReport(path)
     _check_verl_loads(path, rows, chat)
     report.lines.append(f"verl's RLHFDataset loads {len(rows)} rows and gives back their prompts")
@@ -61,7 +62,6 @@ def check_parquet(path: Path, model: str, *, thinking: bool = False) -> CheckRep
     report.lines.append(
         f"{episodes} episodes: all perspectives have the same game state, and one reward where they share it"
     )
-    facts = json.loads(pq.read_schema(path).metadata[METADATA_KEY])
     if facts.get("placebo"):
         report.lines.append("a placebo: rewards are permuted within groups, and say nothing of their episodes")
     if TRAINED in rows[0]:
@@ -119,12 +119,6 @@ def _check_verl_loads(path: Path, rows: list[dict[str, Any]], chat: ChatTokenize
 def _check_tokens(where: str, row: dict[str, Any], chat: ChatTokenizer) -> None:
     prompt = [ChatMessage.model_validate(message) for message in row["prompt"]]
     if chat.first_prompt(prompt) != row["prompt_ids"]:
-        if chat.is_dated:
-            raise UserError(
-                f"{where}: prompt_ids are not the chat template's tokens of `prompt`; the template writes the date "
-                "(strftime_now), so it gives others on another day than that of the episodes; write a date in its "
-                "place, and play again; for episodes of today, give --model, the model that played"
-            )
         raise UserError(
             f"{where}: prompt_ids are not the chat template's tokens of `prompt`; give --model, the model that played"
         )

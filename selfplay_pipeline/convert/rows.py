@@ -75,7 +75,7 @@ def schema_with(*further: str) -> pa.Schema:
 
 
 def described(
-    schema: pa.Schema, *, game: str, shared: bool, temperature: float, episodes_per_state: int, **further: bool | str
+    schema: pa.Schema, *, game: str, shared: bool, temperature: float, episodes_per_state: int, **further: Any
 ) -> pa.Schema:
     """Returns a schema with metadata that describes all rows.
 

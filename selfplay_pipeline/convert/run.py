@@ -259,6 +259,12 @@ def _check_sampler(where: str, number: int, policy: PolicyRecord, index: _Index)
             f"{where}: field 'policy.temperature': {policy.temperature}, but {first.temperature} before; "
             "convert episodes of one temperature at a time"
         )
+    if policy.template != first.template:
+        key = next(key for key, value in policy.template.items() if value != first.template[key])
+        raise UserError(
+            f"{where}: field 'policy.{key}': {policy.template[key]}, but {first.template[key]} before; put the "
+            "episodes of each into a file of its own, and convert one at a time"
+        )
     if (policy.weights or policy.checkpoint) != (first.weights or first.checkpoint):
         raise UserError(
             f"{where}: field 'policy.weights': sampled by {policy.checkpoint} with the content hash "
@@ -343,6 +349,7 @@ def _write(
         episodes_per_state=report.episodes_per_state,
         checkpoint=index.policy.checkpoint,
         weights=index.policy.weights,
+        template=index.policy.template,
         **({"placebo": True} if report.placebo else {}),
     )
     buffers: dict[str, list[dict[str, Any]]] = {"train": [], "val": []}

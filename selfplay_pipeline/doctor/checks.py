@@ -20,9 +20,8 @@ from selfplay_pipeline.core.loopback import ADDRESS
 from selfplay_pipeline.core.shipped import PACKAGE
 from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.preflight import check_context, training_states
+from selfplay_pipeline.generate.preflight import check_arguments, check_context, training_states
 from selfplay_pipeline.generate.stage import policy_record
-from selfplay_pipeline.generate.trajectory import ChatTokenizer
 
 DRIVER = 580
 """Oldest driver branch that supports CUDA 13, which the locked version of PyTorch needs."""
@@ -110,11 +109,12 @@ def _versions(config: Config, device: str) -> str:
 
 def _template(config: Config) -> str:
     model = str(config.model)
-    chat = ChatTokenizer.load(model, thinking=config.generate.thinking)
     game = make_game(config.game)
     policy, states = policy_record(config, model, ""), training_states(game, config.seed)
-    check_context(game, config.engine, policy, model, states)
-    return f"a turn ends with {chat.tokenizer.convert_ids_to_tokens(chat.end_of_turn)} ({chat.end_of_turn})"
+    chat = check_context(game, config.engine, policy, model, states)
+    check_arguments(policy, [chat])
+    dated = f", the date is {policy.date} (generate.date)" if chat.is_dated else ""
+    return f"a turn ends with {chat.tokenizer.convert_ids_to_tokens(chat.end_of_turn)} ({chat.end_of_turn}){dated}"
 
 
 def _ports() -> str:

@@ -266,7 +266,7 @@ def _settings(config: Config, player: str) -> dict[str, Any]:
         return {}
     weights = weights_of(config.engine, player)
     policy = policy_record(config, player, weights, greedy=True)
-    kept = {"weights", "engine", "max_new_tokens", "thinking"}
+    kept = {"weights", "engine", "max_new_tokens", "thinking", "template_args", "date"}
     return {**policy.model_dump(mode="json", include=kept), "prompts": config.game.prompts}
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
 from pathlib import Path
 
-from selfplay_pipeline.config.schema import EngineConfig
+from selfplay_pipeline.config.fields import listed
+from selfplay_pipeline.config.schema import SWITCHES, EngineConfig
 from selfplay_pipeline.core.checkpoints import number_of_weights, weight_files
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import Device, gpu_memory, visible_gpus
@@ -59,8 +60,7 @@ def check_play(
                 check_room(engines, model)
         check_engine(engine, device)
     measured = [*islice(states, SAMPLED_STATES)]
-    for model in models:
-        check_context(game, engine, policy, model, measured)
+    check_arguments(policy, [check_context(game, engine, policy, model, measured) for model in models])
 
 
 def training_states(game: Game, seed: int) -> Iterator[State]:
@@ -113,14 +113,30 @@ def check_gpus(needed: int, what: str) -> None:
         )
 
 
-def check_context(game: Game, engine: EngineConfig, policy: PolicyRecord, model: str, states: Iterable[State]) -> None:
-    """Raises UserError unless the tokenizer is the model's own, and its context holds the longest opening and one turn.
+def check_arguments(policy: PolicyRecord, chats: Sequence[ChatTokenizer]) -> None:
+    """Raises UserError if no player's chat template reads an argument of `generate.template_args`."""
+    read = set[str]().union(*(chat.arguments for chat in chats)) - {*SWITCHES}
+    for name in policy.template_args:
+        if name not in read:
+            models = " or ".join(chat.tokenizer.name_or_path for chat in chats)
+            raise UserError(
+                f"generate.template_args.{name}: the chat template of {models} does not read it; leave it out; it "
+                f"reads {listed(sorted(read), 'and') or 'no arguments'}"
+            )
+
+
+def check_context(
+    game: Game, engine: EngineConfig, policy: PolicyRecord, model: str, states: Iterable[State]
+) -> ChatTokenizer:
+    """Returns a model's chat tokenizer, after checking that it is its own and that its context is long enough.
+
+    The context must hold the longest opening and one turn.
 
     Raises:
         UserError: The context is too short, the model or its tokenizer cannot be loaded, or the tokenizer belongs to
             another model.
     """
-    chat = ChatTokenizer.load(model, thinking=policy.thinking)
+    chat = ChatTokenizer.load(model, **policy.template)
     chat.check_belongs_to(model)
     if policy.thinking and model == policy.checkpoint and chat.thought is None:  # partners need not think
         raise UserError(
@@ -140,3 +156,4 @@ def check_context(game: Game, engine: EngineConfig, policy: PolicyRecord, model:
             f"{turn} (generate.max_new_tokens); {longer_context(model, engine.context_length)}, or take a "
             "smaller game or shorter turns"
         )
+    return chat

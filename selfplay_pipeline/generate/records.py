@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from selfplay_pipeline.config.schema import DATE
 from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.games.base import Outcome, Step
 from selfplay_pipeline.generate.token_streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
@@ -212,6 +213,18 @@ class PolicyRecord(_Record):
     max_new_tokens: int = Field(gt=0)
     thinking: bool = False
     """Value of the switch for thoughts, for chat templates that have one."""
+    template_args: dict[str, Any] = Field(default={}, exclude_if=lambda args: not args)
+    """Further arguments of the chat template."""
+    date: str = Field(default=DATE, exclude_if=lambda date: date == DATE)
+    """Date of the chat template's clock."""
+
+    def __hash__(self) -> int:  # a dict has none
+        return hash((self.checkpoint, self.weights, self.iteration))
+
+    @property
+    def template(self) -> dict[str, Any]:
+        """All that the chat template is given beside messages."""
+        return {"thinking": self.thinking, "template_args": self.template_args, "date": self.date}
 
 
 Kind = Literal["policy", "checkpoint", "script", "chat", "person"]

@@ -177,7 +177,7 @@ async def seat_players(game: Game, seats: Iterable[SeatRecord], servers: Servers
 async def _policy_player(seat: SeatRecord, policy: PolicyRecord, servers: Servers, keep: Collection[str]) -> Player:
     configured = servers.backends.engine
     context_length = model_context_length(policy.checkpoint, configured.context_length)
-    chat = ChatTokenizer.load(policy.checkpoint, thinking=policy.thinking)
+    chat = ChatTokenizer.load(policy.checkpoint, **policy.template)
     chat.check_belongs_to(policy.checkpoint)
     engine = await servers.serving(policy.checkpoint, keep=keep)
     if weights_of(configured, policy.checkpoint) != policy.weights:

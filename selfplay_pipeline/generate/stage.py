@@ -121,6 +121,8 @@ def policy_record(
         temperature=0.0 if greedy else config.generate.temperature,
         max_new_tokens=config.generate.max_new_tokens,
         thinking=config.generate.thinking,
+        template_args=config.generate.template_args,
+        date=config.generate.date,
     )
 
 

@@ -6,10 +6,12 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from selfplay_pipeline.config.schema import DATE, SWITCHES
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.hub import look_for
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
@@ -62,12 +64,21 @@ class ChatTokenizer:
     earlier reply, so a template that rewrites history (Qwen3's `<think>`) cannot change it.
     """
 
-    def __init__(self, tokenizer: Any, *, thinking: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        thinking: bool = False,
+        template_args: Mapping[str, Any] = {},
+        date: str = DATE,
+    ) -> None:
         """Read the chat template of a tokenizer.
 
         Args:
             tokenizer: Tokenizer of transformers.
             thinking: Value of `enable_thinking` and `thinking`, the switches of chat templates.
+            template_args: Further arguments of the template.
+            date: Date of the template's clock, so that the same messages have the same tokens on another day.
 
         Raises:
             UserError: The tokenizer has no chat template, the template cannot render the players' messages, or the
@@ -82,14 +93,23 @@ class ChatTokenizer:
         self._control = {token for token, about in added.items() if _controls(about, template)}
         self._control -= set(self._encode("\U0010fffd"))
         self._harmless: dict[tuple[Any, ...], list[int]] = {}
-        self._switches = {name: thinking for name in SWITCHES if name in template}
+        given = dict.fromkeys(SWITCHES, thinking) | dict(template_args)
+        self.arguments = _arguments(tokenizer, template)
+        """Arguments that the chat template reads, without those that every template gets."""
+        self._given = {name: value for name, value in given.items() if name in self.arguments}
+        if "strftime_now" in template:
+            self._given["strftime_now"] = _clock(date)
+        self.template = {"thinking": thinking, "template_args": dict(template_args), "date": date}
+        """What the chat template is given beside messages, as in `PolicyRecord.template`."""
         self.thought = next((thought for thought in THOUGHTS if thought.end in template), None)
         """Thoughts of the template's models; None if the template has none."""
-        self.is_dated = "strftime_now" in template
-        """True if the template writes the date, so that the same messages have other tokens on another day."""
         marks = "\n".join(mark for thought in THOUGHTS for mark in thought)
         self._silent = {token for token, about in added.items() if about.special and about.content not in marks}
         self._find_form()
+        self.is_dated = "strftime_now" in self._given and (
+            self.render(_OPENING) != self.render(_OPENING, strftime_now=_clock("2000-01-01"))
+        )
+        """Whether the template writes the date into the first prompt."""
         parts = _AROUND_REPLY.fullmatch(self.render(_PROBE))
         if parts is None:
             raise self._refused(NO_END)
@@ -107,8 +127,12 @@ class ChatTokenizer:
         self._closing = self.stops if self.end_of_turn in self._encode(closed) else (self.end_of_turn,)
 
     @classmethod
-    def load(cls, model: str, *, thinking: bool = False) -> ChatTokenizer:
+    def load(cls, model: str, **template: Any) -> ChatTokenizer:
         """Returns the chat tokenizer of a local folder or a hub model.
+
+        Args:
+            model: The folder or the name.
+            template: What the chat template is given beside messages, as in `PolicyRecord.template`.
 
         Raises:
             UserError: The model has no usable tokenizer.
@@ -123,7 +147,7 @@ class ChatTokenizer:
             # Some tokenizer files ask to remove spaces before punctuation from texts, although the model sampled them.
             tokenizer = AutoTokenizer.from_pretrained(model, clean_up_tokenization_spaces=False)
             tokenizer.model_max_length = sys.maxsize  # else transformers warns about texts whose length we check
-            return cls(tokenizer, thinking=thinking)
+            return cls(tokenizer, **template)
         except (OSError, ValueError, KeyError, TypeError) as error:  # the last two where a file lacks a key
             raise UserError(
                 f"model {model}: its tokenizer cannot be loaded ({first_line(error)}); give a folder or a hub name"
@@ -240,15 +264,20 @@ class ChatTokenizer:
             raise EngineError(f"{self.tokenizer.name_or_path}: a player's text became a control token: {text!r}")
         return ids
 
-    def render(self, messages: Sequence[Mapping[str, str]], *, prompt: bool = True) -> str:
+    def render(self, messages: Sequence[Mapping[str, str]], *, prompt: bool = True, **other: Any) -> str:
         """Returns the template's text of messages, by default with the header of the next reply.
+
+        Args:
+            messages: The messages.
+            prompt: Whether the header of the next reply follows.
+            other: Arguments of the template in place of the tokenizer's.
 
         Raises:
             UserError: The template cannot render the messages.
         """
         try:
             rendered = self.tokenizer.apply_chat_template(
-                self.form.apply(messages), add_generation_prompt=prompt, tokenize=False, **self._switches
+                self.form.apply(messages), add_generation_prompt=prompt, tokenize=False, **self._given | other
             )
         except Exception as error:  # a template may raise anything
             reason = str(error) or type(error).__name__
@@ -318,6 +347,28 @@ def _message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
+def _arguments(tokenizer: Any, template: str) -> set[str]:
+    """Returns the arguments that a chat template reads, without those that every template gets."""
+    from jinja2 import nodes
+    from jinja2.meta import find_undeclared_variables
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    environment = _compile_jinja_template(template).environment
+    always = {*GIVEN, *environment.globals, *tokenizer.special_tokens_map}
+    tree = environment.parse(template)
+    # Jinja also finds variables that only some branch sets. An argument that is set somewhere has a default there.
+    own = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
+    for asked in tree.find_all((nodes.Test, nodes.Filter)):
+        if isinstance(asked.node, nodes.Name) and asked.name in ("defined", "undefined", "default", "d"):
+            own.discard(asked.node.name)
+    return set(find_undeclared_variables(tree)) - always - own
+
+
+def _clock(date: str) -> Callable[[str], str]:
+    """Returns the clock of a chat template, stopped at the beginning of a date."""
+    return datetime.fromisoformat(date).strftime
+
+
 def _controls(token: Any, template: str) -> bool:
     """Whether an added token is a control token: special, of a known family, or a tag in the template.
 
@@ -327,8 +378,8 @@ def _controls(token: Any, template: str) -> bool:
     return bool(token.special) or CONTROL.fullmatch(token.content.strip()) is not None or tag
 
 
-SWITCHES = ("enable_thinking", "thinking")
-"""Arguments with which chat templates are told whether to think; a template without them ignores them."""
+GIVEN = ("messages", "tools", "documents", "add_generation_prompt")
+"""Arguments that every chat template gets, beside its clock, functions and special tokens."""
 NO_END = "does not show a reply, its end and what is said after it"
 # Without a system message, which Mistral's templates repeat in the last user message.
 _PROBE = (_message("user", HEARD), _message("assistant", REPLY), _message("user", HEARD))

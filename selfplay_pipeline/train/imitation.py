@@ -22,7 +22,9 @@ from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.small_files import check_regular, read_object
 from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.generate.preflight import check_arguments
 from selfplay_pipeline.generate.read_records import read_lines
+from selfplay_pipeline.generate.stage import policy_record
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.train.memory_check import offload_here
 from selfplay_pipeline.train.offline import TrainResult, check_options
@@ -106,6 +108,7 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
         "games": [source.to_json() for source in sources],
     }
     now |= deciding(config.engine, "imitate", "engine.")
+    now |= {"generate.template_args": config.generate.template_args, "generate.date": config.generate.date}
     now |= {f"{CONTENTS}{path.resolve()}": digest for (path, *_), digest in zip(sources, digests, strict=True)}
     record = output / IMITATED
     if record.exists():
@@ -117,8 +120,10 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
 def _rows_of(config: Config, sources: Sequence[Source]) -> ImitationRows:
     """Returns the rows to imitate of the episodes in all files."""
     model = str(config.model)
-    chat = ChatTokenizer.load(model)
+    policy = policy_record(config, model, "")
+    chat = ChatTokenizer.load(model, **policy.template)
     chat.check_belongs_to(model)
+    check_arguments(policy, [chat])
     rows = make_rows(
         sources,
         make_game(config.game),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,6 +95,8 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "selfplay.game": place_of(known(config.game.name)),
         "selfplay.max_new_tokens": config.generate.max_new_tokens,
         "selfplay.thinking": config.generate.thinking,
+        "selfplay.template_args": json.dumps(config.generate.template_args),
+        "selfplay.date": config.generate.date,
         "data.train_files": str((config.games / "train.parquet").resolve()),
         "data.val_files": str((config.games / "test.parquet").resolve()),
         "data.train_batch_size": online.states_per_step,

@@ -15,7 +15,7 @@ from selfplay_pipeline.core.model_sizes import model_context_length
 from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.engines.compiler import check_compiler
 from selfplay_pipeline.games.registry import make_game
-from selfplay_pipeline.generate.preflight import check_context, check_not_shared, training_states
+from selfplay_pipeline.generate.preflight import check_arguments, check_context, check_not_shared, training_states
 from selfplay_pipeline.generate.stage import check_trainable, policy_record
 from selfplay_pipeline.train.memory_check import check_fits, offload_here
 from selfplay_pipeline.train.offline import check_training
@@ -66,7 +66,7 @@ def check_online(config: Config) -> None:
         )
     game, model = make_game(config.game), str(config.model)
     policy, states = policy_record(config, model, ""), training_states(game, config.seed)
-    check_context(game, config.engine, policy, model, states)
+    check_arguments(policy, [check_context(game, config.engine, policy, model, states)])
 
 
 def online_job(config: Config, output: Path, games: Path | None = None) -> OnlineConfig:

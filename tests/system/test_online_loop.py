@@ -190,7 +190,10 @@ def online_verl_config(
     """verl's configuration as `train-online` makes it."""
     config = OnlineConfig(
         model="data/tiny_model", output=folder, games=folder, context_length=1024, game=BOARD, gpus_per_node=gpus,
-        generate=GenerateConfig(episodes_per_state=EPISODES, temperature=0.8, max_new_tokens=64, thinking=True),
+        generate=GenerateConfig(
+            episodes_per_state=EPISODES, temperature=0.8, max_new_tokens=64, thinking=True,
+            template_args={"effort": "low", "deep": True}, date="2026-11-30",
+        ),
         overrides=overrides,
     )  # fmt: skip
     told = online_overrides(config, StatesFile(160, rows_per_episode), device)
@@ -696,6 +699,8 @@ class TestSizes:
         assert config.trainer.v1.trainer_mode == "online"
         assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "selfplay"
         assert (config.selfplay.max_new_tokens, config.selfplay.thinking) == (64, True)
+        assert json.loads(config.selfplay.template_args) == {"effort": "low", "deep": True}
+        assert config.selfplay.date == "2026-11-30"
         assert config.data.max_prompt_length + config.data.max_response_length == 1024
         assert config.trainer.total_epochs == 3, "50 steps of 8 states on 160"
 

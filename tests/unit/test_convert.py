@@ -76,6 +76,7 @@ def test_each_episode_becomes_two_rows_of_its_group_and_groups_are_never_split(g
         "shared_reward": True,
         "checkpoint": POLICY.checkpoint,
         "weights": POLICY.weights,
+        "template": {"thinking": False, "template_args": {}, "date": "2024-07-26"},
     }
     assert (tmp_path / "convert_report.txt").read_text() == report.to_text()
 

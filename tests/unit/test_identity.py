@@ -34,7 +34,10 @@ COMMANDS = ("generate", "evaluate", "iterate")
 """Whose runs the whole configuration is asked for; trainings have configurations of their own."""
 
 
-PLAY = {"engine.context_length", "generate.max_new_tokens", "generate.thinking", "generate.temperature", "game.size"}
+TEMPLATE = {"generate.template_args", "generate.date"}
+PLAY = TEMPLATE | {
+    "engine.context_length", "generate.max_new_tokens", "generate.thinking", "generate.temperature", "game.size",
+}  # fmt: skip
 OPTIMIZER = {
     "train.learning_rate", "train.kl_coef", "train.lora_rank",
     "train.gradient_checkpointing", "train.gpus_per_node", "train.nodes", "train.dtype", "train.overrides",
@@ -49,8 +52,10 @@ KEPT = {
     "chat": {"partner.base_url", "partner.model", "partner.temperature", "partner.max_tokens", "partner.prompt"},
     "evaluate": PLAY | {"engine.kind"},
     "convert": ROWS | {"reward.path"},
-    "imitate": {"engine.context_length", "game.size", "imitate.seats", "imitate.min_reward", "imitate.held_out",
-                "imitate.train_batch_size", "imitate.learning_rate"},
+    "imitate": TEMPLATE | {
+        "engine.context_length", "game.size", "imitate.seats", "imitate.min_reward", "imitate.held_out",
+        "imitate.train_batch_size", "imitate.learning_rate",
+    },
     "train": UPDATES | {"seed", "device"},
     "train-online": PLAY | OPTIMIZER | {
         "model", "seed", "device", "engine.tensor_parallel", "generate.episodes_per_state", "online.mode",
@@ -77,7 +82,8 @@ def settings(config: Config, command: str) -> dict:
         return decided_by(config, Path("/games.jsonl"), Path("/"))
     if command == "imitate":
         parts = {name: getattr(config, name) for name in ("imitate", "game", "engine")}
-        return {key: one for name, part in parts.items() for key, one in deciding(part, command, f"{name}.").items()}
+        found = {key: one for name, part in parts.items() for key, one in deciding(part, command, f"{name}.").items()}
+        return found | {key: value_of(config, key) for key in TEMPLATE}
     if command == "train":
         return deciding(training_of(config, Path("d"), Path("o"), checkpoint="m", seed=config.seed), command)
     if command == "train-online":

@@ -3,14 +3,12 @@
 import json
 import shutil
 from copy import deepcopy
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import transformers.utils.chat_template_utils
 from command import selfplay
 from factories import POLICY, TINY, board_state, make_episodes, write_episodes
 
@@ -157,23 +155,6 @@ def with_template(folder: Path, change: Any) -> str:
     path = folder / "chat_template.jinja"
     path.write_text(change(path.read_text()))
     return str(folder)
-
-
-def test_rows_of_another_day_are_not_blamed_on_the_model_if_its_template_writes_the_date(tmp_path, monkeypatch):
-    model = with_template(tmp_path / "dated", lambda old: "{{- strftime_now('%d%m%Y') }}" + old)
-    run_convert(write_episodes(tmp_path / "games.jsonl", make_episodes(2, 2, chat=ChatTokenizer.load(model))), tmp_path)
-    rows = tmp_path / "train.parquet"
-    check_parquet(rows, model)
-
-    class Tomorrow(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.now(tz) + timedelta(days=1)
-
-    monkeypatch.setattr(transformers.utils.chat_template_utils, "datetime", Tomorrow)
-    says = r"row 0 \(.+, seat 0\): prompt_ids are not .*; the template writes the date \(strftime_now\), so it"
-    with pytest.raises(UserError, match=says):
-        check_parquet(rows, model)
 
 
 def test_rows_are_checked_with_the_model_that_sampled_them_unless_another_is_given(tmp_path, monkeypatch):

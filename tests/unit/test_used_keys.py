@@ -47,7 +47,8 @@ def no_gpu(monkeypatch):
 
 SPECIAL = {
     "train.ray_address": "auto", "train.overrides": ["a.b=1"], "engine.server_url": ["http://127.0.0.1:1"],
-    "iterate.partners": [{"player": "past", "share": 1.0}],
+    "iterate.partners": [{"player": "past", "share": 1.0}], "generate.template_args": {"reasoning_effort": "low"},
+    "generate.date": "2026-07-26",
 }  # fmt: skip
 
 

@@ -26,9 +26,9 @@ from selfplay_pipeline.train.verl.rollout_engine import VerlEngine, check_sampli
 class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
     """Agent loop with the same rules, seats and token streams as `selfplay generate`; only the engine is verl's.
 
-    It reads `selfplay.max_new_tokens` (of a turn) and `selfplay.thinking` from verl's configuration, and all settings
-    of the game from the row. A trajectory has at most `rollout.prompt_length + rollout.response_length` tokens: an
-    episode that might exceed this ends with the status `context_length`; nothing is truncated.
+    It reads `selfplay.max_new_tokens` (of a turn) and what the chat template is given from verl's configuration, and
+    all settings of the game from the row. A trajectory has at most `rollout.prompt_length + rollout.response_length`
+    tokens: an episode that might exceed this ends with the status `context_length`; nothing is truncated.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -38,10 +38,17 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         # verl's SGLang server keeps one token of the context free.
         self.context_length = min(longest, (rollout.max_model_len or longest + 1) - 1)
         self.max_new_tokens = int(self.config.selfplay.max_new_tokens)
-        self.thinking = bool(self.config.selfplay.thinking)
+        given = self.config.selfplay
+        self.template = json.dumps(
+            {
+                "thinking": bool(given.thinking),
+                "template_args": json.loads(given.template_args),
+                "date": str(given.date),
+            }
+        )
         if self.config.selfplay.game is not None:
             find(self.config.selfplay.game)  # so that rows may name it
-        self.chat = chat_of(self.tokenizer, self.thinking)
+        self.chat = chat_of(self.tokenizer, self.template)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[AgentLoopOutput]:
         """Play the row's state once.
@@ -65,7 +72,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
             engine="verl",
             temperature=sampling_params["temperature"],
             max_new_tokens=self.max_new_tokens,
-            thinking=self.thinking,
+            **json.loads(self.template),
         )
         engines = [VerlEngine(self.server_manager, sampling_params) for _ in game.roles]
         players = [policy_player(engine, self.chat, policy, self.context_length) for engine in engines]
@@ -139,6 +146,11 @@ def game_of(rules: str) -> Game:
 
 
 @lru_cache(maxsize=2)
-def chat_of(tokenizer: Any, thinking: bool) -> ChatTokenizer:
-    """Returns the chat tokenizer; cached, because verl creates a loop for every episode."""
-    return ChatTokenizer(tokenizer, thinking=thinking)
+def chat_of(tokenizer: Any, template: str) -> ChatTokenizer:
+    """Returns the chat tokenizer; cached, because verl creates a loop for every episode.
+
+    Args:
+        tokenizer: Tokenizer of transformers.
+        template: What the chat template is given beside messages, as JSON.
+    """
+    return ChatTokenizer(tokenizer, **json.loads(template))
