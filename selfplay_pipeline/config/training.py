@@ -75,7 +75,8 @@ class TrainOptions(Section):
     lora_rank: Annotated[int, Field(ge=0)] = 0
     """Rank of a LoRA adapter, which is trained while the model's own weights are frozen; 0 trains all weights instead.
 
-    All linear layers but the head get an adapter, whose output is added unscaled. The checkpoint is the model with the
+    All linear layers but the head get an adapter, whose output is added unscaled; in a mixture of experts, the experts
+    and their router get none. The checkpoint is the model with the
     adapter merged in; the adapter alone, in peft's format, is next to it in `adapter/`. `iterate` trains one adapter of
     the initial model through all iterations. The reference policy is the model without the adapter.
     """

@@ -17,6 +17,12 @@ The sizes are those of the published config.json (Apache-2.0, https://huggingfac
 """
 
 
+OF_EXPERTS = ("gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
+"""Last parts of names of experts and their router."""
+ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
+"""Kinds of layers, as config.json names them, with queries, keys and values for each token."""
+
+
 @dataclass(frozen=True)
 class ModelSizes:
     """Sizes of a decoder, counted in numbers (each takes 2 or 4 bytes)."""
@@ -38,13 +44,34 @@ class ModelSizes:
     """Size of a token's keys in one layer; the values have the same size."""
     vocabulary: int
     context: int
-    linear: tuple[int, ...]
-    """Number of inputs and outputs of each linear layer but the head."""
+    linear: tuple[tuple[str, int], ...]
+    """Name of each linear layer but the head, with its number of inputs and outputs."""
+    norms: int = 2
+    """Number of norms over the hidden size in a layer."""
+    queries: int = 0
+    """Size of a token's queries in one layer; 0 for the hidden size."""
+    head_norms: int = 0
+    """Numbers of a token's queries and keys that are normed for each head; 0 without such norms."""
+    experts: int = 0
+    """Number of experts that compute a token; 0 without experts."""
+    uncounted: tuple[str, ...] = ()
+    """Parts of the model whose memory the estimates do not know."""
+
+    @property
+    def targets(self) -> list[str]:
+        """Last parts of the names of the layers that get a LoRA adapter; empty for all linear layers but the head.
+
+        Experts get none: peft adapts their stacked weights, which checkpoints store apart, and which servers cannot
+        merge. It takes every name in `OF_EXPERTS` for them.
+        """
+        names = (name.rpartition(".")[2] for name, _ in self.linear)
+        return [name for name in dict.fromkeys(names) if name not in OF_EXPERTS] if self.experts else []
 
     @property
     def adapter(self) -> int:
-        """Number of parameters of a LoRA adapter of rank 1: inputs + outputs of each linear layer."""
-        return sum(self.linear)
+        """Number of parameters of a LoRA adapter of rank 1: inputs + outputs of each of its layers."""
+        targets = self.targets
+        return sum(size for name, size in self.linear if not targets or name.rpartition(".")[2] in targets)
 
 
 @lru_cache
@@ -70,15 +97,22 @@ def sizes_of(model: str) -> ModelSizes:
 
 def _counted(model: Any, config: Any) -> ModelSizes:
     from torch.nn import Linear
+    from transformers.pytorch_utils import Conv1D
 
     tensors = [tensor.numel() for tensor in model.parameters()]
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     kinds = set(model._no_split_modules or ())  # what FSDP gathers at a time, too
     layers = [part for part in model.modules() if type(part).__name__ in kinds]
-    linear = [part for part in model.modules() if isinstance(part, Linear)]
+    linear = [(name, part) for name, part in model.named_modules() if isinstance(part, Linear | Conv1D)]
     heads = config.num_attention_heads
-    experts = getattr(config, "num_experts_per_tok", None)
-    width = experts * config.moe_intermediate_size if experts else config.intermediate_size
+    experts = getattr(config, "num_experts_per_tok", None) or 0
+    width = config.intermediate_size
+    if experts:  # those that every token passes are linear layers
+        shared = [part.weight.shape[0] for name, part in layers[-1].named_modules() if name.endswith("up_proj")]
+        width = experts * getattr(config, "moe_intermediate_size", width) + sum(shared)
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    queries, keys = heads * size, (getattr(config, "num_key_value_heads", None) or heads) * size
+    norms = [part.weight.numel() for part in layers[-1].modules() if "Norm" in type(part).__name__]
     return ModelSizes(
         parameters=sum(tensors),
         tensors=tuple(tensors),
@@ -88,12 +122,32 @@ def _counted(model: Any, config: Any) -> ModelSizes:
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         intermediate=width,
-        keys=(getattr(config, "num_key_value_heads", None) or heads)
-        * (getattr(config, "head_dim", None) or config.hidden_size // heads),
+        keys=keys,
         vocabulary=config.vocab_size,
         context=config.max_position_embeddings,
-        linear=tuple(part.in_features + part.out_features for part in linear if part.weight is not head),
+        linear=tuple((name, sum(part.weight.shape)) for name, part in linear if part.weight is not head),
+        norms=norms.count(config.hidden_size),
+        queries=queries,
+        head_norms=queries + keys if size in norms and size != config.hidden_size else 0,
+        experts=experts,
+        uncounted=_uncounted(model, config, experts),
     )
+
+
+def _uncounted(model: Any, config: Any, experts: int) -> tuple[str, ...]:
+    """Returns the parts of a model that are no attention, feed-forward layer, mixture of experts, norm or embedding."""
+    from torch.nn import Embedding, Linear
+    from transformers.pytorch_utils import Conv1D
+
+    kinds = {kind for kind in getattr(config, "layer_types", None) or () if kind not in ATTENTION}
+    if getattr(config, "kv_lora_rank", None):
+        kinds.add("compressed keys and values")
+    for part in model.modules():
+        own, name = [tensor.ndim for tensor in part.parameters(recurse=False)], type(part).__name__
+        expert = experts and name.endswith(("Experts", "NaiveMoe", "Router"))
+        if max(own, default=0) > 1 and not isinstance(part, Linear | Conv1D | Embedding) and not expert:
+            kinds.add(name)
+    return tuple(sorted(kinds))
 
 
 def model_vocabulary(model: str) -> int | None:

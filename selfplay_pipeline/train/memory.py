@@ -88,16 +88,18 @@ def layer_activations(sizes: ModelSizes, number: int) -> int:
 
     Autograd saves these tensors in a decoder layer of Qwen2's or Llama's kind (h: hidden size, i: intermediate size):
 
-    - in each of two norms the input, the normalised and the scaled output (3h); in bfloat16 the first of them takes 4
-      bytes a number, because a norm computes in float32;
+    - in each of its norms, usually two, the input, the normalised and the scaled output (3h); in bfloat16 the first of
+      them takes 4 bytes a number, because a norm computes in float32;
     - in attention the queries, the output, the reordered output (3h), the keys and the values;
     - in the feed-forward part the gate, its activation, the up projection and the product (4i).
 
-    For Qwen2.5-7B this gives 6.5 MB per token for all layers; a measurement gave 6.3 MB.
+    For Qwen2.5-7B this gives 6.5 MB per token for all layers; a measurement gave 6.3 MB. Each expert of a token keeps
+    its input, its output and the weighted output (3h).
     """
     hidden = sizes.hidden
-    norms = 2 * hidden * (FULL + 2 * number)
-    return norms + number * (3 * hidden + 2 * sizes.keys + 4 * sizes.intermediate)
+    norms = (sizes.norms * hidden + sizes.head_norms) * (FULL + 2 * number)
+    attention = 3 * (sizes.queries or hidden) + 2 * sizes.keys
+    return norms + number * (attention + 3 * hidden * sizes.experts + 4 * sizes.intermediate)
 
 
 def activations(sizes: ModelSizes, setup: Setup) -> int:

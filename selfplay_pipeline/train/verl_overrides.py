@@ -19,6 +19,7 @@ from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.gpus import Device
 from selfplay_pipeline.core.hub import config_of, only_attention
 from selfplay_pipeline.core.loopback import loopback_environment
+from selfplay_pipeline.core.model_sizes import sizes_of
 from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
 from selfplay_pipeline.train.loggers import PROJECT, logging_environment, name_of_run
 
@@ -324,7 +325,7 @@ def _memory(options: TrainOptions, half: bool) -> dict[str, Any]:
     return settings
 
 
-def _checkpoint(options: TrainOptions) -> dict[str, Any]:
+def _checkpoint(options: PolicyTraining) -> dict[str, Any]:
     """Returns the settings for the content of a save.
 
     With LoRA it is only the adapter; servers get merged weights (`merge`).
@@ -338,9 +339,20 @@ def _checkpoint(options: TrainOptions) -> dict[str, Any]:
         f"+{contents}.save_lora_only": True,
         "actor_rollout_ref.model.lora_rank": options.lora_rank,
         "actor_rollout_ref.model.lora_alpha": options.lora_rank,
-        "actor_rollout_ref.model.target_modules": "all-linear",
+        "actor_rollout_ref.model.target_modules": adapted_layers(options.base),
         "actor_rollout_ref.model.lora.merge": True,
     }
+
+
+def adapted_layers(model: str) -> list[str] | str:
+    """Returns the names of the layers that get an adapter, as peft takes them.
+
+    A model whose layers cannot be counted is assumed to have no experts.
+    """
+    try:
+        return sizes_of(model).targets or "all-linear"
+    except UserError:
+        return "all-linear"
 
 
 def _flash_attention_installed() -> bool:

@@ -44,6 +44,9 @@ def verdict(found: Examination, checks: Sequence[Check]) -> list[str]:
     lines = [f"does not fit: {fault}" for fault in faults]
     if found.not_here:
         lines = [f"does not fit here: {found.not_here}", *(lines or [f"fits on {found.machine.in_words()}"])]
+    if found.sizes.uncounted:
+        kinds = ", ".join(found.sizes.uncounted)
+        lines.append(f"not counted: {kinds}; whether the memory suffices is not known, so try it with few episodes")
     unknown = [f"could not be asked: {check.what}: {check.found}" for check in checks if check.good is None]
     return [*lines, *unknown] or ["fits"]
 
