@@ -199,10 +199,10 @@ def test_another_model_or_another_seed_begins_with_an_adapter_of_its_own(
 ) -> None:
     """In the same process, which then does the first training again."""
     build_model(tmp_path / "other", seed=1)
-    process = staying.process_id
     another = {"model": str(tmp_path / "other"), "any_model": True}
     other = first.config.model_copy(update=another | {"output": tmp_path / "a", "epochs": 1})
     changed, kept = weights(asyncio.run(run_train(other, trainer=staying)).checkpoint), weights(tmp_path / "other")
+    process = staying.process_id
     assert all(
         changed[name].equal(kept[name]) for name in kept if not name.endswith(("q_proj.weight", "down_proj.weight"))
     )
@@ -267,7 +267,7 @@ def loop(staying: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
         {
             "iterate.num_iterations": 2, "iterate.evaluate_every": 0, "generate.num_episodes": 16,
             "generate.episodes_per_state": 4, "train.train_batch_size": 32, "train.keep_zero_signal": True,
-            "train.learning_rate": 3e-3, "train.kl_coef": 0.05, "train.lora_rank": 4, "train.mini_batches": 1,
+            "train.learning_rate": 1e-2, "train.kl_coef": 0.05, "train.lora_rank": 4, "train.mini_batches": 1,
             "train.old_log_probs": "step",
             "engine.kind": "transformers",
         },
