@@ -28,6 +28,7 @@ partners = stored("studies/partners/results/results.json")
 listened = [stored(f"studies/listen/results/exam_{name}.json") for name in ("start", "seed_3")]
 played = stored("studies/listen/results/self_play.json")
 second = stored("studies/listen/results/evaluation_seed_2.json")["modes"]
+silenced = stored("studies/listen/results/evaluation_muted_3.json")["modes"]
 both_seats = [stored(f"studies/listen/results/evaluation_{name}.json")["modes"] for name in ("start", "seed_3")]
 words, read = (stored("studies/words/results/results.json")[name] for name in ("trainings", "exams"))
 untrained = json.loads((ROOT / "studies/listen/results/metrics.jsonl").read_text().splitlines()[0])
@@ -117,6 +118,7 @@ FIGURES: list[tuple[Any, ...]] = [
        *(interval(one[mode]["figures"]["reward"]) for one in both_seats)) for mode in MODES),
     *(("listen", f"| … messages swapped, {mode} | {{}} | {{}} |",
        *(interval(one[mode]["words"]["swapped_reward"]) for one in both_seats)) for mode in MODES),
+    *(("listen", f"| muted training, {mode} | | {{}} |", interval(silenced[mode]["figures"]["reward"])) for mode in MODES),
     ("listen", "the listener rises from {:.3f} to {:.3f} sampled", untrained["held_out_reward"]["value"],
      listener["sampled"]["figures"]["reward"]["value"]),
     ("listen", "reward rises from silence to {:.3f} sampled and {:.3f} greedy",
