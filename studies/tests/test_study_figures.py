@@ -118,7 +118,8 @@ FIGURES: list[tuple[Any, ...]] = [
        *(interval(one[mode]["figures"]["reward"]) for one in both_seats)) for mode in MODES),
     *(("listen", f"| … messages swapped, {mode} | {{}} | {{}} |",
        *(interval(one[mode]["words"]["swapped_reward"]) for one in both_seats)) for mode in MODES),
-    *(("listen", f"| muted training, {mode} | | {{}} |", interval(silenced[mode]["figures"]["reward"])) for mode in MODES),
+    *(("listen", f"| muted training, {mode} | | {{}} |", interval(silenced[mode]["figures"]["reward"]))
+      for mode in MODES),
     ("listen", "the listener rises from {:.3f} to {:.3f} sampled", untrained["held_out_reward"]["value"],
      listener["sampled"]["figures"]["reward"]["value"]),
     ("listen", "reward rises from silence to {:.3f} sampled and {:.3f} greedy",

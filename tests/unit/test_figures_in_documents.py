@@ -45,6 +45,7 @@ costs = {name: one["heard"] - one["exchanged"] for name, one in read.items()}
 untrained = json.loads((ROOT / "studies/listen/results/metrics.jsonl").read_text().splitlines()[0])
 listener = stored("studies/listen/results/evaluation_iteration_12.json")
 both_seats = stored("studies/listen/results/evaluation_seed_3.json")["modes"]
+silenced = stored("studies/listen/results/evaluation_muted_3.json")["modes"]
 second = stored("studies/listen/results/evaluation_seed_2.json")["modes"]
 one_sided = make_game(load_config("smollm2", {}).game).silence
 
@@ -74,6 +75,7 @@ FIGURES: list[tuple[Any, ...]] = [
      interval(stored("studies/listen/results/evaluation_start.json")["modes"]["greedy"]["figures"]["reward"])),
     (SHOWN, "with swapped messages (it is {:.3f} and {:.3f})",
      *(both_seats[mode]["words"]["swapped_reward"]["value"] for mode in MODES)),
+    (SHOWN, "in muted training ({:.3f}, {:.3f})", *(silenced[mode]["figures"]["reward"]["value"] for mode in MODES)),
     (SHOWN, "A second seed ends at {} and {}.", *(interval(second[mode]["figures"]["reward"]) for mode in MODES)),
     (SHOWN, "reward is {:.3f}, {:.3f} and {:.3f} instead of {:.3f}, {:.3f} and {:.3f} (three seeds); silence is {:.3f}",
      *(words[f"self_{seed}"][at]["held_out_reward"]["value"] for at in ("5", "0") for seed in (4, 5, 6)),
