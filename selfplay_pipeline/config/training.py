@@ -76,9 +76,9 @@ class TrainOptions(Section):
     """Rank of a LoRA adapter, which is trained while the model's own weights are frozen; 0 trains all weights instead.
 
     All linear layers but the head get an adapter, whose output is added unscaled; in a mixture of experts, the experts
-    and their router get none. The checkpoint is the model with the
-    adapter merged in; the adapter alone, in peft's format, is next to it in `adapter/`. `iterate` trains one adapter of
-    the initial model through all iterations. The reference policy is the model without the adapter.
+    and their router get none. The checkpoint is the model with the adapter merged in; the adapter alone, in peft's
+    format, is next to it in `adapter/`. `iterate` trains one adapter of the initial model through all iterations. The
+    reference policy is the model without the adapter.
     """
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass, which saves memory and takes time."""
@@ -125,7 +125,8 @@ class TrainOptions(Section):
     @property
     def writes_rows(self) -> bool:
         """Whether the rows that are trained on are written to trained_rows.jsonl, with log-probs and advantages."""
-        return WRITES_ROWS in self.overrides
+        key = key_of(WRITES_ROWS)
+        return any(key_of(one) == key and one.partition("=")[2].strip().lower() != "false" for one in self.overrides)
 
     @property
     def has_reference(self) -> bool:

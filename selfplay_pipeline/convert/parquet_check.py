@@ -46,7 +46,7 @@ def check_parquet(path: Path, model: str) -> CheckReport:
         UserError: A check failed; the message names the first such check and its row.
     """
     rows = _read(path, vocabulary_of(model))
-    facts = json.loads(pq.read_schema(path).metadata[METADATA_KEY])
+    facts = json.loads((pq.read_schema(path).metadata or {}).get(METADATA_KEY, b"{}"))
     template = facts.get("template")
     chat = ChatTokenizer.load(model, **(template if isinstance(template, dict) else {}))
     report = CheckReport(path)
@@ -132,7 +132,7 @@ def _check_tokens(where: str, row: dict[str, Any], chat: ChatTokenizer) -> None:
 
 
 def _check_groups(path: Path, rows: list[dict[str, Any]]) -> tuple[int, int]:
-    facts = json.loads(pq.read_schema(path).metadata[METADATA_KEY])
+    facts = json.loads((pq.read_schema(path).metadata or {}).get(METADATA_KEY, b"{}"))
     try:
         game, shared = game_named(facts["game"]), facts["shared_reward"]
     except ValueError as error:

@@ -106,7 +106,7 @@ def _counted(model: Any, config: Any) -> ModelSizes:
     linear = [(name, part) for name, part in model.named_modules() if isinstance(part, Linear | Conv1D)]
     heads = config.num_attention_heads
     experts = getattr(config, "num_experts_per_tok", None) or 0
-    width = config.intermediate_size
+    width = getattr(config, "intermediate_size", 0) if experts else config.intermediate_size
     if experts:  # those that every token passes are linear layers
         shared = [part.weight.shape[0] for name, part in layers[-1].named_modules() if name.endswith("up_proj")]
         width = experts * getattr(config, "moe_intermediate_size", width) + sum(shared)

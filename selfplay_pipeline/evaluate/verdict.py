@@ -10,7 +10,7 @@ from selfplay_pipeline.evaluate.run import Evaluation
 from selfplay_pipeline.metrics.bootstrap import Interval
 
 STATES = "these states"
-UNBOUNDED = "No line bounds play without words here, so the reward alone does not show that words were used."
+UNCOMPARED = "The reward is not compared with play without words, so it alone does not show that words were used."
 UNSWAPPED = "Whether the words matter was not measured; `selfplay evaluate --swap-messages` measures it."
 LIMITS = (
     "The intervals in brackets (95 %) cover other states, not other training seeds. What taught the player takes "
@@ -77,20 +77,23 @@ def verdict(evaluation: Evaluation) -> list[str]:
     return in_words(above, worth, muted=evaluation.mute)
 
 
-def in_words(above: Mapping[Any, Interval], worth: Mapping[Any, Interval], *, muted: bool = False) -> list[str]:
+def in_words(
+    above: Mapping[Any, Interval], worth: Mapping[Any, Interval], *, muted: bool = False, states: str = STATES
+) -> list[str]:
     """Returns sentences on what episodes show about the use of words, and on their limits.
 
     Every statement rests on the end of a 95 % interval over states.
 
     Args:
-        above: Reward minus silence on the same states, by mode or file; empty if silence bounds no play.
+        above: Reward minus silence on the same states, by mode or file; empty if it is unknown.
         worth: Worth of words; empty if no messages were swapped.
         muted: Whether messages were muted.
+        states: Text about the states of `above`.
     """
     claims = [replace(ABOVE_SILENCE, intervals=above)] * bool(above) + [replace(WORTH, intervals=worth)] * bool(worth)
     return [
-        *(in_sentences(claims, STATES) if claims else []),
-        *([] if above else [UNBOUNDED]),
+        *(in_sentences(claims, states) if claims else []),
+        *([] if above else [UNCOMPARED]),
         *([] if worth or muted else [UNSWAPPED]),
         LIMITS,
     ]

@@ -361,7 +361,23 @@ def _arguments(tokenizer: Any, template: str) -> set[str]:
     for asked in tree.find_all((nodes.Test, nodes.Filter)):
         if isinstance(asked.node, nodes.Name) and asked.name in ("defined", "undefined", "default", "d"):
             own.discard(asked.node.name)
+    first: dict[str, nodes.Node] = {}
+    for one in tree.find_all((nodes.Assign, nodes.For)):
+        for name in _names(one.target):
+            first.setdefault(name, one)
+    # Its default may also follow a look at it: `{% set effort = effort or "low" %}`, `{% if not effort %}…`.
+    own -= {name for name, one in first.items() if isinstance(one, nodes.Assign) and name in _names(one.node)}
+    for branch in tree.find_all(nodes.If):
+        inside = [*branch.find_all(nodes.Assign)]
+        own -= {name for name in _names(branch.test) if any(first.get(name) is one for one in inside)}
     return set(find_undeclared_variables(tree)) - always - own
+
+
+def _names(node: Any) -> set[str]:
+    """Returns the names in a part of a template."""
+    from jinja2 import nodes
+
+    return {name.name for name in (node, *node.find_all(nodes.Name)) if isinstance(name, nodes.Name)}
 
 
 def _clock(date: str) -> Callable[[str], str]:

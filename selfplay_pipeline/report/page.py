@@ -13,7 +13,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selfplay_pipeline.config.identity import flatten
-from selfplay_pipeline.evaluate.verdict import in_words, verdict
+from selfplay_pipeline.evaluate.verdict import STATES, in_words, verdict
 from selfplay_pipeline.evaluate.worth_of_words import LABELS, rows_of_words
 from selfplay_pipeline.games.drawing import UNKNOWN
 from selfplay_pipeline.iterate.conclusion import conclusion
@@ -28,7 +28,7 @@ from selfplay_pipeline.report.charts import Chart, charts_of, games_in
 from selfplay_pipeline.report.draw import LIGHT, draw, in_dark
 from selfplay_pipeline.report.reading import NO_TOKENS, Decoder
 from selfplay_pipeline.report.sample import Sample, embedded, take_sample
-from selfplay_pipeline.report.scan import Scan
+from selfplay_pipeline.report.scan import SILENCE_STATES, Scan
 from selfplay_pipeline.report.sources import Source
 
 SLACK = 10_000
@@ -103,12 +103,12 @@ def _conclusion(source: Source, scans: Sequence[Scan], history: Sequence[Iterati
         return conclusion(history)
     if source.evaluation:
         return verdict(source.evaluation)
-    return [
-        sentence
-        for scan in scans
-        if scan.above_silence
-        for sentence in in_words({scan.file.label: scan.above_silence}, {})
-    ]
+    for scan in scans:
+        if scan.above_silence:
+            muted = any(game.config.mute for game in scan.rules.values())
+            states = f"the first {SILENCE_STATES} states" if len(scan.groups) > SILENCE_STATES else STATES
+            return in_words({scan.file.label: scan.above_silence}, {}, muted=muted, states=states)
+    return []
 
 
 def facts(source: Source, scans: Sequence[Scan], now: datetime) -> list[str]:

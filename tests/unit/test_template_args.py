@@ -4,6 +4,7 @@ import json
 import re
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import transformers.utils.chat_template_utils
@@ -21,7 +22,7 @@ from selfplay_pipeline.generate.preflight import check_arguments, check_context,
 from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord, PolicyRecord
 from selfplay_pipeline.generate.stage import make_job, policy_record
 from selfplay_pipeline.generate.store import EpisodeStore
-from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, _arguments
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.train import imitation
 from selfplay_pipeline.warm_start.tiny_tokenizer import CHAT_TEMPLATE
@@ -176,6 +177,19 @@ def test_a_value_that_the_template_refuses_is_told_in_one_line():
 )
 def test_the_arguments_that_a_template_reads(name, reads):
     assert chat(name).arguments == reads
+
+
+@pytest.mark.parametrize(
+    ("template", "reads"),
+    [
+        ("{% set effort = effort or 'low' %}{{ effort }}", {"effort"}),
+        ("{% if not effort %}{% set effort = 'low' %}{% endif %}{{ effort }}", {"effort"}),
+        ("{% set text = '' %}{% set text = text + 'a' %}{% if text %}{% set text = 'b' %}{% endif %}{{ text }}", set()),
+    ],
+    ids=["or", "if not", "its own"],
+)
+def test_an_argument_may_get_its_default_in_the_template(template, reads):
+    assert _arguments(SimpleNamespace(special_tokens_map={}), template) == reads
 
 
 UNREAD = ["reasoning_efort", "content", "messages", "strftime_now", "add_generation_prompt", "tokenize", "tools"]

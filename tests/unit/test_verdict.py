@@ -13,7 +13,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.evaluate.run import Evaluation, EvaluationJob, job_of, run_evaluate
 from selfplay_pipeline.evaluate.silence import above_silence
 from selfplay_pipeline.evaluate.states import held_out_states, read_states
-from selfplay_pipeline.evaluate.verdict import LIMITS, UNBOUNDED, UNSWAPPED, in_words, verdict
+from selfplay_pipeline.evaluate.verdict import LIMITS, UNCOMPARED, UNSWAPPED, in_words, verdict
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.metrics.bootstrap import Interval, Totals
 
@@ -32,7 +32,7 @@ def rewards(*by_state: float) -> Totals:
 def evaluated(player: str, folder: Path, *options: str, config: str = "tiny_honest") -> tuple[list[str], Evaluation]:
     """Lines that `selfplay evaluate` prints, and what it stores."""
     done = selfplay("evaluate", player, "--config", config, "--output", str(folder),
-                    "--set", f"evaluate.num_states={COUNT}", *options)  # fmt: skip
+                    "--num-states", str(COUNT), *options)  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), Evaluation.model_validate_json((folder / "evaluation.json").read_text())
 
@@ -95,8 +95,8 @@ UP, DOWN, AROUND = (Interval(value=at, low=at - 0.02, high=at + 0.02) for at in 
             UNSWAPPED, LIMITS]),
         ({}, {"greedy": UP}, [
             "On these states the reward falls when messages are swapped: greedy +0.100 [+0.080, +0.120].",
-            UNBOUNDED, LIMITS]),
-        ({}, {}, [UNBOUNDED, UNSWAPPED, LIMITS]),
+            UNCOMPARED, LIMITS]),
+        ({}, {}, [UNCOMPARED, UNSWAPPED, LIMITS]),
     ],
     ids=["both shown", "below and open", "nothing shown", "free play", "nothing measured"],
 )  # fmt: skip
@@ -135,7 +135,7 @@ def test_a_muted_evaluation_is_not_above_silence(tmp_path):
 
 
 def test_the_evaluations_of_a_run_leave_silence_out(tmp_path):
-    config = load_config("tiny_honest", {"evaluate.num_states": 3})
-    job = replace(job_of(config, "silent", tmp_path / "e"), silence=False)
+    config = load_config("tiny_honest", {})
+    job = replace(job_of(config, "silent", tmp_path / "e", num_states=3), silence=False)
     assert asyncio.run(run_evaluate(config, job)).modes["scripted"].above_silence is None
     assert not EvaluationJob("silent", job.states, tmp_path).silence
