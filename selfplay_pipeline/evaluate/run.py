@@ -225,10 +225,10 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         own_folder(job.output, "evaluate")
         lost = dict(zip(kinds, await play_pairings(config, pairings, running), strict=True))
     words, reports = _words_before(job.output), dict[Mode, ModeReport]()
-    rewards = {mode: rewards_of(config, job, mode) for mode in job.modes(config)} if job.silence else {}
-    above = above_silence(make_game(config.game), job.states.states, rewards) if rewards else {}
-    for mode in job.modes(config):
-        tally = tally_of(config, job, mode)
+    tallies = {mode: tally_of(config, job, mode) for mode in job.modes(config)}
+    totals = {mode: tally.totals() for mode, tally in tallies.items()}
+    above = above_silence(make_game(config.game), job.states.states, totals) if job.silence else {}
+    for mode, tally in tallies.items():
         tally.statuses.update({Status.ENGINE_FAILURE.value: lost[mode, None]} if lost[mode, None] else {})
         said = words.get(mode)
         if job.swaps:
@@ -236,7 +236,7 @@ async def run_evaluate(config: Config, job: EvaluationJob, servers: Servers | No
         reports[mode] = ModeReport(
             episodes=tally.statuses.total(),
             statuses=dict(tally.statuses),
-            figures=tally.totals().intervals(),
+            figures=totals[mode].intervals(),
             words=said,
             above_silence=above.get(mode),
         )
