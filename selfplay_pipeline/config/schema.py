@@ -18,6 +18,8 @@ from selfplay_pipeline.games.registry import GameConfig, first_game_config
 
 DATE = "2024-07-26"
 """Date of chat templates' clock, unless one is given: the day that Llama's templates name without a clock."""
+History = Literal["appended", "rendered"]
+"""What a prompt holds of the model's own earlier turns: the sampled tokens, or what the chat template shows of them."""
 SWITCHES = ("enable_thinking", "thinking")
 """Arguments with which chat templates are told whether to think; a template without them ignores them."""
 
@@ -94,6 +96,13 @@ class GenerateConfig(Section):
     """
     date: Annotated[str, UsedBy(*PLAYING, "train-online", "imitate")] = DATE
     """Date that the chat template writes, if it writes one; the same every day, so that prompts stay the same."""
+    history: Annotated[History | None, UsedBy(*PLAYING, "train-online", "imitate")] = None
+    """What a prompt holds of the model's own earlier turns: the sampled tokens, or what the chat template shows.
+
+    `appended` keeps all tokens, thoughts included, so that a seat's part of an episode is one training row. `rendered`
+    renders the conversation again before each turn, as a chat server does: most templates drop earlier thoughts. Each
+    turn is then a row of its own. By default `rendered` with `thinking`, and `appended` without.
+    """
     max_concurrency: Annotated[int, Field(ge=1), UsedBy("generate", "iterate", *MEASURING, "benchmark")] = 256
     """Number of episodes that are played at the same time, by default 256 for each copy of the model.
 
@@ -117,6 +126,11 @@ class GenerateConfig(Section):
             return date.fromisoformat(text).isoformat()
         except ValueError:
             raise ValueError(f"expected a date such as {DATE}, found {text!r}") from None
+
+    @property
+    def history_used(self) -> History:
+        """Value of `history`, with its default."""
+        return self.history or ("rendered" if self.thinking else "appended")
 
     @property
     def num_groups(self) -> int:

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from selfplay_pipeline.config.schema import ImitateConfig
+from selfplay_pipeline.config.schema import History, ImitateConfig
 from selfplay_pipeline.convert.replay import Recorded, recorded_episodes, replay
-from selfplay_pipeline.convert.rows import WEIGHT, described, episode_to_rows, schema_with
+from selfplay_pipeline.convert.rows import TURN, WEIGHT, described, episode_to_rows, schema_with
 from selfplay_pipeline.convert.run import STREAM_CODES
 from selfplay_pipeline.convert.selection import best_of_groups, held_out
 from selfplay_pipeline.core.errors import UserError
@@ -141,6 +141,7 @@ def make_rows(
     chat: ChatTokenizer,
     choice: ImitateConfig,
     *,
+    history: History = "appended",
     best_of_group: int = 0,
     context_length: int,
     seed: int,
@@ -152,6 +153,7 @@ def make_rows(
         game: Game with the configuration that the episodes were played with.
         chat: Tokenizer of the imitating model.
         choice: Section `imitate` of the configuration.
+        history: Value of `generate.history`.
         best_of_group: Number of episodes per state to imitate, those with the highest reward; 0 imitates all.
         context_length: Largest number of tokens of a row; longer rows are skipped and counted.
         seed: Seed of the choice of held-out states.
@@ -168,7 +170,7 @@ def make_rows(
     done = Imitated()
     with progress("replaying episodes", brief=True) as shown:
         found = recorded_episodes([source.path for source in sources], game, shown)
-        rows = [*_rows(sources, found, game, chat, choice, context_length, done)]
+        rows = [*_rows(sources, found, game, chat, choice, history, context_length, done)]
     best = best_of_groups([_scored(row, not game.shared_reward) for row in rows], best_of_group)
     done.left_out["not among the best of its state"] += best.count(False)
     done.left_out = +done.left_out
@@ -184,7 +186,7 @@ def make_rows(
         parts[HELD_OUT if row["extra_info"]["index"] in away else TRAIN].append(row)
     most = 1 + max(row["extra_info"]["episode"] for row in rows)
     schema = described(
-        schema_with(WEIGHT),
+        schema_with(WEIGHT, *([TURN] if history == "rendered" else [])),
         game=game.name,
         shared=game.shared_reward,
         temperature=1.0,
@@ -208,6 +210,7 @@ def _rows(
     game: Game,
     chat: ChatTokenizer,
     choice: ImitateConfig,
+    history: History,
     context_length: int,
     done: Imitated,
 ) -> Iterator[dict[str, Any]]:
@@ -223,19 +226,19 @@ def _rows(
         if not chosen:
             continue
         try:
-            sides = replay(record, silent if sources[file].mute else game, chat)
+            sides = replay(record, silent if sources[file].mute else game, chat, history)
         except ValueError as error:
             raise UserError(f"{where}: {error}") from None
         state = states.setdefault(json.dumps(record.state, sort_keys=True), len(states))
         own = {
-            "trajectories": [sides[seat] for seat in chosen],
+            "trajectories": [side for side in sides if side.seat in chosen],
             "all_seats": [LEARNER] * len(game.roles),
             "group_index": state,
             "episode": episodes[state],
         }
         episodes[state] += 1
         rows = episode_to_rows(record.model_copy(update=own))
-        done.left_out["the seat took no legal turn"] += len(chosen) - len(rows)
+        done.left_out["the seat took no legal turn"] += len(chosen) - len({row["extra_info"]["seat"] for row in rows})
         for row in rows:
             streams = {name: np.array(row[name], code) for name, code in STREAM_CODES.items()}
             if first := sources[file].first_tokens:

@@ -21,6 +21,7 @@ from selfplay_pipeline.convert.rows import (
     PARTNER,
     SCHEMA,
     TRAINED,
+    TURN,
     schema_with,
 )  # fmt: skip
 from selfplay_pipeline.core.errors import UserError, first_line
@@ -75,6 +76,8 @@ class Rows:
     partner: list[str]
     """Partners of each row's seat, as part of its group's key; all "" if every state of the file has the same partners.
     """
+    turn: NDArray[np.int64]
+    """Number of each row among the rows of its seat and episode; all 0 unless each turn is a row."""
 
     def scored(self, file: int) -> list[Scored[tuple[int, int]]]:
         """Returns the rewards of the rows with their group keys.
@@ -158,7 +161,7 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
         if len(others):
             what = f"{rows.sampling_temperature[others[0]]}, but {temperature} in the rows before"
             raise _impossible(path, first + int(others[0]), TEMPERATURE, what)
-        episodes.append((rows.index, rows.episode, rows.seat, rows.trained_reward, rows.group_rows))
+        episodes.append((rows.index, rows.episode, rows.seat, rows.turn, rows.trained_reward, rows.group_rows))
         first += len(rows.index)
         yield rows
     if episodes:
@@ -166,17 +169,19 @@ def read_rows(path: Path, vocabulary: int | None = None) -> Iterator[Rows]:
 
 
 def _check_episodes(path: Path, shared: bool, *columns: NDArray[Any]) -> None:
-    """Raises UserError unless each seat of an episode occurs once and each group has all its rows.
+    """Raises UserError unless each turn of an episode occurs once and each group has all its rows.
 
-    If seats share a reward, all seats of an episode must have the same one.
+    If seats share a reward, all seats of an episode must have the same one, and otherwise all turns of a seat.
     """
-    order = np.lexsort(columns[2::-1])  # stable for equal rows
-    groups, episodes, seats, rewards, written = (column[order] for column in columns)
+    order = np.lexsort(columns[3::-1])  # stable for equal rows
+    groups, episodes, seats, turns, rewards, written = (column[order] for column in columns)
     same_episode = (groups[1:] == groups[:-1]) & (episodes[1:] == episodes[:-1])
-    for at in np.flatnonzero(same_episode & (seats[1:] == seats[:-1]))[:1]:
+    same_seat = same_episode & (seats[1:] == seats[:-1])
+    for at in np.flatnonzero(same_seat & (turns[1:] == turns[:-1]))[:1]:
         what = f"group {groups[at]}, episode {episodes[at]}, seat {seats[at]} is in row {order[at]} too"
         raise _impossible(path, int(order[at + 1]), "extra_info", what)
-    for at in np.flatnonzero(same_episode & shared & (np.abs(np.diff(rewards)) > SAME_SCORE))[:1]:
+    rewarded_alike = same_episode if shared else same_seat
+    for at in np.flatnonzero(rewarded_alike & (np.abs(np.diff(rewards)) > SAME_SCORE))[:1]:
         what = f"{rewards[at + 1]}, but {rewards[at]} in another row of group {groups[at]}, episode {episodes[at]}"
         raise _impossible(path, int(order[at + 1]), "normalized_reward", what)
     _, of_row, counts = np.unique(groups, return_inverse=True, return_counts=True)
@@ -301,11 +306,16 @@ def _rows(path: Path, first: int, batch: pa.RecordBatch, shared: bool) -> Rows:
             raise _impossible(path, row, name, "an entry is null")
         lists[name] = Lists(values.to_numpy(), offsets)
     numbers.setdefault(TRAINED, numbers["normalized_reward"])
+    turn = np.zeros(batch.num_rows, np.int64)
+    if TURN in batch.schema.names:
+        _check_nulls(path, first, TURN, batch.column(TURN))
+        turn = batch.column(TURN).to_numpy(zero_copy_only=False)
     partner = [""] * batch.num_rows
     if PARTNER in batch.schema.names:
         _check_nulls(path, first, PARTNER, batch.column(PARTNER))
         partner = batch.column(PARTNER).to_pylist()
-    return Rows(**numbers, num_seats=num_seats, streams=Streams(**lists), shared_reward=shared, partner=partner)
+    streams = Streams(**lists)
+    return Rows(**numbers, num_seats=num_seats, streams=streams, shared_reward=shared, partner=partner, turn=turn)
 
 
 def _check_nulls(path: Path, first: int, name: str, values: pa.Array) -> None:
@@ -321,6 +331,7 @@ def _check(path: Path, first: int, rows: Rows, vocabulary: int | None) -> None:
         ("seat", 0, rows.num_seats, "0 or more, below the seats of its game"),
         ("normalized_reward", 0, np.nextafter(1, 2), "0 to 1"),
         (TRAINED, np.finfo(float).min, np.inf, "a finite number"),
+        (TURN, 0, MAX_COUNT, f"0 to {MAX_COUNT - 1}"),
         (TEMPERATURE, 0, np.inf, "a finite number above 0"),
     ):
         values = getattr(rows, field)

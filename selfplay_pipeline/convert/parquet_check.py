@@ -118,13 +118,13 @@ def _check_verl_loads(path: Path, rows: list[dict[str, Any]], chat: ChatTokenize
 
 def _check_tokens(where: str, row: dict[str, Any], chat: ChatTokenizer) -> None:
     prompt = [ChatMessage.model_validate(message) for message in row["prompt"]]
-    if chat.first_prompt(prompt) != row["prompt_ids"]:
+    if chat.rendered_prompt(prompt) != row["prompt_ids"]:
         raise UserError(
             f"{where}: prompt_ids are not the chat template's tokens of `prompt`; give --model, the model that played"
         )
     spans = groupby(zip(row["response_ids"], row["response_mask"], strict=True), key=lambda pair: pair[1])
     own = [chat.decode_reply([token for token, _ in span]) for mask, span in spans if mask]
-    said = [message["content"] for message in row["messages"] if message["role"] == "assistant"]
+    said = [message["content"] for message in row["messages"][len(prompt) :] if message["role"] == "assistant"]
     if own != said:
         raise UserError(
             f"{where}: the unmasked tokens do not decode to the assistant messages; convert the episodes again"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from selfplay_pipeline.config.schema import History
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.reporting import Update
 from selfplay_pipeline.engines.types import EngineError
@@ -14,7 +15,7 @@ from selfplay_pipeline.generate.control_tokens import without_control
 from selfplay_pipeline.generate.episode_wrappers import RenamedSession, check_heard_as_said, is_altered, names_of, said
 from selfplay_pipeline.generate.read_records import named_at, parse_episode, read_lines, size_of_lines, tell_left_out
 from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord, Trajectory, TurnRecord
-from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
+from selfplay_pipeline.generate.trajectory import BUILDERS, ChatTokenizer
 
 OTHERWISE = "give the configuration (--config) that it was played with"
 
@@ -90,8 +91,8 @@ def _check_game(record: EpisodeRecord, game: Game) -> None:
         )
 
 
-def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Trajectory]:
-    """Replay all turns of an episode and return each seat's trajectory as the model's tokens.
+def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer, history: History = "appended") -> list[Trajectory]:
+    """Replay all turns of an episode and return each seat's trajectories as the model's tokens.
 
     In other-play, the seats read and say the names that they saw.
 
@@ -100,7 +101,8 @@ def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Traje
     Log-probs are 0, since the model did not sample the tokens.
 
     Returns:
-        One trajectory per seat; without a legal turn, its response is empty.
+        The trajectories of all seats in order: one of each seat, whose response is empty without a legal turn; with
+        rendered history, one of each legal turn.
 
     Raises:
         ValueError: The replay differs from the recorded episode; the message names the field.
@@ -108,7 +110,7 @@ def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Traje
     session = _session(record, game)
     openings = [session.opening(seat) for seat, _ in enumerate(game.roles)]
     streams = [
-        TrajectoryBuilder(chat, seat, opening.system, [opening.observation]) for seat, opening in enumerate(openings)
+        BUILDERS[history](chat, seat, opening.system, [opening.observation]) for seat, opening in enumerate(openings)
     ]
     for number, turn, step in _steps(record, session):
         try:
@@ -117,7 +119,7 @@ def replay(record: EpisodeRecord, game: Game, chat: ChatTokenizer) -> list[Traje
             raise ValueError(f"field 'turns.{number}': {error}") from None
         for stream, observation in zip(streams, step.observations, strict=True):
             stream.observe(observation)
-    return [stream.finish() for stream in streams]
+    return [trajectory for stream in streams for trajectory in stream.trajectories()]
 
 
 def conversations(record: EpisodeRecord, game: Game) -> list[list[ChatMessage]]:

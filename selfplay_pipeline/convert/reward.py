@@ -101,7 +101,7 @@ def _outcome_of(record: EpisodeRecord) -> TrainedOutcome:
     """Returns the outcome of an episode as its session gave it, with the policy's tokens."""
     kept, tokens = record.outcome, [0] * len(record.seats)
     for side in record.trajectories:
-        tokens[side.seat] = sum(side.response_mask)
+        tokens[side.seat] += sum(side.response_mask)
     return TrainedOutcome(
         status=kept.status,
         rewards=tuple(kept.reward_of(seat) for seat in range(len(record.seats))),

@@ -1,8 +1,9 @@
-"""Conversion of one episode to rows for verl, one row per trained seat that took a turn."""
+"""Conversion of one episode to rows for verl: one per trained seat that took a turn, or one per turn of such a seat."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -57,15 +58,17 @@ WEIGHT = "weight"
 """Extra column of imitation rows: factor of the loss of each imitated token. Other rows have weight 1."""
 PARTNER = "partner"
 """Extra column if a state was played with different partners: names of the row's partners, part of the group's key."""
+TURN = "turn"
+"""Extra column of rows with rendered history: number of the turn among the seat's rows of the episode, from 0."""
 TRAINED = "trained_reward"
 """Extra column of rows with another reward than the game's own, which stays in `reward_model`."""
 FURTHER = {
-    WEIGHT: pa.float32(), TRAINED: pa.float64(), PARTNER: pa.string()
+    WEIGHT: pa.float32(), TRAINED: pa.float64(), PARTNER: pa.string(), TURN: pa.int64()
 }  # fmt: skip
 """Types of the extra columns, which only some files have."""
 
 
-OF_EPISODES = (TRAINED, PARTNER)
+OF_EPISODES = (TRAINED, PARTNER, TURN)
 """Extra columns of rows whose episodes are compared."""
 
 
@@ -101,10 +104,11 @@ def described(
 def episode_to_rows(record: EpisodeRecord) -> list[dict[str, Any]]:
     """Returns the rows of one episode; a seat without a sampled token gives no row.
 
+    Rows of all files have the key `turn`, which only files with rendered history store.
     `episodes_per_state` and `group_rows` are 0, since they are known only when all episodes have been read.
     """
     state = json.dumps(record.state, separators=(",", ":"))
-    rows = []
+    rows, turns = [], Counter[int]()
     for side in record.trajectories:
         if not side.response_ids:
             continue
@@ -136,6 +140,8 @@ def episode_to_rows(record: EpisodeRecord) -> list[dict[str, Any]]:
                 "response_mask": side.response_mask,
                 "response_logprobs": side.response_logprobs,
                 "sampling_temperature": record.sampler_of(side).temperature,
+                TURN: turns[side.seat],
             }
         )
+        turns[side.seat] += 1
     return rows

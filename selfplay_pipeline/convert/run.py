@@ -21,7 +21,7 @@ from selfplay_pipeline.config.identity import check_same
 from selfplay_pipeline.convert.placebo import permuted
 from selfplay_pipeline.convert.result import Converted
 from selfplay_pipeline.convert.reward import TrainedReward
-from selfplay_pipeline.convert.rows import PARTNER, TRAINED, described, episode_to_rows, schema_with
+from selfplay_pipeline.convert.rows import PARTNER, TRAINED, TURN, described, episode_to_rows, schema_with
 from selfplay_pipeline.convert.selection import held_out
 from selfplay_pipeline.core.checkpoints import vocabulary_of
 from selfplay_pipeline.core.errors import UserError
@@ -259,6 +259,11 @@ def _check_sampler(where: str, number: int, policy: PolicyRecord, index: _Index)
             f"{where}: field 'policy.temperature': {policy.temperature}, but {first.temperature} before; "
             "convert episodes of one temperature at a time"
         )
+    if policy.history != first.history:
+        raise UserError(
+            f"{where}: field 'policy.history': {policy.history}, but {first.history} before; put the episodes of each "
+            "into a file of its own, and convert one at a time"
+        )
     if policy.template != first.template:
         key = next(key for key, value in policy.template.items() if value != first.template[key])
         raise UserError(
@@ -339,7 +344,7 @@ def _write(
 ) -> None:
     assert index.policy is not None, "_plan refuses episodes without a policy"
     changed = report.trained_reward is not None
-    further = [TRAINED] * changed + [PARTNER] * bool(report.partners)
+    further = [TRAINED] * changed + [PARTNER] * bool(report.partners) + [TURN] * (index.policy.history == "rendered")
     partners = [*index.known]
     schema = described(
         schema_with(*further),

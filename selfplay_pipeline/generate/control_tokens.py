@@ -104,6 +104,12 @@ def after_thought(text: str, *, begun: Thought | None = None) -> tuple[str, bool
     return (answer[2] if answer else said), True
 
 
+def thought_in(text: str, said: str) -> str:
+    """Returns the thoughts of a reply without their marks, given what it says; "" if it holds none."""
+    marked = text.removesuffix(said) if said else text
+    return without_control(_MARK.sub("", marked)).strip() if _MARK.search(text) else ""
+
+
 def open_thought(prompt: str) -> Thought | None:
     """Returns the thought that a prompt begins and does not end."""
     *_, last = [None, *_MARK.finditer(prompt)]

@@ -88,8 +88,8 @@ class Seat(Protocol):
         """
         ...
 
-    def finish(self) -> Trajectory | None:
-        """Returns the trajectory of a trained seat; None for any other seat."""
+    def finish(self) -> list[Trajectory]:
+        """Returns the trajectories of a trained seat; none for any other seat."""
         ...
 
 
@@ -251,7 +251,7 @@ class Episode:
             game=self.game.name,
             state=self.game.state_to_json(self.state),
             turns=self.turns,
-            trajectories=[trajectory for seat in self.seats if (trajectory := seat.finish()) is not None],
+            trajectories=[trajectory for seat in self.seats for trajectory in seat.finish()],
             outcome=OutcomeRecord.of(self.session.outcome()),
             prompt_tokens=sum(seat.prompt_tokens for seat in self.seats),
             cached_tokens=sum(seat.cached_tokens for seat in self.seats),

@@ -496,7 +496,7 @@ class Hearer:
         }
         return Counterfactual(session, number, others)
 
-    def finish(self) -> Trajectory | None:
+    def finish(self) -> list[Trajectory]:
         return self.own.finish()
 
     def _everyone(self) -> Iterator[Seat]:

@@ -12,7 +12,7 @@ from selfplay_pipeline.engines.types import Engine, EngineError, FinishReason, S
 from selfplay_pipeline.games.base import ScriptedPlayer
 from selfplay_pipeline.generate.episode import ContextFull, Player, Reply, SeatView
 from selfplay_pipeline.generate.records import POLICY, ChatMessage, Kind, PolicyRecord, SeatRecord, Trajectory
-from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
+from selfplay_pipeline.generate.trajectory import BUILDERS, ChatTokenizer, TrajectoryBuilder
 
 
 def policy_player(
@@ -30,7 +30,7 @@ def policy_player(
     )
 
     def sit(seat: SeatView) -> PolicySeat:
-        stream = TrajectoryBuilder(chat, seat.number, seat.opening.system, [seat.opening.observation])
+        stream = BUILDERS[policy.history](chat, seat.number, seat.opening.system, [seat.opening.observation])
         return PolicySeat(engine, stream, params, context_length, seat.key, recorded=trained)
 
     return Player(SeatRecord(kind=kind, name=name, trained=trained, policy=policy), sit)
@@ -38,7 +38,7 @@ def policy_player(
 
 @dataclass
 class PolicySeat:
-    """A seat held by a checkpoint, with its own append-only token stream."""
+    """A seat held by a checkpoint, with its own token stream."""
 
     engine: Engine
     stream: TrajectoryBuilder
@@ -72,8 +72,8 @@ class PolicySeat:
     def context(self) -> list[ChatMessage]:
         return self.stream.context()
 
-    def finish(self) -> Trajectory | None:
-        return self.stream.finish() if self.recorded else None
+    def finish(self) -> list[Trajectory]:
+        return self.stream.trajectories() if self.recorded else []
 
 
 def script_player(name: str) -> Player:
@@ -105,5 +105,5 @@ class ScriptSeat:
     async def act(self) -> Reply:
         return Reply(self.script.act(self.view(), self.rng), False, "scripted")
 
-    def finish(self) -> None:
-        return None
+    def finish(self) -> list[Trajectory]:
+        return []

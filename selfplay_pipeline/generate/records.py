@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from statistics import fmean
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from selfplay_pipeline.config.schema import DATE
+from selfplay_pipeline.config.schema import DATE, History
 from selfplay_pipeline.engines.types import ROUNDING
 from selfplay_pipeline.games.base import Outcome, Step
 from selfplay_pipeline.generate.token_streams import LEAST_LOGPROB, MAX_COUNT, Fault, Lists, Streams, first_fault
@@ -90,6 +91,9 @@ class TurnRecord(_WithExtra):
 class Trajectory(_Record):
     """Token stream of one seat: `prompt_ids`, then completions (mask 1) and observations (mask 0).
 
+    With rendered history, it is the stream of one turn: `prompt_ids` hold the conversation before it, and the response
+    is one completion.
+
     `response_ids`, `response_mask` and `response_logprobs` have the same length and end with the last sampled token;
     they are empty if the seat had no turn. Log-probs are natural logarithms under the temperature-scaled
     distribution, 0.0 where the mask is 0.
@@ -101,7 +105,10 @@ class Trajectory(_Record):
     response_mask: list[Literal[0, 1]]
     response_logprobs: list[float]
     messages: list[ChatMessage]
-    """The whole conversation from the player's view, with the player's own thoughts."""
+    """The whole conversation from the player's view, with the player's own thoughts.
+
+    With rendered history, it ends with the turn, and only the last trajectory of a seat has what was heard later.
+    """
     num_prompt_messages: Count
     """Number of `messages` that `prompt_ids` contain."""
 
@@ -217,6 +224,8 @@ class PolicyRecord(_Record):
     """Further arguments of the chat template."""
     date: str = Field(default=DATE, exclude_if=lambda date: date == DATE)
     """Date of the chat template's clock."""
+    history: History = Field(default="appended", exclude_if=lambda history: history == "appended")
+    """Whether a prompt holds the model's earlier turns as they were sampled, or as the chat template renders them."""
 
     def __hash__(self) -> int:  # a dict has none
         return hash((self.checkpoint, self.weights, self.iteration))
@@ -331,7 +340,7 @@ class EpisodeRecord(_WithExtra):
     """Records of all seats; None if `players`, `other_weights` and `policy` determine them."""
     turns: list[TurnRecord]
     trajectories: list[Trajectory]
-    """One trajectory per trained seat."""
+    """One trajectory per trained seat; with rendered history, one per turn of a trained seat, in order."""
     outcome: OutcomeRecord
     policy: PolicyRecord | None = Field(default=None, exclude_if=_is_none)
     """The player `policy`, even if it held no seat; None if `all_seats` is set."""
@@ -422,8 +431,13 @@ class EpisodeRecord(_WithExtra):
                 f"field 'trajectories': one is of seat {strangers[0]}, which was {seats[strangers[0]].name!r} "
                 "and is not trained"
             )
-        if len(set(recorded)) < len(recorded):
-            raise ValueError("field 'trajectories': two trajectories have the same seat")
+        taken = Counter(turn.seat for turn in self.turns)
+        for seat, number in Counter(recorded).items():
+            policy = seats[seat].policy
+            if number > (taken[seat] if policy and policy.history == "rendered" else 1):
+                raise ValueError(
+                    f"field 'trajectories': {number} are of seat {seat}: more than one, or more than its turns"
+                )
         return self
 
 

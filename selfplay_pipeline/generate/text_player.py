@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from selfplay_pipeline.games.base import Opening
 from selfplay_pipeline.generate.control_tokens import after_thought, without_control
 from selfplay_pipeline.generate.episode import Player, Reply, bounded, storable
-from selfplay_pipeline.generate.records import CHAT, ChatMessage, PartnerUsage, SeatRecord
+from selfplay_pipeline.generate.records import CHAT, ChatMessage, PartnerUsage, SeatRecord, Trajectory
 
 Message = dict[str, str]
 """Message with the keys `role` and `content`, the format of chat APIs."""
@@ -64,8 +64,8 @@ class TextSeat:
     def context(self) -> list[ChatMessage]:
         return list(self.messages)
 
-    def finish(self) -> None:
-        return None
+    def finish(self) -> list[Trajectory]:
+        return []
 
 
 def text_player(name: str = CHAT, ask: Callable[[list[Message]], Awaitable[str | Reply]] | None = None) -> Player:

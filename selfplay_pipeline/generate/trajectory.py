@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from selfplay_pipeline.config.schema import DATE, SWITCHES
+from selfplay_pipeline.config.schema import DATE, SWITCHES, History
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.hub import look_for
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
@@ -20,6 +20,7 @@ from selfplay_pipeline.generate.control_tokens import (
     THOUGHTS,
     after_thought,
     open_thought,
+    thought_in,
     without_control,
     without_thoughts,
 )
@@ -61,7 +62,8 @@ class ChatTokenizer:
 
     The text that the template puts around a reply is extracted once, and only this text is tokenised. This requires a
     template that ends a reply with one special token, such as ChatML's `<|im_end|>`. The template never receives an
-    earlier reply, so a template that rewrites history (Qwen3's `<think>`) cannot change it.
+    earlier reply, so a template that rewrites history (Qwen3's `<think>`) cannot change it, unless `rendered_prompt`
+    asks it to.
     """
 
     def __init__(
@@ -175,15 +177,28 @@ class ChatTokenizer:
                 "or copy the model's own tokenizer there, if this is another model's"
             )
 
-    def first_prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Returns the token ids of the conversation so far and the header of the reply.
+    def rendered_prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Returns the token ids of the conversation so far, as the template renders it, and the header of the reply.
+
+        The template is given what an earlier reply said and what it thought, and decides what it shows of both.
 
         Raises:
             EngineError: A message would be tokenised as a control token.
         """
-        harmless = tuple((m.role, m.content if m.role == "system" else "x") for m in messages)
-        rendered = self.render([message.model_dump() for message in messages])
+        parts = [self._parts(message) for message in messages]
+        harmless = tuple(
+            (role, content if role == "system" else "x" * bool(content), "x" * bool(thought))
+            for role, content, thought in parts
+        )
+        rendered = self.render([_message(*part) for part in parts])
         return self._safely(rendered, harmless, lambda: self.render([_message(*part) for part in harmless]))
+
+    def _parts(self, message: ChatMessage) -> tuple[str, str, str]:
+        """Returns the role of a message, what it says, and what it thinks."""
+        if message.role != "assistant":
+            return message.role, message.content, ""
+        said, _ = self.said(message.content)
+        return message.role, self.neutralise(said), self.neutralise(thought_in(message.content, said))
 
     def next_prompt(self, observation: str, reply: Sequence[int]) -> list[int]:
         """Returns the token ids after a sampled reply: the rest of its ending, the observation, the next header.
@@ -343,8 +358,8 @@ class ChatTokenizer:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
 
-def _message(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}
+def _message(role: str, content: str, thought: str = "") -> dict[str, str]:
+    return {"role": role, "content": content} | (dict.fromkeys(THOUGHT_FIELDS, thought) if thought else {})
 
 
 def _arguments(tokenizer: Any, template: str) -> set[str]:
@@ -435,7 +450,7 @@ class TrajectoryBuilder:
                 self.messages.append(ChatMessage(role="system", content=self.system))
                 self._hear()
                 self.num_prompt_messages = len(self.messages)
-                self.prompt_ids = self.chat.first_prompt(self.messages)
+                self.prompt_ids = self.chat.rendered_prompt(self.messages)
         elif self.heard or not self.asked:  # a seat that has read nothing new gets an empty observation
             self._append(self.chat.next_prompt(self._hear(), self.last.token_ids))
         self.asked = True
@@ -443,12 +458,9 @@ class TrajectoryBuilder:
 
     def reply(self, completion: Completion) -> str:
         """Append a completion and return its text with thoughts."""
-        self.response_ids += completion.token_ids
-        self.response_mask += [1] * len(completion.token_ids)
-        self.response_logprobs += completion.logprobs
-        self.last, self.asked = completion, False
         text = self.chat.decode_reply(completion.token_ids)
         self.messages.append(ChatMessage(role="assistant", content=text))
+        self._add(completion, own=1)
         return text
 
     def say(self, text: str, *, cut: bool = False, learned: bool = True) -> None:
@@ -464,10 +476,10 @@ class TrajectoryBuilder:
         """
         ids = list(self.chat.tokenizer.encode(self.chat.neutralise(text), add_special_tokens=False))
         ids += [] if cut else [self.chat.end_of_turn]
+        completion = Completion(ids, [0.0] * len(ids), FinishReason.STOP, prompt_tokens=0, cached_tokens=0)
         self.prompt()
-        self.reply(Completion(ids, [0.0] * len(ids), FinishReason.STOP, prompt_tokens=0, cached_tokens=0))
-        if ids and not learned:
-            self.response_mask[-len(ids) :] = [0] * len(ids)
+        self.messages.append(ChatMessage(role="assistant", content=self.chat.decode_reply(ids)))
+        self._add(completion, own=1 if learned else 0)
 
     def context(self) -> list[ChatMessage]:
         """Returns all messages that the player has read and written so far."""
@@ -488,6 +500,16 @@ class TrajectoryBuilder:
             num_prompt_messages=self.num_prompt_messages,
         )
 
+    def trajectories(self) -> list[Trajectory]:
+        """Returns the one trajectory of the seat."""
+        return [self.finish()]
+
+    def _add(self, completion: Completion, own: Literal[0, 1]) -> None:
+        self.response_ids += completion.token_ids
+        self.response_mask += [own] * len(completion.token_ids)
+        self.response_logprobs += completion.logprobs
+        self.last, self.asked = completion, False
+
     def _hear(self) -> str:
         self.messages.append(self._observation())
         self.heard = []
@@ -500,3 +522,38 @@ class TrajectoryBuilder:
         self.response_ids += ids
         self.response_mask += [0] * len(ids)
         self.response_logprobs += [0.0] * len(ids)
+
+
+@dataclass
+class RenderedBuilder(TrajectoryBuilder):
+    """Growing trajectories of one seat, one for each turn, whose prompt the chat template renders anew.
+
+    The template decides what it shows of earlier turns. Most drop thoughts, so a prompt may be no prefix of the next.
+    """
+
+    turns: list[Trajectory] = field(default_factory=list)
+
+    def prompt(self) -> list[int]:
+        """Add the new observations, and return the token ids of the rendered conversation and the generation prompt."""
+        if not self.messages:
+            self.messages.append(ChatMessage(role="system", content=self.system))
+        if not self.asked:  # a seat that has read nothing new gets an empty observation
+            self._hear()
+        self.asked = True
+        self.prompt_ids = self.chat.rendered_prompt(self.messages)
+        return self.prompt_ids
+
+    def _add(self, completion: Completion, own: Literal[0, 1]) -> None:
+        self.response_ids, self.response_mask, self.response_logprobs = [], [], []
+        self.num_prompt_messages = len(self.messages) - 1
+        super()._add(completion, own)
+        if own and completion.token_ids:
+            self.turns.append(self.finish())
+
+    def trajectories(self) -> list[Trajectory]:
+        """Returns the trajectory of each turn that is trained on."""
+        return [*self.turns[:-1], *(turn.model_copy(update={"messages": self.context()}) for turn in self.turns[-1:])]
+
+
+BUILDERS: dict[History, type[TrajectoryBuilder]] = {"appended": TrajectoryBuilder, "rendered": RenderedBuilder}
+"""Class that builds a seat's trajectories for each value of `generate.history`."""

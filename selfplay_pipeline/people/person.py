@@ -11,7 +11,7 @@ from selfplay_pipeline.games.base import CUT, MESSAGE, Choice, Game, Opening, Se
 from selfplay_pipeline.games.drawing import Table
 from selfplay_pipeline.generate.episode import AS_IT_IS, Episode, Player, Reply, Seat, Wrapper
 from selfplay_pipeline.generate.episode_wrappers import SessionBesideOthers
-from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, SeatRecord, TurnRecord
+from selfplay_pipeline.generate.records import PERSON, EpisodeRecord, SeatRecord, Trajectory, TurnRecord
 
 
 class Screen(Protocol):
@@ -61,8 +61,8 @@ class PersonSeat:
         self.say(text)
         return Reply(text, False, PERSON)
 
-    def finish(self) -> None:
-        return None
+    def finish(self) -> list[Trajectory]:
+        return []
 
     def read_turn(self, text: str) -> tuple[str, Step]:
         """Returns the turn that a text makes, and its result; the turn is not taken.

@@ -19,7 +19,7 @@ from selfplay_pipeline.engines.types import EngineError, FinishReason
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.generate.chat_model import RequestCapError
 from selfplay_pipeline.generate.episode import Episode, Player, Reply, Seat
-from selfplay_pipeline.generate.records import PartnerUsage
+from selfplay_pipeline.generate.records import PartnerUsage, Trajectory
 from selfplay_pipeline.generate.text_player import TextSeat, text_player
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.slime.config import RolloutConfig
@@ -203,8 +203,8 @@ class _GuardedSeat:
         finally:
             self.env.partner_seconds += time.monotonic() - began
 
-    def finish(self) -> None:
-        return None
+    def finish(self) -> list[Trajectory]:
+        return []
 
 
 @lru_cache(maxsize=8)

@@ -220,7 +220,7 @@ def first_prompt(chat: ChatTokenizer, prompt: str | Sequence[dict[str, str]]) ->
                 "(some templates call the switch `thinking`)"
             )
         return list(chat.tokenizer.encode(prompt, add_special_tokens=False))
-    return chat.first_prompt([ChatMessage.model_validate(message) for message in prompt])
+    return chat.rendered_prompt([ChatMessage.model_validate(message) for message in prompt])
 
 
 def observation_ids(chat: ChatTokenizer, observation: str, said: Completion) -> list[int]:

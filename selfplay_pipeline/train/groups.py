@@ -79,8 +79,8 @@ class TrainData:
     num_rows: int
     max_prompt_tokens: int
     max_response_tokens: int
-    rows_per_episode: int = 2
-    """Number of rows of an episode if every trained seat took a turn."""
+    seats_per_episode: int = 2
+    """Number of trained seats of an episode. A batch counts a seat's part of an episode once, in however many rows."""
 
     def to_train(self, keep_zero_signal: bool, imitated: int | None = None) -> list[Group]:
         """Returns the groups to train on.
@@ -138,8 +138,10 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None, *, alone: bo
     if temperature <= 0:
         raise UserError(f"{names}: sampled greedily (temperature {temperature}); play with a temperature above 0")
     rewards, numbers = groups_of(rows), defaultdict[Key[tuple[int, int]], list[int]](list)
+    parts = defaultdict[Key[tuple[int, int]], set[tuple[int, int]]](set)
     for number, row in enumerate(rows):
         numbers[comparison_key(row)].append(number)
+        parts[comparison_key(row)].add((row.episode, row.seat))
     if not alone:
         check_compared(names, rewards.values(), episodes_per_state)
     groups = [
@@ -154,7 +156,7 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None, *, alone: bo
         num_rows=len(rows),
         max_prompt_tokens=longest_prompt,
         max_response_tokens=longest_response,
-        rows_per_episode=max(-(-len(group.rows) // len(group.rewards)) for group in groups),
+        seats_per_episode=max(-(-len(parts[group.key]) // len(group.rewards)) for group in groups),
     )
 
 

@@ -109,6 +109,7 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
     }
     now |= deciding(config.engine, "imitate", "engine.")
     now |= {"generate.template_args": config.generate.template_args, "generate.date": config.generate.date}
+    now |= {"generate.history": config.generate.history_used}
     now |= {f"{CONTENTS}{path.resolve()}": digest for (path, *_), digest in zip(sources, digests, strict=True)}
     record = output / IMITATED
     if record.exists():
@@ -129,6 +130,7 @@ def _rows_of(config: Config, sources: Sequence[Source]) -> ImitationRows:
         make_game(config.game),
         chat,
         config.imitate,
+        history=policy.history,
         best_of_group=config.train.best_of_group or 0,
         context_length=model_context_length(model, config.engine.context_length),
         seed=config.seed,

@@ -97,6 +97,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "selfplay.thinking": config.generate.thinking,
         "selfplay.template_args": json.dumps(config.generate.template_args),
         "selfplay.date": config.generate.date,
+        "selfplay.history": config.generate.history_used,
         "data.train_files": str((config.games / "train.parquet").resolve()),
         "data.val_files": str((config.games / "test.parquet").resolve()),
         "data.train_batch_size": online.states_per_step,

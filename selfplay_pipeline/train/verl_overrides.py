@@ -54,7 +54,7 @@ def whole_batch(config: TrainConfig, data: TrainData) -> int:
     """Returns `train_batch_size` in whole groups; each imitated row is a group of its own."""
     if config.imitated is not None:
         return config.train_batch_size
-    return to_groups(config.train_batch_size, data.episodes_per_state * data.rows_per_episode)
+    return to_groups(config.train_batch_size, data.episodes_per_state * data.seats_per_episode)
 
 
 def plan_for(config: TrainConfig, data: TrainData, num_groups: int) -> list[list[int]]:

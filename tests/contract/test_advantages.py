@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from training_rows import training_row, write_training_rows
+from training_rows import training_row, turns_of, write_training_rows
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.rows import TRAINED
@@ -32,16 +32,19 @@ Key = tuple[int, int, int]
 """Group, episode and seat of a row."""
 
 
-def write_rows(path: Path, rewards: dict[Key, float], *, shared: bool, partners: Sequence[str] = ()) -> Path:
+def write_rows(
+    path: Path, rewards: dict[Key, float], *, shared: bool, partners: Sequence[str] = (), turns: bool = False
+) -> Path:
     """A row for each reward, of random tokens.
 
     Args:
         partners: who held the other seats, one after another in the episodes of a state.
+        turns: whether each of a row's turns, one or two, is a row of its own.
     """
     rng = np.random.default_rng(0)
     rows = []
     for (group, episode, seat), reward in rewards.items():
-        mask = [1] * 3 + [0] * int(rng.integers(1, 9)) + [1] * int(rng.integers(1, 12))
+        mask = [1] * 3 + ([0] * int(rng.integers(1, 9)) + [1] * int(rng.integers(1, 12))) * int(rng.integers(2))
         rows.append(
             training_row(
                 group, episode, seat, reward, prompt=[2, 3], response=[2] * len(mask), mask=mask,
@@ -49,7 +52,7 @@ def write_rows(path: Path, rewards: dict[Key, float], *, shared: bool, partners:
             )
             | ({"partner": partners[episode % len(partners)]} if partners else {})
         )  # fmt: skip
-    return write_training_rows(path, rows, shared_reward=shared)
+    return write_training_rows(path, turns_of(rows) if turns else rows, shared_reward=shared)
 
 
 def handed_to_verl(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[dict[str, Any]], list[Key]]:
@@ -72,8 +75,8 @@ def handed_to_verl(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[st
     uids = [f"uid-{position}" for position in range(len(groups))]
     manager.generate_sequences({"uid": uids, "position": list(range(len(groups))), "global_steps": 1})
     of = {uid: group.index for uid, group in zip(uids, groups, strict=True)}
-    parts = [key.rsplit("_", 2) for key in keys]
-    return keys, fields, [(of[uid], int(episode), int(seat)) for uid, episode, seat in parts]
+    parts = [replay.place_in(key) for key in keys]
+    return keys, fields, [(of[uid], episode, seat) for uid, episode, seat, _ in parts]
 
 
 def handed_to_verl_online(
@@ -200,6 +203,22 @@ def test_a_reward_is_compared_with_the_same_seat_and_partner_of_the_other_episod
     found, expected = verls(path), grpo(rewards, lambda key: (key[0], key[2], key[1] % partners))
     assert set(found) == {key for key in rewards if rewards is not OWN or (key[0], key[2]) != NO_SIGNAL}
     assert found == pytest.approx({key: expected[key] for key in found}, abs=1e-5)
+
+
+@pytest.mark.parametrize(("rewards", "shared"), [(OWN, False), (drawn(5, 3, shared=True), True)])
+def test_turns_as_rows_have_the_advantage_of_their_seat_however_many_they_are(
+    rewards, shared, path, tmp_path, monkeypatch
+):
+    keys, fields, places = handed_to_verl(write_rows(path, rewards, shared=shared), monkeypatch)
+    as_one = dict(zip(places, verls_advantages(keys, fields), strict=True))
+    write_rows(tmp_path / "turns.parquet", rewards, shared=shared, turns=True)
+    keys, fields, places = handed_to_verl(tmp_path / "turns.parquet", monkeypatch)
+    assert len(keys) > len(as_one) == len(set(places))
+    for place, advantage in zip(places, verls_advantages(keys, fields), strict=True):
+        assert advantage == as_one[place]
+    rules = BargainingConfig(reward="cooperative" if shared else "selfish")
+    keys, fields = handed_to_verl_online(tmp_path / "turns.parquet", rules, monkeypatch)
+    assert sorted(verls_advantages(keys, fields)) == pytest.approx(sorted(as_one[place] for place in places), abs=1e-6)
 
 
 def outcomes(game: Game, player: str) -> Iterator[tuple[int, int, Outcome]]:

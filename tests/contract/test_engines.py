@@ -41,7 +41,7 @@ def chat() -> ChatTokenizer:
 @cache
 def prompt() -> tuple[int, ...]:
     messages = [ChatMessage(role="system", content="match"), ChatMessage(role="user", content="see Ava BLEU 7")]
-    return tuple(chat().first_prompt(messages))
+    return tuple(chat().rendered_prompt(messages))
 
 
 def next_logprobs(ids, temperature: float = 1.0, folder: str = TINY):

@@ -100,7 +100,7 @@ def replayed(sample: Any) -> Any:
 def test_a_finished_episode_is_exact_in_every_token(router, kind, partner):
     args = with_router(router, selfplay={"partner": partner, "max_new_tokens": 64})
     samples = [sample_of(kind, BOARD, number) for number in range(8)]
-    prompts = [chat().first_prompt([ChatMessage(**message) for message in sample.prompt]) for sample in samples]
+    prompts = [chat().rendered_prompt([ChatMessage(**message) for message in sample.prompt]) for sample in samples]
     for sample in samples[::2]:  # every other one as slime renders it with --apply-chat-template
         sample.prompt = chat().tokenizer.apply_chat_template(sample.prompt, add_generation_prompt=True, tokenize=False)
     for sample, prompt_ids in zip(play(args, *samples), prompts, strict=True):
@@ -146,7 +146,7 @@ def test_each_limit_outside_the_rules_truncates(router, kind):
         check(sample, router, prompt_ids)
         return sample
 
-    prompt_ids = chat().first_prompt([ChatMessage(**message) for message in sample_of(kind, TALKATIVE).prompt])
+    prompt_ids = chat().rendered_prompt([ChatMessage(**message) for message in sample_of(kind, TALKATIVE).prompt])
     one_turn = played(with_router(router, max_turns=1), temperature=0.0)
     said = one_turn.response_length
     assert one_turn.metadata["episode"]["status"] == "turn_limit"

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from selfplay_pipeline.convert.rows import FURTHER, METADATA_KEY, episode_to_rows, schema_with
+from selfplay_pipeline.convert.rows import FURTHER, METADATA_KEY, TURN, episode_to_rows, schema_with
 from selfplay_pipeline.generate.records import EpisodeRecord
 
 
@@ -48,6 +49,17 @@ def training_row(
     }  # fmt: skip
 
 
+def turns_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same tokens as rows of one turn each, as `convert` writes them with rendered history."""
+    found = []
+    for row in rows:
+        edges = np.flatnonzero(np.diff(row["response_mask"], prepend=0, append=0)).tolist()
+        for turn, (start, end) in enumerate(zip(edges[::2], edges[1::2], strict=True)):
+            own = {name: row[name][start:end] for name in ("response_ids", "response_mask", "response_logprobs")}
+            found.append(row | own | {"prompt_ids": [*row["prompt_ids"], *row["response_ids"][:start]], TURN: turn})
+    return found
+
+
 def rows_of(record: EpisodeRecord, episodes_per_state: int) -> list[dict[str, Any]]:
     """The rows of an episode, with the group size, which `convert` adds when it has read all episodes."""
     rows = episode_to_rows(record)
@@ -66,6 +78,8 @@ def write_training_rows(path: Path, rows: Sequence[dict[str, Any]], **facts: Any
         "temperature": rows[0]["sampling_temperature"],
         "episodes_per_state": rows[0]["extra_info"]["episodes_per_state"],
     }
-    table = pa.Table.from_pylist(list(rows), schema_with(*(name for name in FURTHER if name in rows[0])))
+    turns = any(row.get(TURN) for row in rows)
+    further = [name for name in FURTHER if name in rows[0] and (turns or name != TURN)]
+    table = pa.Table.from_pylist(list(rows), schema_with(*further))
     pq.write_table(table.replace_schema_metadata({METADATA_KEY: json.dumps(known | facts).encode()}), path)
     return path

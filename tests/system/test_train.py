@@ -25,9 +25,10 @@ import pytest
 from command import next_words, selfplay
 from reports import Report, Reports
 from test_kill import GONE_WITHIN
-from training_rows import training_row, write_training_rows
+from training_rows import training_row, turns_of, write_training_rows
 
 from selfplay_pipeline.config.training import WRITES_ROWS, TrainConfig
+from selfplay_pipeline.convert.rows import METADATA_KEY
 from selfplay_pipeline.core import reporting
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.core.errors import UserError
@@ -383,6 +384,23 @@ def test_passes_of_so_many_tokens_train_as_passes_of_so_many_rows(plain: Run, tr
         assert line["groups"] == same["groups"]
         for name in ("actor/pg_loss", "actor/grad_norm", "actor/entropy", "rollout_corr/rollout_is_mean"):
             assert line[name] == pytest.approx(same[name], rel=1e-4, abs=1e-6), name
+    assert 0 < farthest(run.result.checkpoint, plain.result.checkpoint) < 1e-4, "other passes round differently"
+
+
+def test_turns_as_rows_train_as_the_rows_of_their_seats(plain: Run, trainer: Trainer, tmp_path: Path) -> None:
+    """The same tokens after the same tokens, in more rows: every token has the same advantage and weight."""
+    table = pq.read_table(plain.config.data)
+    facts = json.loads(table.schema.metadata[METADATA_KEY])
+    data = write_training_rows(tmp_path / "train.parquet", turns_of(table.to_pylist()), **facts)
+    config = plain.config.model_copy(update={"output": tmp_path / "out", "data": data})
+    run = Run(config, asyncio.run(run_train(config, trainer=trainer)), [], set())
+    assert run.result.rows == 2 * plain.result.rows and run.result.steps == plain.result.steps
+    for line, same in zip(run.lines(), plain.lines(), strict=True):
+        assert line["groups"] == same["groups"] and line["selfplay/own_tokens"] == same["selfplay/own_tokens"]
+        assert line["actor/pg_loss"] == pytest.approx(same["actor/pg_loss"], abs=1e-6)
+        for name in ("actor/grad_norm", "actor/entropy", "rollout_corr/rollout_is_mean"):
+            assert line[name] == pytest.approx(same[name], rel=1e-4, abs=1e-6), name
+    assert {row["turn"] for row in run.dumped()} == {0, 1}
     assert 0 < farthest(run.result.checkpoint, plain.result.checkpoint) < 1e-4, "other passes round differently"
 
 

@@ -323,7 +323,7 @@ def test_a_policys_tokens_hold_what_it_heard_and_the_record_counts_the_counterfa
     own = [token for token, mask in zip(stream.response_ids, stream.response_mask, strict=True) if mask]
     assert chat.decode_reply(own) == last.text == PLAN
     assert [one.seat for one in record.trajectories] == [0, 1], "counterfactual turns leave no trajectory"
-    prompts = [len(chat.first_prompt(one.messages[: one.num_prompt_messages])) for one in record.trajectories]
+    prompts = [len(chat.rendered_prompt(one.messages[: one.num_prompt_messages])) for one in record.trajectories]
     assert record.prompt_tokens > sum(prompts)
 
 

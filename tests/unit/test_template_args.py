@@ -50,7 +50,7 @@ def chat(name: str, template: str = "", **given: object) -> ChatTokenizer:
 
 
 def text(tokenizer: ChatTokenizer) -> str:
-    return str(tokenizer.tokenizer.decode(tokenizer.first_prompt(MESSAGES)))
+    return str(tokenizer.tokenizer.decode(tokenizer.rendered_prompt(MESSAGES)))
 
 
 @pytest.fixture
@@ -95,15 +95,15 @@ def with_template(folder: Path, template: str) -> str:
 )
 def test_the_same_messages_have_the_same_tokens_on_another_day(tomorrow, name, template, dated):
     before = chat(name, template)
-    first = before.first_prompt(MESSAGES)
+    first = before.rendered_prompt(MESSAGES)
     free = before.tokenizer.apply_chat_template([m.model_dump() for m in MESSAGES], tokenize=False)
     tomorrow()
     after = chat(name, template)
-    assert before.first_prompt(MESSAGES) == first == after.first_prompt(MESSAGES)
+    assert before.rendered_prompt(MESSAGES) == first == after.first_prompt(MESSAGES)
     moved = after.tokenizer.apply_chat_template([m.model_dump() for m in MESSAGES], tokenize=False)
     assert (moved != free) is dated, "the clock of transformers moved"
     assert before.is_dated is dated
-    assert (chat(name, template, date="2026-11-30").first_prompt(MESSAGES) != first) is dated
+    assert (chat(name, template, date="2026-11-30").rendered_prompt(MESSAGES) != first) is dated
 
 
 def test_the_date_is_the_given_one_and_by_default_that_of_llamas_without_a_clock():
@@ -295,4 +295,4 @@ def test_the_policy_plays_with_its_arguments_and_the_record_has_them():
     plain = chat("qwen3_8", thinking=True)
     (me,) = [side for side in record.trajectories if side.response_ids]
     messages = me.messages[: me.num_prompt_messages]
-    assert me.prompt_ids == low.first_prompt(messages) != plain.first_prompt(messages)
+    assert me.prompt_ids == low.rendered_prompt(messages) != plain.first_prompt(messages)

@@ -45,7 +45,7 @@ def test_the_first_prompt_is_the_templates_own_and_without_thinking_every_turn_b
         [message.model_dump() for message in messages],
         add_generation_prompt=True, tokenize=False, enable_thinking=thinking,
     )  # fmt: skip
-    assert chat(thinking).first_prompt(messages) == tokens(whole)
+    assert chat(thinking).rendered_prompt(messages) == tokens(whole)
     stream = TrajectoryBuilder(chat(thinking), 0, "rules", ["table"])
     for _ in range(3):
         prompt, none = stream.prompt(), tokens(NO_THOUGHT)

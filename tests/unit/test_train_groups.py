@@ -52,7 +52,7 @@ def test_groups_lengths_and_temperature_are_read_and_files_stay_apart(tmp_path):
         (1, 0, (10, 11, 12, 13), True),
     ], "a group of one episode has nothing to compare"
     assert (data.signal, data.num_rows, data.temperature) == (Signal(groups=4, without=2), 14, 0.7)
-    assert (data.max_prompt_tokens, data.max_response_tokens, data.rows_per_episode) == (5, 5, 2)
+    assert (data.max_prompt_tokens, data.max_response_tokens, data.seats_per_episode) == (5, 5, 2)
     assert [[group.index for group in data.to_train(kept)] for kept in (False, True)] == [[0, 0], [0, 1, 0]]
 
 
@@ -61,7 +61,7 @@ def test_where_seats_have_rewards_of_their_own_each_is_a_group(tmp_path):
     assert [(group.key.seat, group.rows, group.rewards, group.has_signal) for group in data.groups] == [
         (0, (0, 2), (0.1, 0.9), True), (1, (1, 3), (0.5, 0.5), False),
     ]  # fmt: skip
-    assert data.rows_per_episode == 1
+    assert data.seats_per_episode == 1
     assert [group.rows for group in data.to_train(False, 1)] == [(2,)]
 
 

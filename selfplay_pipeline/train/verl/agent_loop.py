@@ -1,4 +1,4 @@
-"""verl's agent loop for self-play: one call plays one episode and returns the trajectory of every player."""
+"""verl's agent loop for self-play: one call plays one episode and returns the trajectories of every player."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
         """Play the row's state once.
 
         Returns:
-            Outputs of the players that took a turn, by seat, each with its seat's reward; only the output of `seat` if
+            Outputs of the players that took a turn, by seat, each with its seat's reward; only the outputs of `seat` if
             the row's perspective is `one`. All outputs carry the same figures of the episode.
 
         Raises:
@@ -72,6 +72,7 @@ class SelfPlayLoop(AgentLoopBase):  # type: ignore[misc]
             engine="verl",
             temperature=sampling_params["temperature"],
             max_new_tokens=self.max_new_tokens,
+            history=self.config.selfplay.history,
             **json.loads(self.template),
         )
         engines = [VerlEngine(self.server_manager, sampling_params) for _ in game.roles]
@@ -102,7 +103,7 @@ def outputs_of(
     seconds: float,
     only: int | None = None,
 ) -> list[AgentLoopOutput]:
-    """Returns an episode as verl's outputs, one for each player that took a turn.
+    """Returns an episode as verl's outputs: one for each player that took a turn, or one for each turn.
 
     Args:
         record: The episode.

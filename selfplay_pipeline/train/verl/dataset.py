@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch.utils.data import Dataset
 
-from selfplay_pipeline.convert.rows import TRAINED, WEIGHT
+from selfplay_pipeline.convert.rows import TRAINED, TURN, WEIGHT
 from selfplay_pipeline.train.groups import Group, read_data
 
 COLUMNS = ["prompt_ids", "response_ids", "response_mask", "response_logprobs", "reward_model", "extra_info"]
@@ -42,15 +42,15 @@ class GroupDataset(Dataset):  # type: ignore[misc]
         found: list[dict[str, Any]] = self._table.take(list(self.groups[position].rows)).to_pylist()
         return found
 
-    def row_name(self, position: int, episode: int, seat: int) -> str:
+    def row_name(self, position: int, episode: int, seat: int, turn: int) -> str:
         """Returns the file, number and episode of a row as text, for messages."""
         group = self.groups[position]
         for number, row in zip(group.rows, self.rows(position), strict=True):
             info = row["extra_info"]
-            if (info["episode"], info["seat"]) == (episode, seat):
+            if (info["episode"], info["seat"], row.get(TURN, 0)) == (episode, seat, turn):
                 before = sum(pq.read_metadata(file).num_rows for file in self.files[: group.file])
                 return f"{self.files[group.file]}, row {number - before} ({info['episode_id']}, seat {seat})"
-        raise KeyError((position, episode, seat))
+        raise KeyError((position, episode, seat, turn))
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -69,5 +69,5 @@ def _load(
 
 
 def _table(path: Path) -> pa.Table:
-    there = [name for name in pq.read_schema(path).names if name in (*COLUMNS, WEIGHT, TRAINED)]
+    there = [name for name in pq.read_schema(path).names if name in (*COLUMNS, WEIGHT, TRAINED, TURN)]
     return pq.read_table(path, columns=there)

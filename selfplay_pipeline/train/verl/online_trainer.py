@@ -69,7 +69,10 @@ class Online(Guarded):
         if policy.actor.use_dynamic_bsz:
             episodes, rows = policy.rollout.n, len(batch.keys)
             multiple = math.lcm(episodes, trainer.n_gpus_per_node * trainer.nnodes)
-            size, _ = split_rows(rows, math.ceil(rows / (self._largest_update * episodes)), multiple, rows)
+            updates = math.ceil(rows / (self._largest_update * episodes))
+            if self.config.selfplay.history == "rendered":
+                updates = 1  # the configured size counts the seats of an episode, but its turns are rows
+            size, _ = split_rows(rows, updates, multiple, rows)
             policy.actor.ppo_mini_batch_size = size // episodes
         return super()._balance_batch(batch, metrics, **kwargs)
 

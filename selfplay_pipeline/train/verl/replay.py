@@ -11,18 +11,20 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from verl.utils.model import compute_position_id_with_mask
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from selfplay_pipeline.convert.rows import TRAINED, WEIGHT
+from selfplay_pipeline.convert.rows import TRAINED, TURN, WEIGHT
 from selfplay_pipeline.train.verl.dataset import GroupDataset
 
 PARTITION = "train"
+SEATS = 1000
+"""A number above that of the seats of any game."""
 
 
 class ReplayManager:
     """verl's agent-loop manager for stored trajectories.
 
-    A trajectory's key is {uid}_{session}_{index}: the group's uid, the episode, and the player. verl compares sessions
-    within a uid and gives all trajectories of a session one advantage. So an episode counts once, for any number of
-    seats.
+    A trajectory's key is {uid}_{session}_{index}: the group's uid, the episode, and the seat with its turn. verl
+    compares sessions within a uid and gives all trajectories of a session one advantage. So an episode counts once, for
+    any number of seats and turns.
     """
 
     def __init__(self, config: Any) -> None:
@@ -75,8 +77,16 @@ def store(dataset: GroupDataset, positions: dict[str, int], step: int, partition
 
 
 def row_key(uid: str, row: dict[str, Any]) -> str:
-    """Returns the trajectory key of a row, given its group's uid."""
-    return f"{uid}_{row['extra_info']['episode']}_{row['extra_info']['seat']}"
+    """Returns the trajectory key of a row, given its group's uid; the last part of the key must be one number."""
+    index = row.get(TURN, 0) * SEATS + row["extra_info"]["seat"]
+    return f"{uid}_{row['extra_info']['episode']}_{index}"
+
+
+def place_in(key: str) -> tuple[str, int, int, int]:
+    """Returns the group's uid, the episode, the seat and the seat's row in a trajectory key."""
+    uid, episode, index = key.rsplit("_", 2)
+    turn, seat = divmod(int(index), SEATS)
+    return uid, int(episode), seat, turn
 
 
 def trajectory_fields(row: dict[str, Any], centre: float = 0.0) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from selfplay_pipeline.core.files import appending
 from selfplay_pipeline.train.groups import by_length, mixed, plan_steps, split_rows, updates_of
 from selfplay_pipeline.train.verl.guard import Guarded, loading
 from selfplay_pipeline.train.verl.loss import ONE_UPDATE
+from selfplay_pipeline.train.verl.replay import place_in
 from selfplay_pipeline.train.verl.worker import PolicyWorker, ReferenceWorker
 from selfplay_pipeline.train.verl_overrides import IMPORTANCE_THRESHOLD
 
@@ -292,18 +293,19 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
         keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
         with Path(self.config.selfplay.rows_path).open("a", encoding="utf-8") as file:
             for key, row in zip(keys, rows, strict=True):
-                uid, episode, seat = key.rsplit("_", 2)
+                uid, episode, seat, turn = place_in(key)
                 place = {
                     "step": self.global_steps,
                     "group": self.train_dataset.groups[self._position_of[uid]].index,
-                    "episode": int(episode),
-                    "seat": int(seat),
+                    "episode": episode,
+                    "seat": seat,
+                    "turn": turn,
                 }
                 file.write(json.dumps(place | {name: values.tolist() for name, values in row.items()}) + "\n")
 
     def row_name(self, key: str) -> str:
-        uid, episode, seat = key.rsplit("_", 2)
-        return str(self.train_dataset.row_name(self._position_of[uid], int(episode), int(seat)))
+        uid, *place = place_in(key)
+        return str(self.train_dataset.row_name(self._position_of[uid], *place))
 
     def on_train_begin(self) -> None:
         self.logger.logger["metrics.jsonl"] = MetricsFile(Path(self.config.selfplay.metrics_path), self)
