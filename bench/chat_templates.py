@@ -204,16 +204,16 @@ def template_named(name: str) -> str:
     return OTHERS.get(name) or files("trl").joinpath(f"chat_templates/{name}.jinja").read_text("utf-8")
 
 
-def tokenizer_for(family: Family, template: str) -> Any:
-    """Returns the tiny model's tokenizer with the family's special tokens and a chat template."""
+def tokenizer_for(family: Family, template: str, words: Sequence[str] = ()) -> Any:
+    """Returns the tiny model's tokenizer with the family's special tokens, a chat template and words of a game."""
     from tokenizers import AddedToken
 
-    tokenizer = build_tokenizer([])
+    tokenizer = build_tokenizer(words)
     found = {match.group() for match in CONTROL.finditer(template)} - family.text - {family.eos, family.bos}
-    words = {token for token in found if re.fullmatch(r"</?[a-z_]+>", token) and "_of_" not in token}
+    tags = {token for token in found if re.fullmatch(r"</?[a-z_]+>", token) and "_of_" not in token}
     tokenizer.add_special_tokens({"eos_token": family.eos, "bos_token": family.bos})
-    tokenizer.add_special_tokens({"additional_special_tokens": sorted(found - words)})
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in sorted(words)])
+    tokenizer.add_special_tokens({"additional_special_tokens": sorted(found - tags)})
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in sorted(tags)])
     tokenizer.chat_template = template
     tokenizer.model_max_length = 2**20
     return tokenizer
