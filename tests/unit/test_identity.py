@@ -34,7 +34,7 @@ COMMANDS = ("generate", "evaluate", "iterate")
 """Whose runs the whole configuration is asked for; trainings have configurations of their own."""
 
 
-TEMPLATE = {"generate.template_args", "generate.date"}
+TEMPLATE = {"generate.template_args", "generate.date", "generate.history"}
 PLAY = TEMPLATE | {
     "engine.context_length", "generate.max_new_tokens", "generate.thinking", "generate.temperature", "game.size",
 }  # fmt: skip

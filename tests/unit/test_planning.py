@@ -366,7 +366,7 @@ def test_the_result_of_a_search_is_in_the_policys_tokens_but_not_trained_on():
     user, agent = player_of(GAME.players["random"], np.random.default_rng(0)), (Looks(), byte_chat(), POLICY, 100_000)
     episode = Episode(GAME, STATE, [user, policy_player(*agent)], "e", (0, 0, 0))
     asyncio.run(episode.run())
-    own, decode = episode.seats[AGENT].finish(), byte_chat().tokenizer.decode
+    (own,), decode = episode.seats[AGENT].finish(), byte_chat().tokenizer.decode
     sampled = [token for token, mask in zip(own.response_ids, own.response_mask, strict=True) if mask]
     assert episode.session.status == "agreed" and "Search Results (1):\nname\nThe Dive" in decode(own.response_ids)
     assert "Search Results" not in decode(sampled) and "[tool] Search" in decode(sampled)

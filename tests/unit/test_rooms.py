@@ -216,7 +216,7 @@ def test_a_tool_answers_its_own_seat_within_the_turn():
     session, agent = episode.session, episode.seats[AGENT]
     taken = [(turn.seat, turn.text) for turn in episode.turns]
     assert taken[2:4] == [(AGENT, "[message] look"), (AGENT, "[message] 4")] and session.status == "solved"
-    own = agent.finish()
+    (own,) = agent.finish()
     sampled = [token for token, mask in zip(own.response_ids, own.response_mask, strict=True) if mask]
     assert "the table says: 4" in byte_chat().tokenizer.decode(own.response_ids)
     assert "the table says" not in byte_chat().tokenizer.decode(sampled), "a tool's answer is not trained on"

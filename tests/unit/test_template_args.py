@@ -99,7 +99,7 @@ def test_the_same_messages_have_the_same_tokens_on_another_day(tomorrow, name, t
     free = before.tokenizer.apply_chat_template([m.model_dump() for m in MESSAGES], tokenize=False)
     tomorrow()
     after = chat(name, template)
-    assert before.rendered_prompt(MESSAGES) == first == after.first_prompt(MESSAGES)
+    assert before.rendered_prompt(MESSAGES) == first == after.rendered_prompt(MESSAGES)
     moved = after.tokenizer.apply_chat_template([m.model_dump() for m in MESSAGES], tokenize=False)
     assert (moved != free) is dated, "the clock of transformers moved"
     assert before.is_dated is dated
@@ -295,4 +295,4 @@ def test_the_policy_plays_with_its_arguments_and_the_record_has_them():
     plain = chat("qwen3_8", thinking=True)
     (me,) = [side for side in record.trajectories if side.response_ids]
     messages = me.messages[: me.num_prompt_messages]
-    assert me.prompt_ids == low.rendered_prompt(messages) != plain.first_prompt(messages)
+    assert me.prompt_ids == low.rendered_prompt(messages) != plain.rendered_prompt(messages)
