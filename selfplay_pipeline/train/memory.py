@@ -151,7 +151,7 @@ def needs(sizes: ModelSizes, setup: Setup) -> list[Need]:
     Full training takes 16 bytes a parameter: verl keeps master weights in float32 (4), their gradients (4) and Adam's
     two moments (8), each split evenly among the processes. verl's `param_offload` and `optimizer_offload` do not change
     the peak, since both are loaded back for a step (`verl/workers/engine/base.py`); `offload_policy` does. With LoRA
-    the model's own weights are frozen, in float32 too, and have neither gradients nor moments.
+    the model's own weights are frozen, in the dtype of the passes, and have neither gradients nor moments.
 
     Not all parts exist at the same time: a gradient is reduced after the activations are freed. But allocators do not
         return fragmented memory, so the sum is closer to the measured peak than the largest simultaneous use.
@@ -160,7 +160,11 @@ def needs(sizes: ModelSizes, setup: Setup) -> list[Need]:
     count, share = f"{own:,} × ", f" ÷ {setup.processes}" * (setup.processes > 1)
     share += ", in host memory" * setup.offload
     state = [
-        ("weights", FULL * (own + frozen), f"{count}4" + f" + {frozen:,} × 4" * bool(frozen)),
+        (
+            "weights",
+            FULL * own + setup.bytes * frozen,
+            f"{count}4" + f" + {frozen:,} × {setup.bytes}" * bool(frozen),
+        ),
         ("gradients", FULL * own, f"{count}4"),
         ("optimizer", ADAM * own, f"{count}8, Adam"),
     ]

@@ -31,7 +31,7 @@ from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.import_utils import is_trl_available
 from verl.utils.torch_functional import entropy_from_logits
 from verl.workers.engine.fsdp import transformer_impl
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead
 
 import selfplay_pipeline.train.verl as folder
 from selfplay_pipeline.core.checkpoints import check_checkpoint
@@ -43,6 +43,7 @@ from selfplay_pipeline.train.verl import patches
 from selfplay_pipeline.train.verl.patches import (
     TOKENS_AT_A_TIME,
     OwnTokensEngine,
+    build_adapters,
     check_saves,
     export_in_own_dtype,
     ignore_trl,
@@ -217,17 +218,62 @@ def test_logits_are_divided_by_the_temperature_in_float32(monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def sharded(tmp_path: Path) -> Iterator[Any]:
-    """The tiny model on one rank, with weights in float32 and passes in bfloat16."""
+def one_rank(tmp_path: Path) -> Iterator[None]:
+    """torch.distributed with this process alone."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def in_bfloat16(model: Any) -> Any:
+    """Has FSDP make the passes of a model in bfloat16."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    return fully_shard(model, mp_policy=policy, mesh=init_device_mesh("cpu", (1,)))
+
+
+@pytest.fixture
+def sharded(one_rank: None) -> Any:
+    """The tiny model on one rank, with weights in float32 and passes in bfloat16."""
+    return in_bfloat16(AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32))
+
+
+def test_frozen_weights_are_held_in_the_dtype_of_the_passes_and_nothing_else_changes(
+    monkeypatch: pytest.MonkeyPatch, one_rank: None
+) -> None:
+    build = FSDPEngine._build_lora_module
+    monkeypatch.setattr(FSDPEngine, "_build_lora_module", build)  # restored afterwards
+    chosen = {"lora_rank": 4, "lora_alpha": 4, "target_modules": "all-linear", "target_parameters": None}
+    engine: Any = SimpleNamespace(
+        model_config=SimpleNamespace(**chosen, exclude_modules=None),
+        engine_config=SimpleNamespace(seed=7, mixed_precision={"param_dtype": "bfloat16"}),
+    )
+
+    def built() -> Any:
+        torch.manual_seed(7)
         model = AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32)
-        fully_shard(
-            model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16), mesh=init_device_mesh("cpu", (1,))
-        )
-        yield model
-    finally:
-        torch.distributed.destroy_process_group()
+        found = FSDPEngine._build_lora_module(engine, model)
+        for name, parameter in found.named_parameters():  # peft's B is 0, for which A has no gradient
+            parameter.data += 0.1 * torch.ones_like(parameter) * ("lora_B" in name)
+        return found
+
+    def gradients(model: Any) -> dict[str, torch.Tensor]:
+        ids = torch.arange(24).reshape(2, 12)
+        loss = in_bfloat16(model)(input_ids=ids, labels=ids).loss
+        loss.backward()
+        found = {name: own.grad.full_tensor() for name, own in model.named_parameters() if own.requires_grad}
+        return {"loss": loss.detach()} | found
+
+    usual = built()
+    build_adapters()
+    ours = built()
+    assert {own.dtype for own in usual.parameters()} == {torch.float32}
+    assert {own.dtype for own in ours.parameters() if own.requires_grad} == {torch.float32}
+    assert {own.dtype for own in ours.parameters() if not own.requires_grad} == {torch.bfloat16}
+    assert {buffer.dtype for buffer in ours.buffers()} == {torch.float32}
+    expected, found = gradients(usual), gradients(ours)
+    assert expected.keys() == found.keys() and len(found) > 8
+    for name, value in expected.items():
+        assert value.any() and torch.equal(value, found[name]), name
 
 
 def test_weights_are_exported_in_the_dtype_of_the_passes(monkeypatch: pytest.MonkeyPatch, sharded: Any) -> None:

@@ -89,7 +89,9 @@ def test_eight_gpus_without_checkpointing_hold_at_most_6600_tokens_a_pass(qwen):
 
 def test_lora_has_gradients_and_optimizer_of_the_adapter_alone(qwen):
     adapter = 28 * 32 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
-    assert state(qwen, Setup(processes=1, tokens=1, lora_rank=32)) == 4 * qwen.parameters + 16 * adapter
+    for half, size in ((True, 2), (False, 4)):
+        setup = Setup(processes=1, tokens=1, lora_rank=32, half=half)
+        assert state(qwen, setup) == size * qwen.parameters + 16 * adapter
 
 
 def test_offloading_moves_the_state_to_the_host_where_pinned_memory_is_rounded_up(qwen):

@@ -45,6 +45,7 @@ from verl.utils.checkpoint import fsdp_checkpoint_manager
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.device import get_device_id
 from verl.utils.fsdp_utils import offload_fsdp_model_to_cpu
+from verl.utils.torch_dtypes import PrecisionType
 from verl.workers import engine_workers
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
@@ -80,7 +81,7 @@ def apply() -> None:
     check_saves()
     export_in_own_dtype()
     export_in_shards()
-    seed_adapters()
+    build_adapters()
     send_merged_weights()
     count_real_rows()
     compute_log_probs_in_blocks()
@@ -206,16 +207,29 @@ def export_in_shards() -> None:
     PreTrainedModel.save_pretrained = functools.partialmethod(PreTrainedModel.save_pretrained, max_shard_size=SHARD)
 
 
-@verl_patch(f"{ENGINE}:FSDPEngine._build_lora_module", public_way="No option of verl or peft seeds an adapter.")
-def seed_adapters() -> None:
-    """Make verl build an adapter from seeded random numbers; its own are not seeded."""
+@verl_patch(
+    f"{ENGINE}:FSDPEngine._build_lora_module",
+    public_way="No option of verl or peft seeds an adapter. verl's `model_dtype` rounds the adapter and buffers too.",
+)
+def build_adapters() -> None:
+    """Make verl build an adapter from seeded random numbers, and hold the frozen weights in the dtype of the passes.
+
+    verl's own adapters are not seeded, and it holds all weights in float32. FSDP casts frozen weights to the dtype of
+    the passes before each use, so the results are the same. Buffers such as the frequencies of positions stay in
+    float32.
+    """
     build = FSDPEngine._build_lora_module
 
-    def seeded(self: FSDPEngine, module: Any) -> Any:
+    def built(self: FSDPEngine, module: Any) -> Any:
         torch.manual_seed(self.engine_config.seed)
-        return build(self, module)
+        found = build(self, module)
+        dtype = PrecisionType.to_dtype((self.engine_config.mixed_precision or {}).get("param_dtype", "bf16"))
+        for parameter in found.parameters():
+            if not parameter.requires_grad and parameter.is_floating_point():
+                parameter.data = parameter.data.to(dtype)
+        return found
 
-    FSDPEngine._build_lora_module = seeded
+    FSDPEngine._build_lora_module = built
 
 
 @verl_patch(
