@@ -692,6 +692,12 @@ class TestSizes:
             == config.actor_rollout_ref.actor.ppo_mini_batch_size * n
         )
 
+    @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (6, 3), (96, 8)])
+    def test_on_gpus_half_of_the_cores_play_and_on_a_cpu_verls_own_process(self, cores, workers, tmp_path, monkeypatch):
+        monkeypatch.setattr(os, "cpu_count", lambda: cores)
+        found = [online_verl_config(tmp_path, device) for device in ("cuda", "cpu")]
+        assert [config.actor_rollout_ref.rollout.agent.num_workers for config in found] == [workers, 1]
+
     @pytest.mark.parametrize(("device", "name"), [("cpu", "sglang_cpu"), ("cuda", "sglang")])
     def test_one_configuration_serves_both_devices(self, device, name, tmp_path):
         config = online_verl_config(tmp_path, device)
@@ -700,7 +706,7 @@ class TestSizes:
         assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "selfplay"
         assert (config.selfplay.max_new_tokens, config.selfplay.thinking) == (64, True)
         assert json.loads(config.selfplay.template_args) == {"effort": "low", "deep": True}
-        assert config.selfplay.date == "2026-11-30"
+        assert (config.selfplay.date, config.selfplay.history) == ("2026-11-30", "rendered")
         assert config.data.max_prompt_length + config.data.max_response_length == 1024
         assert config.trainer.total_epochs == 3, "50 steps of 8 states on 160"
 
