@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 
 import pandas as pd
 
+from selfplay_pipeline.config.schema import RewardConfig
 from selfplay_pipeline.convert.parquet import read_table
+from selfplay_pipeline.convert.reward import TrainedReward, own_reward
 from selfplay_pipeline.core.small_files import File
+from selfplay_pipeline.games.registry import find
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.generate.records import EpisodeRecord
 
@@ -39,8 +43,13 @@ TURNS = {**KEYS, "turn": "int64", "seat": "int64", "player": "str", "trained": "
 """Types of the columns of `turns_frame`."""
 
 
-def episodes_frame(path: File) -> pd.DataFrame:
+def episodes_frame(path: File, *, game: str | None = None, reward: File | None = None) -> pd.DataFrame:
     """Returns a frame with one row per episode of a file, in the file's order.
+
+    Args:
+        path: File of episodes.
+        game: Game of your own that was played, by its file or name, as `load_game` takes it; its code is run.
+        reward: Python file of a reward of your own, as `reward.path` names it; its code is run.
 
     Columns:
         episode_id: Name of the episode (str).
@@ -59,15 +68,24 @@ def episodes_frame(path: File) -> pd.DataFrame:
         prompt_tokens, cached_tokens: Numbers of prompt tokens sent to the engine, and of those found in its prefix
             cache (int).
         reward_0, reward_1, ...: Reward of each seat, from 0 to 1 (float; missing if a game has fewer seats).
+        trained_reward_0, trained_reward_1, ...: What the function in `reward` returns for each seat; only with it
+            (float).
 
     Raises:
-        UserError: The file is missing, or a line is invalid; the message names file, line and field.
+        UserError: The file is missing, or a line is invalid; the message names file, line and field. The game or the
+            reward cannot be imported, or fails.
     """
-    return _frame((_episode(record) for record in read_episodes(Path(path))), EPISODES)
+    _find(game)
+    trained = own_reward(RewardConfig(path=None if reward is None else os.path.realpath(reward)))
+    return _frame((_episode(record, trained) for record in read_episodes(Path(path))), EPISODES)
 
 
-def turns_frame(path: File) -> pd.DataFrame:
+def turns_frame(path: File, *, game: str | None = None) -> pd.DataFrame:
     """Returns a frame with one row per turn of a file of episodes, in their order.
+
+    Args:
+        path: File of episodes.
+        game: Game of your own that was played, by its file or name, as `load_game` takes it; its code is run.
 
     Columns:
         episode_id, group_index, episode: As in `episodes_frame`.
@@ -82,8 +100,10 @@ def turns_frame(path: File) -> pd.DataFrame:
         finish_reason: End of the sampling: `stop`, `length` if it was cut, `scripted`, or `person` (str).
 
     Raises:
-        UserError: The file is missing, or a line is invalid; the message names file, line and field.
+        UserError: The file is missing, or a line is invalid; the message names file, line and field. The game cannot be
+            imported.
     """
+    _find(game)
     return _frame((row for record in read_episodes(Path(path)) for row in _turns(record)), TURNS)
 
 
@@ -98,6 +118,12 @@ def rows_frame(path: File) -> pd.DataFrame:
         UserError: The file is missing, damaged or of another format.
     """
     return read_table(Path(path)).flatten().to_pandas()
+
+
+def _find(game: str | None) -> None:
+    """Import a game of the user's, if one is named, so that its episodes can be read."""
+    if game is not None:
+        find(game)
 
 
 def _frame(rows: Iterable[dict[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:
@@ -118,7 +144,7 @@ def _keys(record: EpisodeRecord) -> dict[str, Any]:
     return {name: getattr(record, name) for name in KEYS}
 
 
-def _episode(record: EpisodeRecord) -> dict[str, Any]:
+def _episode(record: EpisodeRecord, trained: TrainedReward | None) -> dict[str, Any]:
     policies = [seat.policy for seat in sorted(record.seats, key=lambda seat: not seat.trained) if seat.policy]
     return {
         **_keys(record),
@@ -131,6 +157,7 @@ def _episode(record: EpisodeRecord) -> dict[str, Any]:
         "prompt_tokens": record.prompt_tokens,
         "cached_tokens": record.cached_tokens,
         **{f"reward_{seat}": record.outcome.reward_of(seat) for seat in range(len(record.seats))},
+        **({f"trained_reward_{seat}": one for seat, one in enumerate(trained.of(record))} if trained else {}),
     }
 
 

@@ -44,7 +44,8 @@ def play_episodes(config: Config, output: File, players: Sequence[str] = (), *, 
     """Play the episodes that are missing from a file, as `selfplay generate` does; returns the file's figures.
 
     Args:
-        config: The configuration, as `load_config` returns it.
+        config: The configuration, as `load_config` returns it. A game of your own is named there, by its file:
+            `load_config("tiny", {"game": "my_game.py"})`.
         output: JSONL file of the episodes.
         players: Who holds the seats: `policy`, a scripted player, `chat`, or a checkpoint; one name holds all seats. By
             default, the policy does.
@@ -84,7 +85,8 @@ def evaluate_player(
     """Play held-out states, as `selfplay evaluate` does; returns figures with 95 % intervals.
 
     Args:
-        config: The configuration; `evaluate.swap_messages` also measures what words are worth.
+        config: The configuration; `evaluate.swap_messages` also measures what words are worth. With `reward.path`, the
+            figure `trained_reward` is the reward of this file, and `reward` stays the game's own.
         player: The evaluated player: a checkpoint, a scripted player, or `chat`.
         output: Folder of the episodes and of evaluation.json.
         partner: Who holds the other seats; `self` is the player.

@@ -154,7 +154,7 @@ class ConvertConfig(Section):
 
 
 class RewardConfig(Section):
-    """Reward that the policy is trained on. Episodes, figures and evaluations keep the game's own reward."""
+    """Reward that the policy is trained on. Episodes and figures keep the game's own reward; evaluations show both."""
 
     path: Annotated[str | None, Option("--reward")] = None
     """Python file with a function `reward(state, turns, outcome)`, whose code is run; by default the game's reward.
@@ -405,7 +405,9 @@ class Config(Section):
     convert: Annotated[ConvertConfig, UsedBy("convert", "iterate", refused_by=["imitate", "train-online"])] = (
         ConvertConfig()
     )
-    reward: Annotated[RewardConfig, UsedBy("convert", "iterate", refused_by=["train-online"])] = RewardConfig()
+    reward: Annotated[RewardConfig, UsedBy("convert", "iterate", "evaluate", refused_by=["train-online"])] = (
+        RewardConfig()
+    )
     imitate: Annotated[ImitateConfig, UsedBy("imitate")] = ImitateConfig()
     train: Annotated[TrainOptions, UsedBy(*TRAINING)] = TrainOptions()
     evaluate: Annotated[EvaluateConfig, UsedBy(*MEASURING, "iterate")] = EvaluateConfig()

@@ -88,6 +88,15 @@ class TrainedReward:
         return rewards
 
 
+def own_reward(config: RewardConfig) -> TrainedReward | None:
+    """Returns the user's function that gives the reward to train on; None if that is the game's own reward.
+
+    Raises:
+        UserError: The file is missing, cannot be imported, or lacks the function.
+    """
+    return TrainedReward(config) if config.changes else None
+
+
 def _function_in(config: RewardConfig) -> Callable[..., Sequence[float]]:
     contents_of(config)
     function = getattr(imported(str(config.path)), FUNCTION, None)

@@ -9,7 +9,7 @@ from typing import Any
 from selfplay_pipeline.config.identity import deciding
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.convert.result import Converted
-from selfplay_pipeline.convert.reward import TrainedReward, contents_of
+from selfplay_pipeline.convert.reward import contents_of, own_reward
 from selfplay_pipeline.convert.run import check_claim, run_convert
 from selfplay_pipeline.core.folders import check_folder
 from selfplay_pipeline.core.small_files import File
@@ -32,7 +32,7 @@ def convert_episodes(config: Config, games: File, out_dir: File, *, skip_bad: bo
     """
     games, out_dir = Path(games), Path(out_dir)
     check_folder(out_dir, "convert")
-    reward = TrainedReward(config.reward) if config.reward.changes else None  # its code runs before it is hashed
+    reward = own_reward(config.reward)  # its code runs before it is hashed
     decided = decided_by(config, games, out_dir)
     check_claim(out_dir, decided)
     return run_convert(

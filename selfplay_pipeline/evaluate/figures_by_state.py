@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from selfplay_pipeline.convert.reward import TrainedReward
 from selfplay_pipeline.engines.types import EngineError
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.figures import Measures
@@ -46,6 +47,7 @@ class Tally:
     Attributes:
         measures: Function that returns the figures of one episode.
         seat: Seat of the player with `Seating.ONE`.
+        reward: Function of the user that gives the reward to train on; None for the game's own reward.
     """
 
     game: Game
@@ -53,6 +55,7 @@ class Tally:
     seating: Seating
     measures: Callable[[Measured], Measures] = measure
     seat: int = 0
+    reward: TrainedReward | None = None
     statuses: Counter[str] = field(default_factory=Counter)
     _sums: Sums = field(default_factory=Sums)
 
@@ -62,7 +65,8 @@ class Tally:
             if record.outcome.status == Status.ENGINE_FAILURE:
                 continue
             seats = self.seating.seats(record.episode, len(self.game.roles), self.seat)
-            self._sums.add(record.group_index, self.measures(Measured(self.game, record, seats)))
+            trained = self.reward.of(record) if self.reward else None
+            self._sums.add(record.group_index, self.measures(Measured(self.game, record, seats, trained)))
         return self
 
     def totals(self) -> Totals:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from selfplay_pipeline.config.identity import portable
 from selfplay_pipeline.config.schema import SELF, Config
+from selfplay_pipeline.convert.reward import TrainedReward, own_reward
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import read_model, write_text
 from selfplay_pipeline.core.folders import check_folder, own_folder
@@ -106,9 +107,14 @@ class EvaluationJob:
         """Names of the players: one in self-play, else two."""
         return {self.player} if self.self_play else {self.player, self.partner}
 
-    def tally(self, config: Config, measures: Callable[[Measured], Measures] = measure) -> Tally:
+    def tally(
+        self,
+        config: Config,
+        measures: Callable[[Measured], Measures] = measure,
+        reward: TrainedReward | None = None,
+    ) -> Tally:
         """Returns an empty tally of the player's seats."""
-        return Tally(make_game(config.game), len(self.states), self.seating, measures, self.seat or 0)
+        return Tally(make_game(config.game), len(self.states), self.seating, measures, self.seat or 0, reward)
 
     def file(self, mode: Mode, swap: Swap | None = None) -> Path:
         return self.output / (f"{mode}_{swap}.jsonl" if swap else f"{mode}.jsonl")
@@ -291,6 +297,7 @@ def check_job(config: Config, job: EvaluationJob, command: str = "evaluate") -> 
         command: Command that writes into the folder.
     """
     check_folder(job.output, command)
+    own_reward(config.reward)
     for mode, swap in product(job.modes(config), (None, *job.swaps)):
         check_begun(config, job.pairing(config, mode, swap))
     game = make_game(config.game)
@@ -383,7 +390,7 @@ def check_comparable(config: Config, job: EvaluationJob, earlier: Path) -> None:
 
 def tally_of(config: Config, job: EvaluationJob, mode: Mode, swap: Swap | None = None) -> Tally:
     """Returns the figures of the played episodes of one mode, by state."""
-    return job.tally(config).add(read_episodes(job.file(mode, swap)))
+    return job.tally(config, reward=own_reward(config.reward)).add(read_episodes(job.file(mode, swap)))
 
 
 def totals_of(config: Config, job: EvaluationJob, mode: Mode, swap: Swap | None = None) -> Totals:

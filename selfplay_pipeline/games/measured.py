@@ -29,11 +29,13 @@ class Measured:
 
     Attributes:
         record: An `EpisodeRecord` of `generate/records.py`.
+        trained: Reward of each seat that the policy is trained on; None if it is the game's own.
     """
 
     game: Game
     record: Any
     seats: Sequence[int]
+    trained: Sequence[float] | None = None
 
     @cached_property
     def state(self) -> Any:
@@ -43,6 +45,11 @@ class Measured:
     def reward(self) -> float:
         """Mean reward over the seats."""
         return float(self.record.outcome.mean_reward_of(self.seats))
+
+    @property
+    def trained_reward(self) -> float:
+        """Mean trained reward over the seats; 0 if it is the game's own reward that is trained on."""
+        return sum(self.trained[seat] for seat in self.seats) / len(self.seats) if self.trained else 0.0
 
     @property
     def agreed(self) -> bool:

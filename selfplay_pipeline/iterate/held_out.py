@@ -17,7 +17,7 @@ from selfplay_pipeline.evaluate.worth_of_words import LABELS, Rise
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.iterate.results import KnownInterval, StageResult, known
 from selfplay_pipeline.metrics.bootstrap import Interval
-from selfplay_pipeline.metrics.figures import REWARD, TALK, figures_of
+from selfplay_pipeline.metrics.figures import REWARD, TALK, TRAINED, figures_of
 
 Value = Interval | bool | int | float
 """An estimate with its interval, or a number without one."""
@@ -50,6 +50,8 @@ class HeldOut:
 
 SAMPLED_REWARD = HeldOut("held_out_reward", "sampled", "reward", "\neval")
 GREEDY_REWARD = HeldOut("held_out_greedy_reward", "greedy", "reward", "eval\ngreedy")
+TRAINED_REWARD = HeldOut("held_out_trained_reward", "sampled")
+"""Reward of the user's function; measured only where the policy is trained on it."""
 AGREED = HeldOut("held_out_agreed", "sampled")
 ILLEGAL = HeldOut("held_out_illegal", "sampled")
 SAMPLED_TALK = HeldOut("held_out_talk_score", "sampled", TALK.label, "\ntalk")
@@ -153,6 +155,7 @@ def measured(game: Game, evaluation: Evaluation, rises: Mapping[Mode, Rise], *, 
         GREEDY_REWARD.name: known(greedy[REWARD.name]),
         AGREED.name: sampled["agreed"].value,
         ILLEGAL.name: sampled["illegal"].value,
+        TRAINED_REWARD.name: sampled.get(TRAINED.name),
         SAMPLED_TALK.name: sampled.get(TALK.name),
         GREEDY_TALK.name: greedy.get(TALK.name),
         QUESTIONS.name: sampled.get("questions") if partnered else None,

@@ -79,8 +79,11 @@ TALK = Figure(
     "optimum.",
 )  # fmt: skip
 """Talk score; measured only for games with a known silence line that bounds all play without words."""
+TRAINED = Figure("trained_reward", "trained reward", lambda e: e.trained_reward, better="higher")
+"""Reward of the user's function, in its own unit; measured only where the policy is trained on it."""
 FIGURES = (
     REWARD,
+    TRAINED,
     TALK,
     Figure(
         "agreed", "agreement rate", lambda e: e.agreed,
@@ -229,6 +232,8 @@ def is_measured(episode: Measured, figure: Figure) -> bool:
     """Whether a figure can be measured in an episode."""
     if figure is TALK:
         return _has_talk(episode)
+    if figure is TRAINED:
+        return episode.trained is not None
     return _reads(episode.game, figure) and (len(episode.seats) == 1 or not figure.name.startswith(BY_SEAT))
 
 

@@ -52,6 +52,25 @@ def test_a_turn_is_a_row_and_a_legal_one_has_no_error(path):
     assert frame.error.notna().sum() == episodes_frame(path).num_illegal.sum() > 0
 
 
+def test_a_reward_of_ones_own_is_shown_beside_the_games(path, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text("def reward(state, turns, outcome):\n    return [outcome.num_turns, -outcome.rewards[1]]")
+    frame = episodes_frame(path, reward=own)
+    assert (frame.trained_reward_0 == frame.num_turns).all() and (frame.trained_reward_1 == -frame.reward_1).all()
+    pd.testing.assert_frame_equal(frame.drop(columns=["trained_reward_0", "trained_reward_1"]), episodes_frame(path))
+
+
+@pytest.mark.parametrize("read", [episodes_frame, turns_frame])
+def test_a_game_that_does_not_exist_is_refused(path, read):
+    with pytest.raises(UserError, match="sums.py: there is no such file; name the file of a game"):
+        read(path, game="sums.py")
+
+
+def test_a_reward_that_does_not_exist_is_refused(path):
+    with pytest.raises(UserError, match="none.py: there is no such file"):
+        episodes_frame(path, reward="none.py")
+
+
 def test_a_frame_does_not_depend_on_how_many_rows_are_added_at_once(path, monkeypatch):
     at_once = [read(path) for read in (episodes_frame, turns_frame)]
     monkeypatch.setattr(frames, "ROWS_AT_ONCE", 2)

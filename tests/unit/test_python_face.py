@@ -100,10 +100,47 @@ def test_a_call_waits_for_its_result_with_and_without_a_running_loop(tmp_path, l
 
 @pytest.mark.long
 def test_the_code_of_the_page_runs_as_printed(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    docs = Path(__file__).parents[2] / "docs"
+    (tmp_path / "examples").symlink_to(docs.parent / "examples")
+    (tmp_path / "my_reward.py").write_text("".join(printed_in(docs / "changing-the-reward.md")))
+    code = "\n".join(printed_in(docs / "python.md"))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0 and "normalized_reward" in done.stdout, done.stderr
+    assert done.returncode == 0 and "normalized_reward" in done.stdout and "trained_reward_0" in done.stdout, done.stderr
+
+
+def printed_in(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+
+
+@pytest.mark.long
+def test_ones_own_game_and_reward_are_taken_by_file(tmp_path):
+    """In a process of its own, which knows neither before: played, framed and evaluated, with values that one can tell.
+
+    The players always agree on the sum, after three messages at a cost of 0.1 each.
+    """
+    reward = "def reward(state, turns, outcome):\n    return [one - 0.1 * outcome.num_messages for one in outcome.rewards]"
+    (tmp_path / "cheap.py").write_text(reward)
+    (tmp_path / "sums.py").write_text(Path("examples/sums.py").read_text())
+    play = """
+import selfplay_pipeline as sp
+config = sp.load_config("tiny", {"game": "sums.py", "reward.path": "cheap.py", "generate.num_episodes": 16})
+assert sp.play_episodes(config, "games.jsonl", ["adding"]).mean_reward == 1
+states = sp.sample_held_out(config, 10)
+figures = sp.evaluate_player(config, "adding", "evaluation", states=states, episodes=1).modes["scripted"].figures
+print(round(figures["trained_reward"].value, 6), figures["reward"].value)
+"""
+    frames = """
+import selfplay_pipeline as sp
+frame = sp.episodes_frame("games.jsonl", game="sums.py", reward="cheap.py")
+print(frame[["reward_0", "trained_reward_0", "trained_reward_1"]].mean().round(6).tolist())
+"""
+    turns = 'import selfplay_pipeline as sp; print(len(sp.turns_frame("games.jsonl", game="sums.py")))'
+    said = []
+    for code in (play, frames, turns):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        said.append(done.stdout.strip())
+    assert said == ["0.7 1.0", "[1.0, 0.7, 0.7]", "48"]
 
 
 def test_files_may_be_given_as_text(tmp_path):
