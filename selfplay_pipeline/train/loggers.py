@@ -6,7 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -18,13 +19,14 @@ import psutil
 from selfplay_pipeline.core.command_line import program
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.processes import environment_set
+from selfplay_pipeline.core.reporting import logger
 
 MORE = ("trackio", "mlflow", "swanlab", "clearml")
 """Loggers that `selfplay setup NAME` installs; the others come with the packages for training."""
 PROJECT = "selfplay"
 """Project of all runs, in the loggers that have projects."""
-Write = Callable[[int, dict[str, float]], None]
-"""Function that writes the figures of a step, given its number."""
+Row = dict[str, str | int | float]
+"""Row of a table: its cells by the names of their columns, which are the same in all rows of a table."""
 
 WANDB_LOGIN = "run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline to write to files alone"
 SWANLAB_LOGIN = "run `swanlab login`, or set SWANLAB_API_KEY, or SWANLAB_MODE=offline to write to files alone"
@@ -65,11 +67,123 @@ def name_of_run(output: Path) -> str:
     return "-".join(name for name in (output.parent.name, output.name) if name)
 
 
+@dataclass
+class Tracked:
+    """Open loggers of one run.
+
+    Attributes:
+        clients: verl's `Tracking`.
+        context: Context in which the loggers were opened: Trackio finds its run in a variable of it, and a stage may be
+            a task of its own.
+    """
+
+    clients: Any
+    context: Context
+    _rows: dict[str, list[Row]] = field(default_factory=dict)
+    """All rows that were written to a table so far, by its name."""
+
+    def figures(self, step: int, figures: Mapping[str, float]) -> None:
+        """Write the figures of a step."""
+        self.context.run(self.clients.log, dict(figures), step)
+
+    def table(self, name: str, step: int, rows: Sequence[Row], about: str) -> None:
+        """Write rows of a table; a logger that cannot take them gets a warning, since its figures are more important.
+
+        Args:
+            name: Name of the table.
+            step: Number of the step.
+            rows: Rows of this step.
+            about: Sentence about the table, where there is a place for it.
+        """
+        earlier = self._rows.setdefault(name, [])
+        earlier += rows
+        for client, write in TABLES.items():
+            if rows and client in self.clients.logger:
+                try:
+                    with redirect_stdout(sys.stderr):
+                        self.context.run(write, self.clients.logger[client], name, step, rows, [*earlier], about)
+                except Exception as error:  # each client has its own
+                    what = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
+                    logger.warning(f"train.loggers: {client}: {name} of step {step} was not written: {what}")
+
+    def charts(self, charts: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
+        """Arrange figures as curves in common charts, where the logger keeps such a layout (TensorBoard).
+
+        Args:
+            charts: Names of the figures by chart, by the heading above the charts.
+        """
+        if "tensorboard" in self.clients.logger:
+            layout = {
+                heading: {chart: ["Multiline", [*names]] for chart, names in group.items()}
+                for heading, group in charts.items()
+            }
+            self.clients.logger["tensorboard"].writer.add_custom_scalars(layout)
+
+
+def _table_of_wandb(wandb: Any, name: str, step: int, rows: Sequence[Row], so_far: Sequence[Row], about: str) -> None:
+    """Log all rows so far, because Weights & Biases shows only the newest table of a run."""
+    table = wandb.Table(columns=[*rows[0]], data=[[*row.values()] for row in so_far])
+    wandb.log({name: table}, step=step)
+
+
+def _table_of_trackio(
+    client: Any, name: str, step: int, rows: Sequence[Row], so_far: Sequence[Row], about: str
+) -> None:
+    """Log all rows so far, because Trackio shows one table of a run at a time."""
+    trackio = client.trackio
+    trackio.log({name: trackio.Table(columns=[*rows[0]], data=[[*row.values()] for row in so_far])}, step=step)
+
+
+def _table_of_mlflow(client: Any, name: str, step: int, rows: Sequence[Row], so_far: Sequence[Row], about: str) -> None:
+    """Append rows to the table of the run, an artifact that MLflow shows among its evaluations."""
+    import mlflow
+
+    mlflow.log_table({column: [row[column] for row in rows] for column in rows[0]}, f"{name}.json")
+
+
+def _text_of_tensorboard(
+    client: Any, name: str, step: int, rows: Sequence[Row], so_far: Sequence[Row], about: str
+) -> None:
+    """Write a step's rows as text: long cells as blocks of code, since a cell of a Markdown table is one line."""
+    client.writer.add_text(name, in_markdown(rows, about), step)
+    client.writer.flush()
+
+
+def in_markdown(rows: Sequence[Row], about: str) -> str:
+    """Returns rows as Markdown: the short columns of each row in one line, then each long one as a block of code. Pure.
+
+    Args:
+        rows: Rows with the same columns.
+        about: First sentence.
+    """
+    shown = [
+        {name: f"{cell:.3f}" if isinstance(cell, float) else str(cell) for name, cell in row.items()} for row in rows
+    ]
+    long = {name for row in shown for name, cell in row.items() if len(cell) > SHORT_CELL or "\n" in cell}
+    parts = [about]
+    for row in shown:
+        parts.append("**" + ", ".join(f"{name}: {cell}" for name, cell in row.items() if name not in long) + "**")
+        for name in (name for name in row if name in long):
+            parts += [f"{name}:", "\n".join(f"    {line}" for line in row[name].splitlines())]
+    return "\n\n".join(parts)
+
+
+TABLES: Mapping[str, Callable[[Any, str, int, Sequence[Row], Sequence[Row], str], None]] = {
+    "wandb": _table_of_wandb,
+    "trackio": _table_of_trackio,
+    "mlflow": _table_of_mlflow,
+    "tensorboard": _text_of_tensorboard,
+}
+"""Functions that write rows of a table, by logger; the others take figures only."""
+SHORT_CELL = 40
+"""Largest number of characters of a cell in a line; a column with a longer cell gets blocks of its own in a text."""
+
+
 @contextmanager
 def tracking(
     names: Sequence[str], name: str, environment: Mapping[str, str], settings: Mapping[str, Any]
-) -> Iterator[Write]:
-    """Open loggers with verl's `Tracking`, and yield a function that writes to all of them.
+) -> Iterator[Tracked]:
+    """Open loggers with verl's `Tracking`, and yield them.
 
     Args:
         names: Loggers, as `train.loggers` names them.
@@ -80,24 +194,41 @@ def tracking(
     Raises:
         UserError: A logger refuses the run.
     """
+    own_store = "MLFLOW_TRACKING_URI" not in os.environ
     # Clients announce themselves on standard output, which belongs to the caller's results.
     with environment_set(environment), redirect_stdout(sys.stderr):
         try:
+            if "mlflow" in names and own_store:
+                keep_artifacts(environment)
             tracked = _verls_tracking()(PROJECT, name, list(names), {"trainer": {}, **settings})
         except Exception as error:  # each client has its own
             what = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
             raise UserError(f"train.loggers: {' '.join(names)}: {what}{_advice(names)}") from error
     if lost := [one for one in names if one not in tracked.logger]:
         raise UserError(f"train.loggers: {lost[0]}: the run could not be opened there{_advice(lost)}")
-    # Trackio finds its run in a variable of the context that opened it, and a stage may be a task of its own.
     context = copy_context()
     exit_code = 1
     try:
-        yield lambda step, figures: context.run(tracked.log, figures, step)
+        yield Tracked(tracked, context)
         exit_code = 0
     finally:
         with redirect_stdout(sys.stderr):
             context.run(tracked.finish, exit_code)
+
+
+def keep_artifacts(environment: Mapping[str, str]) -> None:
+    """Let MLflow keep tables beside our own store; by default it would put them into the working directory.
+
+    Args:
+        environment: Environment variables that say where to log.
+    """
+    import mlflow
+
+    store = environment["MLFLOW_TRACKING_URI"]
+    client = mlflow.MlflowClient(store)
+    if client.get_experiment_by_name(PROJECT) is None:
+        folder = Path(store.removeprefix("sqlite:///")).with_name("mlflow_artifacts")
+        client.create_experiment(PROJECT, artifact_location=folder.as_uri())
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Figures of iterations in each logger of verl's, read back from what its own client wrote."""
+"""Figures and dialogues of iterations in each logger of verl's, read back from what its own client wrote."""
 
 import json
 import os
@@ -9,10 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from factories import make_episode, write_episodes
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.generate.summary import Played
+from selfplay_pipeline.iterate.dialogues import RULE, Dialogues
 from selfplay_pipeline.iterate.held_out import Evaluated
 from selfplay_pipeline.iterate.history import Iteration
 from selfplay_pipeline.iterate.logs import PipelineLog, numbers_of
@@ -26,6 +28,18 @@ PLAYED = Played(
     messages_per_episode=1.0, groups_without_signal=2,
 )  # fmt: skip
 SECOND = Iteration(1, PLAYED, Trained(checkpoint="c", carried=False, steps=7), seconds={"train": 9.0})
+
+
+def evaluated_in(folder: Path) -> list[dict]:
+    """Write the greedy episodes of two evaluations into the folder of a run; returns the expected rows of the table."""
+    for number in range(2):
+        records = [make_episode(state, number) for state in range(5)]
+        (folder / f"iter_{number}" / "evaluation").mkdir(parents=True)
+        write_episodes(folder / f"iter_{number}" / "evaluation" / "greedy.jsonl", records)
+    dialogues = Dialogues(load_config("tiny", {}), folder)
+    rows = dialogues.rows(0) + dialogues.rows(1)
+    assert len(rows) > 4 and {row["iteration"] for row in rows} == {0, 1}
+    return rows
 
 
 def log(tmp_path, *loggers: str) -> PipelineLog:
@@ -53,6 +67,29 @@ def test_a_continued_run_writes_each_iteration_once(tmp_path):
     ]  # fmt: skip
 
 
+def test_tensorboard_gets_the_dialogues_as_text_and_the_curves_in_common_charts(tmp_path):
+    rows = evaluated_in(tmp_path)
+    with log(tmp_path, "tensorboard") as opened:
+        opened.open()
+        opened.write([FIRST, SECOND])
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    texts = {event.step: event.tensor_proto.string_val[0].decode() for event in events.Tensors(f"{TEXT}/text_summary")}
+    for number, text in texts.items():
+        assert text.startswith(RULE)
+        for row in (row for row in rows if row["iteration"] == number):
+            assert f"state: {row['state']}, chosen: {row['chosen']}, reward: {row['reward']:.3f}" in text
+            assert row["seat 0 saw"] in text and row["seat 1 saw"] in text
+            assert "dialogue:\n\n    " + row["dialogue"].replace("\n", "\n    ") in text
+    assert texts.keys() == {0, 1}
+    (layout,) = events.Tensors("custom_scalars__config__")
+    for curve in ("held_out_reward/value", "held_out_words/greedy/swapped_reward/value", "wordless/silence/value"):
+        assert f"selfplay/{curve}".encode() in layout.tensor_proto.string_val[0]
+
+
+TEXT = "selfplay/dialogues"
+
+
 def test_a_run_with_nothing_to_do_writes_nothing(tmp_path):
     with log(tmp_path, "tensorboard", "wandb") as closed:
         closed.write([FIRST])
@@ -69,7 +106,8 @@ def alone(tmp_path, logger: str, **variables: str) -> None:
     )
     prefixes = ("WANDB_", "MLFLOW_", "SWANLAB_", "TRACKIO_", "CLEARML_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
-    paths = os.pathsep.join([str(Path(__file__).parent), kept.get("PYTHONPATH", "")])
+    here = Path(__file__).parent
+    paths = os.pathsep.join([str(here), str(here.with_name("support")), kept.get("PYTHONPATH", "")])
     kept |= {"PYTHONPATH": paths, "HOME": str(tmp_path), **variables}
     command = [sys.executable, "-c", script, str(tmp_path), logger]
     done = subprocess.run(command, env=kept, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -83,9 +121,21 @@ def test_wandb_gets_the_same_figures(tmp_path):
         assert f"selfplay/{name}".encode() in record.read_bytes()
 
 
+def test_wandb_gets_a_table_of_all_dialogues_so_far(tmp_path):
+    rows = evaluated_in(tmp_path)
+    alone(tmp_path, "wandb", WANDB_MODE="offline")
+    tables = [json.loads(file.read_text()) for file in tmp_path.glob(f"wandb/offline-run-*/files/media/table/{TEXT}*")]
+    longest = max(tables, key=lambda table: len(table["data"]))
+    assert len(tables) == 2 and [dict(zip(longest["columns"], row, strict=True)) for row in longest["data"]] == rows
+
+
 @pytest.mark.skipif(not find_spec("mlflow"), reason="`selfplay setup mlflow` installs it")
-def test_mlflow_gets_the_same_figures(tmp_path):
+def test_mlflow_gets_the_same_figures_and_a_table_of_dialogues(tmp_path):
+    rows = evaluated_in(tmp_path)
     alone(tmp_path, "mlflow")
+    (table,) = [json.loads(file.read_text()) for file in tmp_path.glob(f"mlflow_artifacts/*/artifacts/{TEXT}.json")]
+    written = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert written == [pytest.approx(row) for row in rows], "MLflow rounds numbers"
     with sqlite3.connect(tmp_path / "mlflow.db") as store:
         rows = store.execute("select step, value from metrics where key = 'selfplay/mean_reward'").fetchall()
         (name,) = store.execute("select name from runs").fetchone()
@@ -93,11 +143,14 @@ def test_mlflow_gets_the_same_figures(tmp_path):
 
 
 @pytest.mark.skipif(not find_spec("trackio"), reason="`selfplay setup trackio` installs it")
-def test_trackio_gets_the_same_figures(tmp_path):
+def test_trackio_gets_the_same_figures_and_a_table_of_all_dialogues_so_far(tmp_path):
+    expected = evaluated_in(tmp_path)
     alone(tmp_path, "trackio", TRACKIO_DIR=str(tmp_path / "trackio"))
     with sqlite3.connect(tmp_path / "trackio" / "selfplay.db") as store:
         rows = store.execute("select step, metrics from metrics order by step").fetchall()
-    figures = {step: json.loads(metrics) for step, metrics in rows}
+    tables = {step: found[TEXT] for step, metrics in rows if TEXT in (found := json.loads(metrics))}
+    assert tables.keys() == {0, 1} and tables[1] == {"_type": "trackio.table", "_value": expected}
+    figures = {step: found for step, metrics in rows if TEXT not in (found := json.loads(metrics))}
     assert figures[1]["selfplay/mean_reward"] == 0.7 and figures[0]["selfplay/held_out_reward/value"] == 0.5
 
 

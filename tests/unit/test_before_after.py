@@ -13,8 +13,9 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.files import write_json
 from selfplay_pipeline.core.terminal import Terminal
 from selfplay_pipeline.generate.records import EpisodeRecord
+from selfplay_pipeline.iterate.dialogues import choose_state
 from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord
-from selfplay_pipeline.report.before_after import BeforeAfter, before_and_after, choose_state
+from selfplay_pipeline.report.before_after import BeforeAfter, before_and_after
 from selfplay_pipeline.report.sources import EpisodesFile
 from selfplay_pipeline.report.terminal import LONGEST_TURN, MOST_TURNS, show_before_and_after
 

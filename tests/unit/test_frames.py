@@ -62,12 +62,12 @@ def test_a_reward_of_ones_own_is_shown_beside_the_games(path, tmp_path):
 
 @pytest.mark.parametrize("read", [episodes_frame, turns_frame])
 def test_a_game_that_does_not_exist_is_refused(path, read):
-    with pytest.raises(UserError, match="sums.py: there is no such file; name the file of a game"):
+    with pytest.raises(UserError, match=r"sums\.py: there is no such file; name the file of a game"):
         read(path, game="sums.py")
 
 
 def test_a_reward_that_does_not_exist_is_refused(path):
-    with pytest.raises(UserError, match="none.py: there is no such file"):
+    with pytest.raises(UserError, match=r"none\.py: there is no such file"):
         episodes_frame(path, reward="none.py")
 
 

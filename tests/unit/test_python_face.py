@@ -105,7 +105,9 @@ def test_the_code_of_the_page_runs_as_printed(tmp_path):
     (tmp_path / "my_reward.py").write_text("".join(printed_in(docs / "changing-the-reward.md")))
     code = "\n".join(printed_in(docs / "python.md"))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0 and "normalized_reward" in done.stdout and "trained_reward_0" in done.stdout, done.stderr
+    assert done.returncode == 0 and "normalized_reward" in done.stdout and "trained_reward_0" in done.stdout, (
+        done.stderr
+    )
 
 
 def printed_in(page: Path) -> list[str]:
@@ -118,7 +120,9 @@ def test_ones_own_game_and_reward_are_taken_by_file(tmp_path):
 
     The players always agree on the sum, after three messages at a cost of 0.1 each.
     """
-    reward = "def reward(state, turns, outcome):\n    return [one - 0.1 * outcome.num_messages for one in outcome.rewards]"
+    reward = (
+        "def reward(state, turns, outcome):\n    return [one - 0.1 * outcome.num_messages for one in outcome.rewards]"
+    )
     (tmp_path / "cheap.py").write_text(reward)
     (tmp_path / "sums.py").write_text(Path("examples/sums.py").read_text())
     play = """
@@ -161,7 +165,9 @@ def test_the_notebook_is_stored_with_the_outputs_that_it_gives(tmp_path):
     env = os.environ | {"MPLBACKEND": "Agg", "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run([sys.executable, "-c", IN_CELLS], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    stored = [[text_of(output) for output in cell["outputs"] if "image/png" not in output.get("data", ())] for cell in codes]
+    stored = [
+        [text_of(output) for output in cell["outputs"] if "image/png" not in output.get("data", ())] for cell in codes
+    ]
     assert json.loads(done.stdout) == stored and any(stored)
     assert (tmp_path / "curve.png").stat().st_size > 5000
 

@@ -176,7 +176,9 @@ def test_a_file_without_the_function_or_no_file_is_refused(tmp_path):
 
 def test_it_is_refused_by_online_training(tmp_path):
     (tmp_path / "own.yaml").write_text("reward: {path: own.py}")
-    with pytest.raises(UserError, match=r"own.yaml:1: .*train-online does not use it, only convert, iterate and evaluate can"):
+    with pytest.raises(
+        UserError, match=r"own.yaml:1: .*train-online does not use it, only convert, iterate and evaluate can"
+    ):
         load_config(str(tmp_path / "own.yaml"), {}, command="train-online")
 
 
