@@ -19,7 +19,7 @@ RULE = (
     "before training, which stay the same in all evaluations; and the first with the (lower) median change of the "
     "reward since then, among those that changed."
 )
-"""Rule that chooses the dialogues of an evaluation for the loggers, who show it beside them."""
+"""Rule that chooses the dialogues of an evaluation for the loggers; TensorBoard shows it above them."""
 LOWEST, MEDIAN, HIGHEST, CHANGE = "lowest before", "median before", "highest before", "median change"
 """Names of the chosen states."""
 LONGEST_TEXT = 2_000
@@ -115,11 +115,11 @@ class Dialogues:
         now = greedy_episodes(self.run / f"iter_{number}" / "evaluation" / "greedy.jsonl")
         self._first = self._first or now
         before, after = ({state: self._reward(one) for state, one in two.items()} for two in (self._first, now))
-        return [
-            {"iteration": number, "state": state, "chosen": chosen, "reward": after[state], "before": before[state]}
-            | self._read(now[state])
-            for state, chosen in choose_states(before, after).items()
-        ]
+        found: list[Row] = []
+        for state, chosen in choose_states(before, after).items():
+            cells: Row = {"iteration": number, "state": state, "chosen": chosen}
+            found.append(cells | {"reward": after[state], "before": before[state]} | self._read(now[state]))
+        return found
 
     def _reward(self, record: EpisodeRecord) -> float:
         """Returns the mean reward of the policy's seats."""

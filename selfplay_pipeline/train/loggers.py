@@ -194,12 +194,10 @@ def tracking(
     Raises:
         UserError: A logger refuses the run.
     """
-    own_store = "MLFLOW_TRACKING_URI" not in os.environ
     # Clients announce themselves on standard output, which belongs to the caller's results.
+    keep_artifacts(names, environment)
     with environment_set(environment), redirect_stdout(sys.stderr):
         try:
-            if "mlflow" in names and own_store:
-                keep_artifacts(environment)
             tracked = _verls_tracking()(PROJECT, name, list(names), {"trainer": {}, **settings})
         except Exception as error:  # each client has its own
             what = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
@@ -216,19 +214,23 @@ def tracking(
             context.run(tracked.finish, exit_code)
 
 
-def keep_artifacts(environment: Mapping[str, str]) -> None:
-    """Let MLflow keep tables beside our own store; by default it would put them into the working directory.
+def keep_artifacts(names: Iterable[str], environment: Mapping[str, str]) -> None:
+    """Let MLflow keep tables beside a store of ours; by default it would put them into the working directory.
 
     Args:
+        names: Loggers.
         environment: Environment variables that say where to log.
     """
-    import mlflow
+    if "mlflow" not in names or "MLFLOW_TRACKING_URI" in os.environ:
+        return
+    with environment_set(environment), redirect_stdout(sys.stderr):
+        import mlflow
 
-    store = environment["MLFLOW_TRACKING_URI"]
-    client = mlflow.MlflowClient(store)
-    if client.get_experiment_by_name(PROJECT) is None:
-        folder = Path(store.removeprefix("sqlite:///")).with_name("mlflow_artifacts")
-        client.create_experiment(PROJECT, artifact_location=folder.as_uri())
+        store = environment["MLFLOW_TRACKING_URI"]
+        client = mlflow.MlflowClient(store)
+        if client.get_experiment_by_name(PROJECT) is None:
+            folder = Path(store.removeprefix("sqlite:///")).with_name("mlflow_artifacts")
+            client.create_experiment(PROJECT, artifact_location=folder.as_uri())
 
 
 @cache

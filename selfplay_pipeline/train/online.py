@@ -24,6 +24,7 @@ from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.games.base import Game, GameSettings, read_state
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.train.cluster import check_cluster
+from selfplay_pipeline.train.loggers import keep_artifacts
 from selfplay_pipeline.train.offline import (
     check_checkpoint_remains,
     check_claim,
@@ -149,6 +150,7 @@ async def _trained(config: OnlineConfig, report: Update) -> OnlineResult:
                 joins_cluster=config.joins_cluster,
             )
             env = environment(config, device, extension=EXTENSION) | file_environment(config)
+            keep_artifacts(config.loggers, env)
             verl_log(config).unlink(missing_ok=True)  # already added to metrics.jsonl
             logged = NewLines(verl_log(config))
             with Trainer() as trainer:

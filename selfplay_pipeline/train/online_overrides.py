@@ -29,6 +29,9 @@ CONFIG_NAME = "matching_selfplay_online_grpo"
 CPU_ROLLOUT = "sglang_cpu"
 TOKENS_PER_PASS = {"cuda": 16384, "cpu": 4096}
 """Default number of tokens in one forward and backward pass of online training, by device."""
+DIALOGUES = 4
+"""Number of episodes of each validation that verl sends to the loggers: prompt, tokens and reward of the last seat that
+spoke. Ordered by their prompts and shuffled with a fixed seed, the first are taken, so they are of the same states."""
 
 MAX_AGENT_WORKERS = 8
 """Largest number of processes that play the episodes of a step; verl's own default."""
@@ -133,6 +136,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "trainer.total_epochs": -(-online.steps // (games.rows // online.states_per_step)),
         "trainer.experiment_name": name_of_run(config.output),
         "trainer.logger": [*config.loggers, "file"],
+        "trainer.log_val_generations": DIALOGUES,
         "trainer.test_freq": online.validate_every or online.steps,
         "trainer.save_freq": config.save_every or online.steps,
         "trainer.default_local_dir": str(state),
