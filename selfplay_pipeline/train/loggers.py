@@ -67,6 +67,28 @@ def name_of_run(output: Path) -> str:
     return "-".join(name for name in (output.parent.name, output.name) if name)
 
 
+@dataclass(frozen=True)
+class Table:
+    """Rows of a table that a run writes step by step.
+
+    Attributes:
+        rows: Rows of this step; at least one.
+        so_far: Rows of this and all earlier steps.
+        about: Sentence about the table, for loggers that have a place for it.
+    """
+
+    name: str
+    step: int
+    rows: Sequence[Row]
+    so_far: Sequence[Row]
+    about: str
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return [*self.rows[0]]
+
+
 @dataclass
 class Tracked:
     """Open loggers of one run.
@@ -93,15 +115,17 @@ class Tracked:
             name: Name of the table.
             step: Number of the step.
             rows: Rows of this step.
-            about: Sentence about the table, where there is a place for it.
+            about: Sentence about the table.
         """
-        earlier = self._rows.setdefault(name, [])
-        earlier += rows
+        if not rows:
+            return
+        so_far = self._rows[name] = [*self._rows.get(name, ()), *rows]
+        table = Table(name, step, rows, so_far, about)
         for client, write in TABLES.items():
-            if rows and client in self.clients.logger:
+            if client in self.clients.logger:
                 try:
                     with redirect_stdout(sys.stderr):
-                        self.context.run(write, self.clients.logger[client], name, step, rows, [*earlier], about)
+                        self.context.run(write, self.clients.logger[client], table)
                 except Exception as error:  # each client has its own
                     what = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
                     logger.warning(f"train.loggers: {client}: {name} of step {step} was not written: {what}")
@@ -120,33 +144,48 @@ class Tracked:
             self.clients.logger["tensorboard"].writer.add_custom_scalars(layout)
 
 
-def _table_of_wandb(wandb: Any, name: str, step: int, rows: Sequence[Row], so_far: Sequence[Row], about: str) -> None:
+def _table_of_wandb(wandb: Any, table: Table) -> None:
     """Log all rows so far, because Weights & Biases shows only the newest table of a run."""
-    table = wandb.Table(columns=[*rows[0]], data=[[*row.values()] for row in so_far])
-    wandb.log({name: table}, step=step)
+    wandb.log({table.name: wandb.Table(columns=table.columns, data=_cells(table.so_far))}, step=table.step)
 
 
-def _table_of_trackio(
-    client: Any, name: str, step: int, rows: Sequence[Row], so_far: Sequence[Row], about: str
-) -> None:
+def _table_of_trackio(client: Any, table: Table) -> None:
     """Log all rows so far, because Trackio shows one table of a run at a time."""
     trackio = client.trackio
-    trackio.log({name: trackio.Table(columns=[*rows[0]], data=[[*row.values()] for row in so_far])}, step=step)
+    trackio.log({table.name: trackio.Table(columns=table.columns, data=_cells(table.so_far))}, step=table.step)
 
 
-def _table_of_mlflow(client: Any, name: str, step: int, rows: Sequence[Row], so_far: Sequence[Row], about: str) -> None:
+def _table_of_mlflow(client: Any, table: Table) -> None:
     """Append rows to the table of the run, an artifact that MLflow shows among its evaluations."""
     import mlflow
 
-    mlflow.log_table({column: [row[column] for row in rows] for column in rows[0]}, f"{name}.json")
+    columns = {column: [row[column] for row in table.rows] for column in table.columns}
+    mlflow.log_table(columns, f"{table.name}.json")
 
 
-def _text_of_tensorboard(
-    client: Any, name: str, step: int, rows: Sequence[Row], so_far: Sequence[Row], about: str
-) -> None:
+def _table_of_swanlab(swanlab: Any, table: Table) -> None:
+    found = swanlab.echarts.Table()
+    found.add(headers=table.columns, rows=_cells(table.rows))
+    swanlab.log({table.name: found}, step=table.step)
+
+
+def _table_of_clearml(client: Any, table: Table) -> None:
+    import clearml
+    import pandas as pd
+
+    title, _, series = table.name.partition("/")
+    log = clearml.Task.current_task().get_logger()
+    log.report_table(title=title, series=series, table_plot=pd.DataFrame(table.rows), iteration=table.step)
+
+
+def _text_of_tensorboard(client: Any, table: Table) -> None:
     """Write a step's rows as text: long cells as blocks of code, since a cell of a Markdown table is one line."""
-    client.writer.add_text(name, in_markdown(rows, about), step)
+    client.writer.add_text(table.name, in_markdown(table.rows, table.about), table.step)
     client.writer.flush()
+
+
+def _cells(rows: Sequence[Row]) -> list[list[str | int | float]]:
+    return [[*row.values()] for row in rows]
 
 
 def in_markdown(rows: Sequence[Row], about: str) -> str:
@@ -168,13 +207,15 @@ def in_markdown(rows: Sequence[Row], about: str) -> str:
     return "\n\n".join(parts)
 
 
-TABLES: Mapping[str, Callable[[Any, str, int, Sequence[Row], Sequence[Row], str], None]] = {
+TABLES: Mapping[str, Callable[[Any, Table], None]] = {
     "wandb": _table_of_wandb,
     "trackio": _table_of_trackio,
     "mlflow": _table_of_mlflow,
+    "swanlab": _table_of_swanlab,
+    "clearml": _table_of_clearml,
     "tensorboard": _text_of_tensorboard,
 }
-"""Functions that write rows of a table, by logger; the others take figures only."""
+"""Functions that write rows of a table, by logger."""
 SHORT_CELL = 40
 """Largest number of characters of a cell in a line; a column with a longer cell gets blocks of its own in a text."""
 

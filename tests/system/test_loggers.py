@@ -90,6 +90,21 @@ def test_tensorboard_gets_the_dialogues_as_text_and_the_curves_in_common_charts(
 TEXT = "selfplay/dialogues"
 
 
+def test_a_table_that_cannot_be_written_is_a_warning_and_the_figures_go_on(tmp_path, caplog):
+    class Unprintable:
+        def __str__(self) -> str:
+            raise ValueError("no text.")
+
+    with log(tmp_path, "tensorboard") as opened:
+        opened.open()
+        opened.loggers.table(TEXT, 3, [{"state": Unprintable()}], "A rule.")
+        opened.write([FIRST])
+    said = "train.loggers: tensorboard: selfplay/dialogues of step 3 was not written: ValueError: no text"
+    assert caplog.messages == [said]
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    assert "selfplay/held_out_reward/value" in events.Reload().Tags()["scalars"]
+
+
 def test_a_run_with_nothing_to_do_writes_nothing(tmp_path):
     with log(tmp_path, "tensorboard", "wandb") as closed:
         closed.write([FIRST])
@@ -155,16 +170,25 @@ def test_trackio_gets_the_same_figures_and_a_table_of_all_dialogues_so_far(tmp_p
 
 
 @pytest.mark.skipif(not find_spec("swanlab"), reason="`selfplay setup swanlab` installs it")
-def test_swanlab_gets_the_same_figures(tmp_path):
+def test_swanlab_gets_the_same_figures_and_a_table_of_dialogues(tmp_path):
+    rows = evaluated_in(tmp_path)
     alone(tmp_path, "swanlab", SWANLAB_MODE="offline")
     (record,) = tmp_path.glob("swanlog/run-*/run-*.swanlab")
     for name in ("held_out_reward/low", "mean_reward", "seconds/train"):
         assert f"selfplay/{name}".encode() in record.read_bytes()
+    tables = [file.read_text() for file in sorted(tmp_path.glob("swanlog/run-*/media/echarts/*.json"))]
+    for row in rows:
+        assert all(json.dumps(cell)[1:-1] in tables[row["iteration"]] for cell in row.values() if isinstance(cell, str))
 
 
 @pytest.mark.skipif(not find_spec("clearml"), reason="`selfplay setup clearml` installs it")
-def test_clearml_gets_the_same_figures(tmp_path):
+def test_clearml_gets_the_same_figures_and_a_table_of_dialogues(tmp_path):
+    rows = evaluated_in(tmp_path)
     alone(tmp_path, "clearml", CLEARML_OFFLINE_MODE="1")
     (metrics,) = tmp_path.glob(".clearml/cache/offline/offline-*/metrics.jsonl")
     events = [event for line in metrics.read_text().splitlines() for event in json.loads(line)]
     assert [event["value"] for event in events if event["variant"] == "mean_reward"] == [0.7]
+    tables = [json.loads(event["plot_str"])["data"][0] for event in events if event["variant"] == "dialogues"]
+    assert len(tables) == 2 and tables[1]["header"]["values"] == [[column] for column in rows[0]]
+    last = [row for row in rows if row["iteration"]]
+    assert tables[1]["cells"]["values"][1] == [row["state"] for row in last]
