@@ -217,6 +217,11 @@ class ChatTokenizer:
         """Returns the text of a reply without its thoughts, and whether all thoughts have ended."""
         return after_thought(text, begun=self._begun)
 
+    def unthought(self, text: str) -> list[int]:
+        """Returns the token ids of a turn that was not sampled, after the end of a thought that the header begins."""
+        end = f"{self._begun.end}\n\n" if self._begun else ""
+        return self._encode(end + self.neutralise(text))
+
     def neutralise(self, text: str) -> str:
         """Returns the text without control tokens, so that no player can forge a turn of the conversation.
 
@@ -474,8 +479,7 @@ class TrajectoryBuilder:
         Raises:
             EngineError: An earlier observation would be tokenised as a control token.
         """
-        ids = list(self.chat.tokenizer.encode(self.chat.neutralise(text), add_special_tokens=False))
-        ids += [] if cut else [self.chat.end_of_turn]
+        ids = self.chat.unthought(text) + ([] if cut else [self.chat.end_of_turn])
         completion = Completion(ids, [0.0] * len(ids), FinishReason.STOP, prompt_tokens=0, cached_tokens=0)
         self.prompt()
         self.messages.append(ChatMessage(role="assistant", content=self.chat.decode_reply(ids)))
