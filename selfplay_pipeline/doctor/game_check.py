@@ -231,6 +231,7 @@ class GameCheck:
 
     def _states_survive_json(self) -> str:
         for number, state in enumerate(self._states):
+            self._fits(number, state, "sample_state draws it")
             written = self.game.state_to_json(state)
             data = json.loads(json.dumps(written))
             again = self.game.state_to_json(self.game.state_from_json(data))
@@ -244,6 +245,12 @@ class GameCheck:
                 if _openings(self.game, state)[seat] != _openings(self.game, self.game.state_from_json(data))[seat]:
                     raise Fault(f"state {number}: seat {seat} has another opening after the state was written and read")
         return f"{len(self._states)} states"
+
+    def _fits(self, number: int, state: Any, drawn: str) -> None:
+        try:
+            self.game.check_fits(state)
+        except UserError as error:
+            raise Fault(f"state {number}: {drawn}, but check_fits refuses it: {error}") from None
 
     def _members(self) -> str:
         own = {
@@ -400,7 +407,7 @@ class GameCheck:
         """Yields states that differ from an episode's state only in what another seat's opening shows."""
         game, rng = self.game, np.random.default_rng([self.seed, played.number, seat])
         own = _openings(game, played.state)
-        for other in self._changed(played.state, seat, rng):
+        for other in self._changed(played, seat, rng):
             theirs = _openings(game, other)
             if theirs[seat] == own[seat] and theirs != own:
                 yield other
@@ -421,11 +428,15 @@ class GameCheck:
                 session.outcome()
         return f"{len(self._episodes)} episodes"
 
-    def _changed(self, state: Any, seat: int, rng: np.random.Generator) -> Iterator[Any]:
+    def _changed(self, played: _Played, seat: int, rng: np.random.Generator) -> Iterator[Any]:
         if self.game.has("redraw"):
-            yield self.game.redraw(state, seat, rng)
+            other = self.game.redraw(played.state, seat, rng)
+            self._fits(played.number, other, f"redraw draws another one for seat {seat}")
+            if _openings(self.game, other)[seat] != _openings(self.game, played.state)[seat]:
+                raise Fault(f"state {played.number}: redraw changes the opening of seat {seat}, which it has to keep")
+            yield other
             return
-        data = self.game.state_to_json(state)
+        data = self.game.state_to_json(played.state)
         for donor in rng.permutation(len(self._states))[:8]:
             given = self.game.state_to_json(self._states[donor])
             for key, value in data.items():

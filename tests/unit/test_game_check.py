@@ -9,7 +9,8 @@ import pytest
 from command import selfplay
 from quick import long_but
 
-from selfplay_pipeline.doctor.game_check import check_game
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.doctor.game_check import GameCheck, check_game
 from selfplay_pipeline.doctor.new_game import new_game
 from selfplay_pipeline.games import registry
 
@@ -99,6 +100,17 @@ FAULTS = {
         'f"[message] {self.said[-1]} {self.state.numbers[seat]}"',
         "nothing hidden is told: state 0, turn 2: seat 0 reads '.message. 2 6', but '.message. 2 9' where only another",
     ),
+    "state that does not fit": (
+        CUT,
+        "    def check_fits(self, state):\n        from selfplay_pipeline.core.errors import UserError\n\n"
+        f"        raise UserError('too small')\n\n{CUT}",
+        "states survive JSON: state 0: sample_state draws it, but check_fits refuses it: too small",
+    ),
+    "redraw that changes what the seat sees": (
+        CUT,
+        f"    def redraw(self, state, seat, rng):\n        return self.sample_state(rng)\n\n{CUT}",
+        r"nothing hidden is told: state 0: redraw changes the opening of seat \d, which it has to keep",
+    ),
     "solution that is no JSON": (
         CUT,
         f"    def solution(self, state):\n        return {{1}}\n\n{CUT}",
@@ -110,16 +122,24 @@ FAULTS = {
 pytestmark = pytest.mark.usefixtures("no_game_named")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *long_but({"bargaining"}, registry.NAMES),
-        *(f"examples/{name}.py" for name in ("sums", "haggle", "relay", "lookup")),
-    ],
-)
-def test_the_games_of_the_package_and_the_examples_pass(name):
-    findings = check_game(registry.find(name), num_states=3)
-    assert len(findings) == 15 + registry.find(name)().has("renamed")
+GAMES = {
+    **{name: (name, {}) for name in registry.NAMES},
+    "compact bargaining": ("bargaining", {"prompts": "compact", "reward": "semi"}),
+    "selfish bargaining": ("bargaining", {"reward": "selfish"}),
+    **{f"{name} of {config}": (name, load_config(config, {}).game.model_dump()) for name, config in (
+        ("matching", "tiny_honest"), ("mediation", "tiny_mediation"), ("planning", "tiny_planning"))},
+    **{name: (f"examples/{name}.py", {"name": name}) for name in ("sums", "haggle", "relay", "lookup")},
+}  # fmt: skip
+"""Game and the keys of its configuration; the smaller ones are the games that `make test-fast` checks."""
+LARGE = {"matching", "mediation", "planning"}
+
+
+@pytest.mark.parametrize("case", long_but(GAMES.keys() - LARGE, GAMES))
+def test_the_games_of_the_package_and_the_examples_pass(case):
+    name, keys = GAMES[case]
+    kind = registry.find(name)
+    findings = check_game(kind(kind.settings(**keys)), num_states=3)
+    assert len(findings) == 15 + kind(kind.settings(**keys)).has("renamed")
     assert [finding for finding in findings if not finding.passed] == []
 
 
@@ -182,9 +202,9 @@ def test_what_counts_the_parents_rewards_must_be_written_anew_or_given_up(tmp_pa
     def said(further):
         name = f"squared{len(further)}"
         (tmp_path / f"{name}.py").write_text((SQUARED + further).replace("'squared'", f"'{name}'"))
-        game = registry.find(str(tmp_path / f"{name}.py"))
-        found = check_game(game, num_states=2)
-        return next(one for one in found if one.check == "figures count its rewards"), game()
+        game = registry.find(str(tmp_path / f"{name}.py"))()
+        found = GameCheck(game).findings()
+        return next(one for one in found if one.check == "figures count its rewards"), game
 
     finding, _ = said("")
     assert finding.passed is False and finding.said == (

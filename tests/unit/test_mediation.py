@@ -1,6 +1,5 @@
 """Mediation: states, scores, people's games, rooms, turn-taking, scripted players, figures and the line of silence."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from quick import examples, long_but
 
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.altered import CHANGED
-from selfplay_pipeline.games.base import CUT, HELD_OUT, INVALID, ParseError, Said, Status, read_state, state_rng
+from selfplay_pipeline.games.base import CUT, INVALID, ParseError, Said, Status
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.mediation import humans
 from selfplay_pipeline.games.mediation.game import MediationGame
@@ -83,11 +82,8 @@ seeds = st.integers(0, 10_000)
 @ANY_GAME
 @given(seed=seeds)
 @examples(15)
-def test_a_sampled_state_keeps_to_the_rules_is_the_same_for_a_seed_and_is_read_back(game, seed):
+def test_a_sampled_state_keeps_to_the_rules(game, seed):
     state = drawn(game, seed)
-    game.check_fits(state)
-    assert state == game.sample_state(state_rng(seed, 0)) != game.sample_state(state_rng(seed, 0, HELD_OUT))
-    assert read_state(game, json.dumps(game.state_to_json(state))) == state
     for own in state.users:
         assert all(event.end - event.start in LENGTHS for event in own.events)
         assert all(own.clashes(flight) for flight, _ in enumerate(own.flights)), "a flight without a clash is removed"
@@ -403,16 +399,6 @@ def test_no_seat_reads_what_only_another_one_knows(game, states):
                 assert one.split(part)[0] == two.split(part)[0]
                 seen += bool(one)
     assert seen > 4 * states
-
-
-@pytest.mark.parametrize("seat", range(3))
-def test_a_redrawn_state_keeps_what_one_seat_sees_and_draws_the_rest(seat):
-    for game, seed in ((GAME, 1), (TINY, 1), (TINY, 2)):
-        state = drawn(game, seed)
-        other = game.redraw(state, seat, np.random.default_rng(seed))
-        game.check_fits(other)
-        assert game.start(state).opening(seat) == game.start(other).opening(seat)
-        assert all(one != two for one, two in zip(state.users, other.users, strict=True)) and other != state
 
 
 def calendars(slots: list[int], p: float, most: int, first: int = 0) -> Iterator[tuple[float, list[tuple[int, int]]]]:
