@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from command import selfplay
 from factories import BOARD
 from person_over_web import PersonOverWeb
 from quick import long_but
-from test_play import GAMES, hidden_from, marked, numbers_in, stored
+from test_play import stored
 from test_terminal import steering
 
 from selfplay_pipeline.config.load import load_config
@@ -37,13 +38,19 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.loopback import hold_port, port_of
 from selfplay_pipeline.core.terminal.progress import shown
 from selfplay_pipeline.engines.types import EngineError
+from selfplay_pipeline.games.bargaining.game import BargainingGame
+from selfplay_pipeline.games.bargaining.rules import BargainingState
 from selfplay_pipeline.games.base import Game, Status
 from selfplay_pipeline.games.drawing import EpisodeDrawing
 from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.mediation.game import MediationGame
+from selfplay_pipeline.games.mediation.rules import MediationConfig, MediationState, User
+from selfplay_pipeline.games.planning.game import PlanningGame
+from selfplay_pipeline.games.planning.rules import USER, Budget, Liking, Place, PlanningConfig, PlanningState, Visit
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.players import script_player
 from selfplay_pipeline.generate.read_records import read_episodes
-from selfplay_pipeline.generate.records import PERSON, POLICY, EpisodeRecord
+from selfplay_pipeline.generate.records import PERSON, POLICY, EpisodeRecord, TurnRecord
 from selfplay_pipeline.generate.text_player import text_player
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.people.log import BegunLine, TurnLine, log_path, read_log
@@ -52,7 +59,8 @@ from selfplay_pipeline.people.play import play_job
 from selfplay_pipeline.people.web.connections import listening
 from selfplay_pipeline.people.web.lobby import PRESENT, Lobby
 from selfplay_pipeline.people.web.server import HEADERS, Server
-from selfplay_pipeline.people.web.start_server import Place, check_web, serve_people
+from selfplay_pipeline.people.web.start_server import Place as Address
+from selfplay_pipeline.people.web.start_server import check_web, serve_people
 from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
 from selfplay_pipeline.warm_start.tiny_weights import new_model
 
@@ -190,6 +198,90 @@ async def served_here(
                     lobby.failed.result()
 
 
+MARK = 900_000_000_001
+"""First private number; so long that no random key of a page has one by accident."""
+
+
+def marked(game: Game, rng: np.random.Generator) -> tuple[Any, list[set[str]]]:
+    """Returns a state whose private numbers occur nowhere else, and those of each seat."""
+    state = game.sample_state(rng)
+    if isinstance(game, MatchingGame):
+        table = MARK + np.arange(state.table.size).reshape(state.table.shape)
+        return replace(state, table=table, scales=(1.0, 1.0)), [
+            {str(cell) for cell in table[mask]} for mask in state.masks
+        ]
+    if isinstance(game, PlanningGame):
+        return marked_day(state)
+    if isinstance(game, MediationGame):
+        return marked_trip(state)
+    values = ((MARK, MARK + 1, MARK + 2), (MARK + 3, MARK + 4, MARK + 5))
+    marks = [{str(value) for value in seat} for seat in values]
+    return BargainingState.model_construct(counts=state.counts, values=values), marks
+
+
+def marked_day(state: PlanningState) -> tuple[PlanningState, list[set[str]]]:
+    """The user's wishes, and a price and a feature of each of the agent's places, are such numbers."""
+    numbers = map(str, count(MARK))
+    wishes = [
+        Liking.model_construct(weight=1, feature="cuisine", bad=(next(numbers),), good=(next(numbers),)),
+        Visit.model_construct(weight=2, names=(next(numbers),), penalize=True),
+        Budget.model_construct(weight=3, dollars=int(next(numbers))),
+    ]
+    own = {*wishes[0].bad, *wishes[0].good, *wishes[1].names, str(wishes[2].dollars)}
+    places = [
+        Place.model_construct(**{**dict(place), "price": int(next(numbers)), "features": {"cuisine": next(numbers)}})
+        for place in state.places
+    ]
+    day = PlanningState.model_construct(places=(*places,), preferences=(*wishes,), travel=state.travel)
+    return day, [own, {mark for place in places for mark in marks_of(place)}]
+
+
+def marks_of(place: Place) -> set[str]:
+    return {str(place.price), str(place.features["cuisine"])}
+
+
+def marked_trip(state: MediationState) -> tuple[MediationState, list[set[str]]]:
+    """The importance of each meeting, which its user alone sees, is such a number, and so is the price of each flight.
+
+    Nobody reads a sum that is such a number: the points of prices are smaller, and those of meetings larger.
+    """
+    prices, importances = count(MARK), count(100 * MARK)
+    users = [
+        User.model_construct(
+            flights=tuple(one.model_copy(update={"price": next(prices)}) for one in user.flights),
+            events=tuple(one.model_copy(update={"importance": next(importances)}) for one in user.events),
+            mean_price=user.mean_price,
+            price_pref=user.price_pref,
+        )
+        for user in state.users
+    ]
+    of_flights = [{str(one.price) for one in user.flights} for user in users]
+    of_users = [own | {str(one.importance) for one in user.events} for own, user in zip(of_flights, users, strict=True)]
+    trip = MediationState.model_construct(users=(*users,), arrival_pref=state.arrival_pref)
+    return trip, [*of_users, of_flights[0] | of_flights[1]]
+
+
+def numbers_in(text: str) -> set[str]:
+    return {*re.findall(r"\d+", text)}
+
+
+def hidden_from(seat: int, marks: list[set[str]], state: Any, turns: Sequence[TurnRecord]) -> set[str]:
+    """Returns the private numbers that a seat must not read; a user of planning reads those of proposed places."""
+    told = set[str]()
+    if isinstance(state, PlanningState) and seat == USER:
+        proposed = {name for turn in turns if turn.proposal for name in turn.proposal}
+        told = {mark for place in state.places if place.name in proposed for mark in marks_of(place)}
+    return set[str]().union(*marks) - marks[seat] - told
+
+
+GAMES = {
+    "matching": lambda: MatchingGame(BOARD),
+    "bargaining": BargainingGame,
+    "planning": lambda: PlanningGame(PlanningConfig(places=8)),
+    "mediation": lambda: MediationGame(MediationConfig(days=2)),
+}
+
+
 @pytest.mark.parametrize("episodes", [20, pytest.param(500, marks=pytest.mark.bench)])
 @pytest.mark.parametrize("name", long_but({"bargaining"}, GAMES))
 def test_no_private_cell_of_the_partner_is_in_the_traffic_before_the_end(tmp_path, name, episodes, monkeypatch):
@@ -244,15 +336,15 @@ def untrained(config: str, folder: Path) -> str:
 
 
 def test_the_address_of_the_usual_port_is_that_of_a_browser():
-    assert (Place(port=80).url, Place(port=8230).url) == ("http://127.0.0.1/", "http://127.0.0.1:8230/")
-    assert Place(listen="::1", port=80).authority("::1") == "[::1]"
+    assert (Address(port=80).url, Address(port=8230).url) == ("http://127.0.0.1/", "http://127.0.0.1:8230/")
+    assert Address(listen="::1", port=80).authority("::1") == "[::1]"
 
 
 @asynccontextmanager
-async def serving(serve: Callable[[Place, Callable[[str], None]], Coroutine[Any, Any, None]]) -> AsyncIterator[str]:
+async def serving(serve: Callable[[Address, Callable[[str], None]], Coroutine[Any, Any, None]]) -> AsyncIterator[str]:
     """Run a server in this process meanwhile; yields the address."""
     with hold_port() as holder:
-        place = Place(port=port_of(holder))
+        place = Address(port=port_of(holder))
         ready = asyncio.Event()
         server = asyncio.create_task(serve(place, lambda url: ready.set()))
         begun = asyncio.create_task(ready.wait())
@@ -654,7 +746,7 @@ def test_an_edited_log_is_one_line_before_anything_starts(tmp_path, lines, words
     text = "".join(json.dumps(line) + "\n" for line in lines)
     log_path(output).write_text(text)
     with pytest.raises(UserError) as caught:
-        check_web(load_config("tiny_honest", {}), output, 0, [PERSON, "sharing"], Place())
+        check_web(load_config("tiny_honest", {}), output, 0, [PERSON, "sharing"], Address())
     assert f"games.people.jsonl:{words}" in str(caught.value) and "or use another --output" in str(caught.value)
     assert log_path(output).read_text() == text and [*tmp_path.iterdir()] == [log_path(output)]
 
