@@ -16,7 +16,7 @@ from selfplay_pipeline.games.matching.questions import asked_pairs, asking
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
 from selfplay_pipeline.games.matching.scripted import PlayerView, ask, player_view, random_matching
 from selfplay_pipeline.games.matching.shy import Shy
-from selfplay_pipeline.games.matching.teacher import AskingTeacher
+from selfplay_pipeline.games.matching.teacher import CountingTeacher
 from selfplay_pipeline.games.tags import ActionKind
 from selfplay_pipeline.generate.records import TurnRecord
 
@@ -128,11 +128,11 @@ def test_whatever_is_said_is_answered(text: str) -> None:
     assert SHY.act(view_of(0, said, pending=((0, 0), (1, 1), (2, 2))), RNG) in ("[accept]", "[reject]")
 
 
-def test_the_asking_teacher_asks_for_one_cell_that_it_neither_sees_nor_asked_for_before() -> None:
+def test_the_counting_teacher_asks_for_one_cell_that_it_neither_sees_nor_asked_for_before() -> None:
     asked = 0
     for index in range(100):
         state, before = GAME.sample_state(state_rng(8, index, HELD_OUT)), set[tuple[int, int]]()
-        episode = play(GAME, state, AskingTeacher(), SHY, seed=index)
+        episode = play(GAME, state, CountingTeacher(), SHY, seed=index)
         for turn in episode.turns:
             if turn.seat == 0 and turn.text.startswith("[message]"):
                 (cell,) = asked_pairs(turn.text, state.papers, state.reviewers)

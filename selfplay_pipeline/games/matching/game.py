@@ -34,7 +34,6 @@ from selfplay_pipeline.games.matching.teacher import (
     LISTENING,
     NAMING,
     SPELLING,
-    AskingTeacher,
     CountingTeacher,
     Teacher,
 )
@@ -56,7 +55,6 @@ SCRIPTED: Mapping[str, ScriptedPlayer] = {
     "deaf-teacher": DEAF,
     "spelling-teacher": SPELLING,
     "naming-teacher": NAMING,
-    "asking-teacher": AskingTeacher(),
     "counting-teacher": CountingTeacher(),
     "speaking": Speaking(),
     **{f"speaking-{most}": Speaking(most=most) for most in (1, 2, 3)},

@@ -63,14 +63,15 @@ class Teacher:
 
 
 @dataclass(frozen=True)
-class AskingTeacher:
+class CountingTeacher:
     """Player for seat 0 with a partner that tells nothing unasked: asks for a few cells, one at a time, then proposes.
 
-    It plans from all cells that it knows, and draws its plan as `Teacher` does.
+    It asks between 0 and `most` questions; all numbers of questions are equally likely. So the chance of one more
+    question falls with every question, from most / (most + 1) to 0, and greedy play stops asking. It plans from all
+    cells that it knows, and draws its plan as `Teacher` does.
     """
 
-    ask: float = 0.5
-    """Chance that the player asks once more before it proposes."""
+    most: int = 4
     temperature: float = 1.2
     """Difference in score that makes a matching e times as likely."""
 
@@ -82,21 +83,6 @@ class AskingTeacher:
         if view.says(bool(wanted) and rng.random() < self.chance(asked)):
             return ask(view, [wanted[rng.integers(len(wanted))]]) if wanted else tell(view, {})
         return propose(view, draw_plan(estimate(view, heard_cells(view)), self.temperature, rng))
-
-    def chance(self, asked: int) -> float:
-        """Returns the chance of one more question after `asked` questions."""
-        return self.ask
-
-
-@dataclass(frozen=True)
-class CountingTeacher(AskingTeacher):
-    """Asks between 0 and `most` questions; all numbers of questions are equally likely.
-
-    So the chance of one more question falls with every question, from most / (most + 1) to 0, and greedy play stops
-    asking.
-    """
-
-    most: int = 4
 
     def chance(self, asked: int) -> float:
         """Returns the chance of one more question after `asked` questions."""

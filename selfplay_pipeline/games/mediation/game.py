@@ -17,7 +17,7 @@ from selfplay_pipeline.games.mediation.rules import MediationConfig, MediationSt
 from selfplay_pipeline.games.mediation.scripted import SCRIPTED, PlayerView, player_view
 from selfplay_pipeline.games.mediation.session import MediationSession
 from selfplay_pipeline.games.mediation.speaking import Speaking, SpeakingTeacher
-from selfplay_pipeline.games.mediation.teacher import LESSONS, DeafTeacher, Teacher
+from selfplay_pipeline.games.mediation.teacher import LESSONS, Teacher
 from selfplay_pipeline.games.mediation.text import ErrorKind
 from selfplay_pipeline.games.prompts import load_prompts
 from selfplay_pipeline.games.questions import count_questions
@@ -39,8 +39,7 @@ class MediationGame(Game):
     error_kinds = tuple(kind.value for kind in ErrorKind)
     disclosing = frozenset({ActionKind.PROPOSE.value})  # a user reads its points, which also depend on hidden numbers
     players: Mapping[str, ScriptedPlayer] = {
-        **SCRIPTED, "teacher": Teacher(), "deaf-teacher": DeafTeacher(),
-        "speaking": Speaking(), "speaking-teacher": SpeakingTeacher(),
+        **SCRIPTED, "teacher": Teacher(), "speaking": Speaking(), "speaking-teacher": SpeakingTeacher(),
     }  # fmt: skip
     lessons = LESSONS
     figures: Sequence[Figure] = measures.FIGURES

@@ -169,20 +169,6 @@ def _flight(config: MediationConfig, minutes: int, mean: int, rng: np.random.Gen
     )
 
 
-@lru_cache
-def possible_events(days: int, p_event: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Returns start and end of all events that a calendar may have, shape (events, 2), and the chance of each."""
-    slots = _slots(days)
-    free, spans, chances = [1.0] + [0.0] * len(slots), list[Span](), list[float]()
-    for at, start in enumerate(slots):
-        free[at + 1] += free[at] * (1 - p_event)
-        for length in LENGTHS:
-            spans.append(Span(start, start + length))
-            chances.append(free[at] * p_event / len(LENGTHS))
-            free[bisect_left(slots, start + length)] += chances[-1]
-    return np.array(spans), np.array(chances)
-
-
 def _draw(rng: np.random.Generator, low: int, high: int) -> int:
     return int(rng.integers(low, high + 1))
 
