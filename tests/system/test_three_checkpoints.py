@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import load_file, save_file
 from test_engines import next_logprobs
-from test_rooms import RoomsGame, RoomsSession, RoomsState
 
 from bench.serving import RecordingEngine
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.engines.types import Completion, SamplingParams
-from selfplay_pipeline.games.base import MESSAGE, Step
-from selfplay_pipeline.games.registry import make_game
+from selfplay_pipeline.games.base import AGREED, Opening, Step
+from selfplay_pipeline.games.registry import find, make_game
+from selfplay_pipeline.games.turn_session import Move, TurnSession
 from selfplay_pipeline.generate.episode import Episode
 from selfplay_pipeline.generate.players import PolicySeat
 from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
@@ -38,23 +38,20 @@ def other_model(folder: Path) -> str:
     return str(folder)
 
 
-class Round(RoomsSession):
+class Round(TurnSession):
     """The seats speak in turns, whatever they say."""
 
-    def __init__(self, state: RoomsState) -> None:
-        super().__init__(state)
-        self.next = (0,)
+    def opening(self, seat: int) -> Opening:
+        return Opening("rules", f"you are seat {seat}")
 
     def step(self, seat: int, text: str, *, cut: bool = False) -> Step:
-        self.said.append(seat)
+        return super().step(seat, text)  # also a turn that was cut off is one
+
+    def act(self, seat: int, text: str) -> Move:
         self.next = ((seat + 1) % 3,)
-        self.status = "solved" if len(self.said) == TURNS else None
-        return Step(MESSAGE, tuple("" if other == seat else f"seat {seat} spoke" for other in range(3)))
-
-
-class RoundGame(RoomsGame):
-    def start(self, state: RoomsState) -> Round:
-        return Round(state)
+        if self.counts.turns == TURNS:
+            self.end(AGREED, self.state.letters)
+        return Move({other: f"seat {seat} spoke" for other in range(3) if other != seat})
 
 
 def gap(prompt: list[int], completion: Completion, checkpoint: str) -> float:
@@ -78,10 +75,10 @@ def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_pla
         async with Servers(Backends.of(config), tmp_path, at_once=3) as servers:
             by_name = await seat_players(game, seats_named(game, config.engine, names, policy), servers)
             players = [by_name[name] for name in names]
-            state = RoomsState(numbers=(3, 4))
-            episodes = [
-                Episode(RoundGame(), state, players, f"e{number}", (0, 0, number)) for number in range(EPISODES)
-            ]
+            three = find("examples/relay.py")()
+            three.start = lambda state: Round(three, state)
+            state = three.state(letters=("a", "b"))
+            episodes = [Episode(three, state, players, f"e{number}", (0, 0, number)) for number in range(EPISODES)]
             for episode, (seat, name) in product(episodes, enumerate(names)):
                 held = episode.seats[seat]
                 assert isinstance(held, PolicySeat)

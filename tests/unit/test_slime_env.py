@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quick import examples
 from slime_contract import NewSample, arguments, sample_of
-from test_rooms import Helpful, RoomsGame, RoomsState
 
 from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.games import registry
 from selfplay_pipeline.games.bargaining.game import BargainingGame
 from selfplay_pipeline.games.bargaining.rules import BargainingConfig
 from selfplay_pipeline.games.base import state_rng
@@ -216,11 +216,9 @@ def test_where_seats_have_rewards_of_their_own_the_policys_is_compared_with_the_
 
 
 def test_the_partner_holds_all_seats_but_the_policys(monkeypatch):
-    game, state = RoomsGame(), RoomsState(numbers=(3, 4))
-    monkeypatch.setattr(RoomsGame, "players", {"random": Helpful()})
-    monkeypatch.setattr(env_module, "game_of", lambda metadata: (game, state))
-    env = env_of("random")
-    assert env.reset()[0] == "your number is 3"
-    assert env.step("[message] 3")[:2] == ("the agent said: 4", False)
-    assert env.step("[message] 7")[1:] == (True, info(status="solved", action="message"))
-    assert [turn["seat"] for turn in env.sample.metadata["episode"]["turns"]] == [0, 1, 2, 0]
+    game = registry.find("examples/relay.py")()
+    monkeypatch.setattr(env_module, "game_of", lambda metadata: (game, game.state(letters=("a", "b"))))
+    env = env_of("exact")
+    assert env.reset()[0] == "Your letter is a."
+    assert env.step("[message] a")[1:] == (True, info(action="message"))
+    assert [turn["seat"] for turn in env.sample.metadata["episode"]["turns"]] == [0, 1, 2]

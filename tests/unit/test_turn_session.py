@@ -110,6 +110,9 @@ def test_a_tool_answers_its_author_alone_who_keeps_the_turn():
 
 def test_seats_that_act_at_the_same_time_do_not_read_each_other():
     own = game("relay")
+    session = own.start(own.state(letters=("a", "b")))
+    with pytest.raises(RuntimeError, match="seat 2 may not act now; it is the turn of 0, 1"):
+        session.step(2, "[message] a b")
     session, step = played(own, own.state(letters=("a", "b")), (1, "[message] b"), (0, "[message] a"))
     assert session.seats == (2,) and step.observations == ("", "", "User 0 says: a\n")
 
