@@ -15,11 +15,11 @@ from selfplay_pipeline.config.fields import value_of
 from selfplay_pipeline.config.identity import KNOWN, check_same, contents, deciding, differences
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.online import OnlineConfig
-from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.config.schema import Config, GenerateConfig
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.convert.stage import decided_by
 from selfplay_pipeline.core.errors import UserError
-from selfplay_pipeline.core.sections import Section, UsedBy
+from selfplay_pipeline.core.sections import UsedBy
 from selfplay_pipeline.evaluate.pairing import Pairing
 from selfplay_pipeline.evaluate.states import held_out_states
 from selfplay_pipeline.games.base import state_rng
@@ -128,39 +128,6 @@ def test_an_evaluation_keeps_its_settings_too(tmp_path):
     )
 
 
-def changed(section: str, **fields) -> Config:
-    """A configuration, as it would be if a section had further fields."""
-    base = load_config("tiny", {})
-    if not section:
-        return create_model("Changed", __base__=Config, **fields)(**base.model_dump())
-    kind = create_model("Longer", __base__=type(getattr(base, section)), **fields)
-    mark = next((mark for mark in Config.model_fields[section].metadata if isinstance(mark, UsedBy)), None)
-    whole = create_model("Changed", __base__=Config, **{section: (Annotated[kind, mark] if mark else kind, kind())})
-    return whole(**base.model_dump())
-
-
-@pytest.mark.parametrize(
-    ("section", "commands"),
-    [
-        *((section, {"generate", "evaluate", "iterate"}) for section in ("", "generate", "engine", "game")),
-        ("evaluate", {"evaluate", "iterate"}),
-        ("train", {"iterate"}),
-        ("iterate", {"iterate"}),
-        ("online", set()),
-    ],
-)
-def test_a_new_field_decides_unless_it_may_change(section, commands, monkeypatch):
-    above = f"{section}." if section else ""
-    monkeypatch.setattr(identity, "MAY_CHANGE", identity.MAY_CHANGE | {f"{above}free"})
-    monkeypatch.setattr(identity, "MAY_CHANGE_UNLESS", {f"{above}own": ("iterate",)})
-    config = changed(section, new=(int, 1), free=(int, 1), own=(int, 1))
-    for command in COMMANDS:
-        found = deciding(config, command)
-        assert (f"{above}new" in found) == (command in commands)
-        assert f"{above}free" not in found
-        assert (f"{above}own" in found) == (command == "iterate" and section != "online")
-
-
 def test_what_may_change_is_a_key_or_a_field_of_a_training():
     fields = {*TrainConfig.model_fields, *OnlineConfig.model_fields, "partner"}
     for key in identity.MAY_CHANGE | identity.MAY_CHANGE_UNLESS.keys():
@@ -168,16 +135,6 @@ def test_what_may_change_is_a_key_or_a_field_of_a_training():
 
 
 PLAYING = {"games": "g", "game": {}, "generate": {"temperature": 0.8, "max_new_tokens": 64}}
-
-
-@pytest.mark.parametrize(
-    ("kind", "further"), [(TrainConfig, {"data": "d"}), (OnlineConfig, PLAYING | {"context_length": 1024})]
-)
-def test_a_new_option_of_training_decides_both_kinds_of_training(kind, further):
-    longer = create_model("Longer", __base__=kind, new=(int, 1))
-    config = longer(model="m", output="o", **further)
-    for command in ("train", "train-online"):
-        assert deciding(config, command)["new"] == 1
 
 
 def runs(config: Config, folder: Path) -> dict:
@@ -190,12 +147,20 @@ def runs(config: Config, folder: Path) -> dict:
     }
 
 
+def longer(new: int) -> Config:
+    """A configuration, as it would be if the section `generate` had a further field."""
+    kind = create_model("Longer", __base__=GenerateConfig, new=(int, new))
+    (mark,) = (mark for mark in Config.model_fields["generate"].metadata if isinstance(mark, UsedBy))
+    whole = create_model("Changed", __base__=Config, generate=(Annotated[kind, mark], kind()))
+    return whole(**load_config("tiny", {}).model_dump())
+
+
 def test_a_new_field_is_compared_without_further_edits(tmp_path, monkeypatch):
-    monkeypatch.setattr(identity, "Config", type(changed("generate", new=(int, 1))))
+    monkeypatch.setattr(identity, "Config", type(longer(1)))
     monkeypatch.setattr(identity, "KNOWN", KNOWN | {"generate.new"})
     earlier = runs(load_config("tiny", {}), tmp_path)
-    with_default = runs(changed("generate", new=(int, 1)), tmp_path)
-    with_another = runs(changed("generate", new=(int, 2)), tmp_path)
+    with_default = runs(longer(1), tmp_path)
+    with_another = runs(longer(2), tmp_path)
     for command, store in earlier.items():
         with store.opened(lambda episode: None):
             pass
@@ -214,19 +179,6 @@ def test_a_run_goes_on_only_with_the_same_values_of_what_decides(tmp_path):
                 check_same(tmp_path, before | {key: "another"}, before)
         with pytest.raises(UserError, match="begun with weight = 3, now it is not given;"):
             check_same(tmp_path, before | {"weight": 3}, before)
-
-
-def test_a_field_decides_for_the_commands_of_its_mark_and_its_own_mark_goes_before_its_sections():
-    class Part(Section):
-        plain: int = 1
-        own: Annotated[int, UsedBy("train", "iterate")] = 1
-
-    class Whole(Section):
-        open: Part = Part()
-        used: Annotated[Part, UsedBy("train")] = Part()
-
-    assert set(deciding(Whole(), "train")) == {"open.plain", "open.own", "used.plain", "used.own"}
-    assert set(deciding(Whole(), "iterate")) == {"open.plain", "open.own", "used.own"}
 
 
 PLAYED = {
