@@ -19,7 +19,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.generate.control_tokens import CONTROL, THOUGHTS, Thought, open_thought
 from selfplay_pipeline.generate.trajectory import THOUGHT_FIELDS, ChatTokenizer, TrajectoryBuilder
-from selfplay_pipeline.warm_start.tiny_tokenizer import CHAT_TEMPLATE, build_tokenizer
+from selfplay_pipeline.warm_start.tiny_model import CHAT_TEMPLATE, build_tokenizer
 
 PAGE = Path("docs/chat-models.md")
 BEGIN, END = "<!-- the table of `python -m bench.chat_templates` -->\n", "<!-- end of the table -->\n"

@@ -1,4 +1,4 @@
-"""Parts that scripted players of warm starts share, in games whose users answer proposals."""
+"""Parts that scripted players of several games share: English phrasings, and a user who rejects first proposals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
+ACCEPTING = ("[accept]", "[accept] Great, I agree.", "[accept] Good plan!", "[accept] That works for me.")
+REJECTING = ("[reject]", "[reject] We can do better.", "[reject] Let me explain.", "[reject] Sorry.")
+
+
+def choose(phrasings: Sequence[str], rng: np.random.Generator) -> str:
+    """Returns one of several phrasings, all equally likely."""
+    return phrasings[int(rng.integers(len(phrasings)))]
 
 
 class _Offered(Protocol):

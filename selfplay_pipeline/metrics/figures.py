@@ -22,7 +22,6 @@ from selfplay_pipeline.games.figures import Figure, Measures
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.tags import untagged
 from selfplay_pipeline.metrics.bootstrap import Totals
-from selfplay_pipeline.metrics.talk import talk_score
 
 BY_SEAT = "reward_seat_"
 """Prefix of the names of figures of one seat's reward, which are measured only for a single seat."""
@@ -63,6 +62,17 @@ def _has_talk(episode: Measured) -> bool:
     game = episode.game
     whole = game.shared_reward or len(episode.seats) == len(game.roles)
     return game.silence is not None and game.silence_is_bound and whole
+
+
+def talk_score(reward: float, silence: float) -> float:
+    """Returns (reward - silence) / (1 - silence): 0 at the silence line, 1 at the optimum.
+
+    It is measured only if no play without words can exceed the silence line, so that a score above 0 is due to words. A
+    reward below the silence line gives a negative score. The score is linear in the reward, so the ends of a reward's
+    interval give the ends of the score's. They ignore the error of the stored silence line. If the silence line is the
+    optimum, nothing can be gained by talk, and the score is 0.
+    """
+    return (reward - silence) / (1 - silence) if silence < 1 else 0.0
 
 
 def _talk(episode: Measured) -> float:

@@ -100,8 +100,7 @@ def _untrained(lesson: Lesson, seed: int, folder: Path) -> Path:
     else:
         import torch
 
-        from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
-        from selfplay_pipeline.warm_start.tiny_weights import new_model
+        from selfplay_pipeline.warm_start.tiny_model import build_tokenizer, new_model
 
         torch.manual_seed(seed)
         tokenizer = build_tokenizer(lesson.words)

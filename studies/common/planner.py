@@ -33,8 +33,7 @@ from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.matching.teacher import WORDS
 from selfplay_pipeline.games.matching.wordless import ENUMERATED
-from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
-from selfplay_pipeline.warm_start.tiny_weights import new_model
+from selfplay_pipeline.warm_start.tiny_model import build_tokenizer, new_model
 
 DRAWS = 256
 """Number of draws of the scores that a player does not see, for the values of its plans."""

@@ -4,9 +4,8 @@ import pytest
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.games.base import ParseError, state_rng
-from selfplay_pipeline.games.matching.proposals import format_proposal
+from selfplay_pipeline.games.matching.proposals import format_proposal, parse_action
 from selfplay_pipeline.games.matching.renaming import retold
-from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.planning.text import told_preferences
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.tags import folded

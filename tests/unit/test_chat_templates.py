@@ -32,7 +32,7 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.generate.control_tokens import THOUGHTS, after_thought, open_thought, without_control
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
-from selfplay_pipeline.warm_start.tiny_tokenizer import CHAT_TEMPLATE
+from selfplay_pipeline.warm_start.tiny_model import CHAT_TEMPLATE
 
 FAMILY = {name: family for family in FAMILIES for name in family.templates}
 SECRET = "my secret is 5"

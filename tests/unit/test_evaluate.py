@@ -43,8 +43,8 @@ from selfplay_pipeline.evaluate.states import (
 )
 from selfplay_pipeline.games.base import CUT, HELD_OUT, MONITOR, TRAIN, Status, state_rng
 from selfplay_pipeline.games.figures import Measures
-from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.game import MatchingGame
+from selfplay_pipeline.games.matching.proposals import ErrorKind
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.read_records import read_episodes

@@ -48,7 +48,7 @@ from selfplay_pipeline.games.mediation.text import (
 from selfplay_pipeline.games.mediation.wordless import mean_rewards, wordless_rewards
 from selfplay_pipeline.generate.human_episodes import replayed
 from selfplay_pipeline.metrics.figures import measure
-from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
+from selfplay_pipeline.warm_start.tiny_model import build_tokenizer
 
 GAME = MediationGame()
 TINY = MediationGame(

@@ -18,8 +18,8 @@ from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.games.base import state_rng
 from selfplay_pipeline.games.matching.game import SCRIPTED
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
+from selfplay_pipeline.games.matching.proposals import parse_action
 from selfplay_pipeline.games.matching.renaming import inverse, renamed, retold
-from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode_wrappers import names_of, said
 from selfplay_pipeline.generate.read_records import parse_episode, read_episodes

@@ -61,8 +61,7 @@ from selfplay_pipeline.people.web.lobby import PRESENT, Lobby
 from selfplay_pipeline.people.web.server import HEADERS, Server
 from selfplay_pipeline.people.web.start_server import Place as Address
 from selfplay_pipeline.people.web.start_server import check_web, serve_people
-from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
-from selfplay_pipeline.warm_start.tiny_weights import new_model
+from selfplay_pipeline.warm_start.tiny_model import build_tokenizer, new_model
 
 FORM = "application/x-www-form-urlencoded"
 FREE = "base: tiny_honest\ngame: {protocol: free}\n"

@@ -36,14 +36,12 @@ from proposal_corpus import (
 from quick import examples
 
 from selfplay_pipeline.games.base import ParseError, state_rng
-from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.humans import human_episodes
-from selfplay_pipeline.games.matching.proposals import format_proposal
+from selfplay_pipeline.games.matching.proposals import ErrorKind, format_proposal, parse_action
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.matching.session import MatchingSession
-from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.tags import ActionKind, untagged
 from selfplay_pipeline.generate.records import TurnRecord
 

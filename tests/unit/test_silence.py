@@ -32,7 +32,7 @@ from selfplay_pipeline.games.matching.wordless import (
 )
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.games.silence import STORED, THRESHOLDS, Line, LinesFile, hashes_of
-from selfplay_pipeline.metrics.talk import talk_score
+from selfplay_pipeline.metrics.figures import talk_score
 
 TWO = {"size": 2, "scale_max": 1}
 CELLS = {

@@ -11,11 +11,11 @@ from selfplay_pipeline.games.base import HELD_OUT, state_rng
 from selfplay_pipeline.games.matching import speaking
 from selfplay_pipeline.games.matching.game import SCRIPTED, MatchingGame
 from selfplay_pipeline.games.matching.mentions import told_cells
+from selfplay_pipeline.games.matching.proposals import parse_action
 from selfplay_pipeline.games.matching.questions import NOUNS, asked_pairs
 from selfplay_pipeline.games.matching.rules import MatchingConfig
 from selfplay_pipeline.games.matching.scripted import PlayerView, own_cells, player_view, random_matching
 from selfplay_pipeline.games.matching.shy import Asker, unasked_cells
-from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.questions import is_question
 
 SMALL = MatchingConfig(size=3, max_score=9, score_power=3, visibility="complementary", hard_factor=0, scale_max=1)

@@ -25,7 +25,7 @@ from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, _arguments
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.train import imitation
-from selfplay_pipeline.warm_start.tiny_tokenizer import CHAT_TEMPLATE
+from selfplay_pipeline.warm_start.tiny_model import CHAT_TEMPLATE
 
 MESSAGES = [ChatMessage(role="system", content="rules"), ChatMessage(role="user", content="table")]
 MISTRAL_SMALL = """\

@@ -81,8 +81,7 @@ def test_an_environment_passes_the_check_of_games(env):
 
 @pytest.mark.parametrize("env", SEATS)
 def test_a_tiny_model_can_learn_an_environment_whose_moves_are_single_tokens_and_whose_episodes_it_can_hold(env):
-    from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
-    from selfplay_pipeline.warm_start.tiny_weights import CONTEXT_LENGTH
+    from selfplay_pipeline.warm_start.tiny_model import CONTEXT_LENGTH, build_tokenizer
 
     game = game_of(env)
     lesson, short = game.lessons["self-play"], game.lessons["short"]

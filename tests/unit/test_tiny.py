@@ -22,8 +22,7 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.train.offline import TrainResult
 from selfplay_pipeline.warm_start import lesson as warm_start
 from selfplay_pipeline.warm_start.lesson import build_warm_start
-from selfplay_pipeline.warm_start.tiny_tokenizer import build_tokenizer
-from selfplay_pipeline.warm_start.tiny_weights import new_model
+from selfplay_pipeline.warm_start.tiny_model import build_tokenizer, new_model
 
 pytest.importorskip("transformers")
 

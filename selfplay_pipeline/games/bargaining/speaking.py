@@ -14,8 +14,8 @@ import numpy as np
 from selfplay_pipeline.games.bargaining.rules import ITEMS, Triple, shares
 from selfplay_pipeline.games.bargaining.scripted import PlayerView, Sharing, best_share, heard_values, sum_first
 from selfplay_pipeline.games.bargaining.text import asked_items
-from selfplay_pipeline.games.phrasings import ACCEPTING, choose
 from selfplay_pipeline.games.tags import ActionKind
+from selfplay_pipeline.games.teachers import ACCEPTING, choose
 
 TOLD = (
     "a {item} is worth {number} to me", "{item}s: {number}", "I value {item}s at {number}",

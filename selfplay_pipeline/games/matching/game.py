@@ -14,8 +14,8 @@ from selfplay_pipeline.games.base import Altered, Asking, HumanEpisode, KnownLin
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing, Table
 from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.matching import draw, humans, measures, renaming, states
-from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.altered import EXCHANGED, altered
+from selfplay_pipeline.games.matching.proposals import ErrorKind
 from selfplay_pipeline.games.matching.questions import asking
 from selfplay_pipeline.games.matching.redraw import keep_named, redraw
 from selfplay_pipeline.games.matching.rules import (

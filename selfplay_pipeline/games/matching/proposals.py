@@ -1,4 +1,6 @@
-"""Conversion of a proposal's text to a matching, by the names in it, and back. Pure.
+"""Conversion of a turn's text to an action, and of a proposal's to a matching by the names in it, and back. Pure.
+
+Every error message says what to write instead.
 
 A proposal is a list of pairs: a paper and a reviewer in either order, joined and separated by the few words and marks
 below. No other text is allowed, and nothing is guessed.
@@ -8,10 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from enum import StrEnum
 from functools import lru_cache
 
+from selfplay_pipeline.games import tagged_session, tags
 from selfplay_pipeline.games.base import ParseError
-from selfplay_pipeline.games.matching.actions import ErrorKind
+from selfplay_pipeline.games.tagged_session import Action, parse_tagged
 from selfplay_pipeline.games.tags import ELSEWHERE, folded, plain
 
 Matching = tuple[tuple[int, int], ...]
@@ -42,6 +46,32 @@ BEHIND = r"\s*(?:[.,;|/]\s*)?(?:(?:and\b|&)\s*)?"
 PAIR = re.compile(
     rf"{BULLET}{VERB}{LABEL}(?P<one>{NAME})(?P<link>{LINK}){LABEL}(?P<other>{NAME}){BEHIND}", re.IGNORECASE
 )
+
+
+class ErrorKind(StrEnum):
+    """Kinds of illegal actions of this game; all games also have `CUT` (`games/base.py`)."""
+
+    NO_TAG = tags.NO_TAG
+    SEVERAL_ACTIONS = tags.SEVERAL_ACTIONS
+    EMPTY_MESSAGE = tagged_session.EMPTY_MESSAGE
+    NOT_NOW = tagged_session.NOT_NOW
+    TOO_MANY_WORDS = "too_many_words"
+    """A message with more words than `max_words`."""
+    MALFORMED = tags.MALFORMED
+    AMBIGUOUS_NAME = "ambiguous_name"
+    REPEATED_NAME = "repeated_name"
+    """A proposal that gives one paper two reviewers, or one reviewer two papers."""
+    INCOMPLETE = "incomplete"
+    """A proposal without a reviewer for some paper."""
+
+
+def parse_action(text: str, papers: Sequence[str], reviewers: Sequence[str]) -> Action[Matching]:
+    """Returns the one action of a turn; text before its tag is ignored.
+
+    Raises:
+        ParseError: The turn has no action or several, an empty message, or a proposal that is not a full matching.
+    """
+    return parse_tagged(text, lambda body: parse_proposal(body, papers, reviewers))
 
 
 def parse_proposal(body: str, papers: Sequence[str], reviewers: Sequence[str]) -> Matching:

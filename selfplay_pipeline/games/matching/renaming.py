@@ -14,9 +14,8 @@ from functools import lru_cache
 import numpy as np
 
 from selfplay_pipeline.games.base import ParseError
-from selfplay_pipeline.games.matching.proposals import format_proposal, short
+from selfplay_pipeline.games.matching.proposals import format_proposal, parse_action, short
 from selfplay_pipeline.games.matching.rules import MatchingState
-from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.tags import folded
 
 ROWS, COLUMNS = "reviewers", "papers"

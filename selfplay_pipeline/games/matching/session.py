@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from selfplay_pipeline.games.base import ParseError, Part
-from selfplay_pipeline.games.matching.actions import ErrorKind
 from selfplay_pipeline.games.matching.names import short_titles
-from selfplay_pipeline.games.matching.proposals import Matching, format_proposal, named_pairs, short
+from selfplay_pipeline.games.matching.proposals import (
+    ErrorKind,
+    Matching,
+    format_proposal,
+    named_pairs,
+    parse_action,
+    short,
+)
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState
-from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.tagged_session import Action, TaggedSession
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from selfplay_pipeline.games.matching.mentions import Cell
+from selfplay_pipeline.games.matching.proposals import parse_action
 from selfplay_pipeline.games.matching.questions import NOUNS, asked_pairs
 from selfplay_pipeline.games.matching.rules import best_matching
 from selfplay_pipeline.games.matching.scripted import PlayerView, ask, estimate, heard_cells, own_cells, propose, tell
-from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.questions import is_question
 from selfplay_pipeline.games.tags import ActionKind
 

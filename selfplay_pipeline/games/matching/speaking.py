@@ -18,9 +18,9 @@ from selfplay_pipeline.games.matching.rules import Matching, best_matching
 from selfplay_pipeline.games.matching.scripted import PlayerView, Sharing, estimate, first_name, heard_cells, own_cells
 from selfplay_pipeline.games.matching.shy import Asker, unasked_cells
 from selfplay_pipeline.games.matching.teacher import draw_plan
-from selfplay_pipeline.games.phrasings import ACCEPTING, choose
 from selfplay_pipeline.games.questions import is_question
 from selfplay_pipeline.games.tags import ActionKind
+from selfplay_pipeline.games.teachers import ACCEPTING, choose
 
 TOLD = (
     "{reviewer} on {paper} is {score}", "{reviewer} has {score} for {paper}", "{reviewer} scores {score} on {paper}",

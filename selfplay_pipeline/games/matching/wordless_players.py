@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from selfplay_pipeline.games.base import ScriptedPlayer
+from selfplay_pipeline.games.matching.proposals import parse_action
 from selfplay_pipeline.games.matching.rules import Matching, MatchingState, best_matching
 from selfplay_pipeline.games.matching.scripted import PlayerView, estimate, propose, tell
-from selfplay_pipeline.games.matching.text import parse_action
 from selfplay_pipeline.games.matching.wordless import (
     Plans,
     Posterior,

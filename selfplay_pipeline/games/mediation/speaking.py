@@ -14,9 +14,8 @@ from selfplay_pipeline.games.base import MESSAGE
 from selfplay_pipeline.games.mediation.rules import AGENT, USERS, Pair
 from selfplay_pipeline.games.mediation.scripted import PlayerView, Sharing, best_pair, random_pair
 from selfplay_pipeline.games.mediation.text import format_proposal, told_costs, told_offer
-from selfplay_pipeline.games.phrasings import ACCEPTING, REJECTING, choose
 from selfplay_pipeline.games.tags import ActionKind
-from selfplay_pipeline.games.teachers import RejectsFirst
+from selfplay_pipeline.games.teachers import ACCEPTING, REJECTING, RejectsFirst, choose
 
 TOLD = ("flight {} costs me {} points", "flight {}: {}", "flight {} clashes with {} points of meetings")
 TELLING = ("{}.", "Hi! {}.", "This is what my meetings say: {}.", "By my meetings {}.", "Here is my list: {}.")

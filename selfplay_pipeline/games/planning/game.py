@@ -14,7 +14,7 @@ from selfplay_pipeline.games.figures import Figure
 from selfplay_pipeline.games.planning import draw, humans, measures, rules, states, wordless
 from selfplay_pipeline.games.planning.rules import PlanningConfig, PlanningState, check_itinerary
 from selfplay_pipeline.games.planning.scripted import SCRIPTED, PlayerView, player_view
-from selfplay_pipeline.games.planning.search_form import SEARCH
+from selfplay_pipeline.games.planning.search import SEARCH
 from selfplay_pipeline.games.planning.session import PlanningSession
 from selfplay_pipeline.games.planning.speaking import Speaking, SpeakingTeacher
 from selfplay_pipeline.games.planning.teacher import LESSONS, Teacher

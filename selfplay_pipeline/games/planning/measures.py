@@ -12,7 +12,7 @@ from selfplay_pipeline.games.losses import loss_figures
 from selfplay_pipeline.games.measured import Measured
 from selfplay_pipeline.games.planning.rules import AGENT, USER, PlanningState, Points, check_itinerary
 from selfplay_pipeline.games.planning.scripted import best_itinerary, player_view
-from selfplay_pipeline.games.planning.search_form import SEARCH
+from selfplay_pipeline.games.planning.search import SEARCH
 from selfplay_pipeline.games.planning.text import brief, told_preferences
 from selfplay_pipeline.games.tags import PROPOSALS
 

@@ -1,4 +1,4 @@
-"""The agent's tool: searches among the places in DialOp's query language.
+"""The agent's tool: searches among the places in DialOp's query language, and the form in which a person selects one.
 
 `Search(fields=[name, price], filters=[category == restaurant, price <= 40], text_query="live music",
 sort_by=[distance_to(The Mall), price], limit=3)`: all parts but the fields may be missing. Names of several words need
@@ -16,13 +16,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from selfplay_pipeline.games import tags
-from selfplay_pipeline.games.base import ParseError
+from selfplay_pipeline.games.base import Choice, ParseError, Part
 from selfplay_pipeline.games.planning.catalogue import FEATURES, Value, show
 from selfplay_pipeline.games.planning.rules import Place, miles_between
 from selfplay_pipeline.games.planning.text import ErrorKind, features_of
 
 LONGEST = 500
 """Maximum number of characters of a query."""
+SEARCH = "search"
+"""Action of the agent's tool."""
+RESULT = "name, category, price, info"
+"""Fields of the results of a search that a person selects."""
+ANY = "any"
 EXAMPLE = "Search(fields=[name, price], filters=[category == park], sort_by=[distance_to(The Mall)], limit=3)"
 _TAG = re.compile(r"\[\s*(?:tool|search)\s*\]\W*", re.IGNORECASE)
 _BARE = re.compile(r"^\W*(?=Search\s*\()", re.IGNORECASE)
@@ -149,6 +154,35 @@ def read(text: str, places: Sequence[Place]) -> Query:
     query.text = _word(parts["text_query"]) if "text_query" in parts else ""
     query.limit = _limit(parts["limit"]) if "limit" in parts else None
     return query
+
+
+def search_form(places: Sequence[Place]) -> Choice:
+    """Returns the choice of a search: places of a category, up to a price, with a feature, the nearest ones first."""
+    categories = [*dict.fromkeys(place.category for place in places)]
+    prices = sorted({place.price for place in places})
+    features = sorted({(kind, show(value)) for place in places for kind, value in place.features.items()})
+    names = [place.name for place in places]
+    filters = [
+        [f"category == {category}" for category in categories],
+        [f"price <= {price}" for price in prices],
+        [f"{kind} == {value}" for kind, value in features],
+    ]
+    parts = [
+        Part("category", (ANY, *categories), chosen=0),
+        Part("price", (ANY, *(f"up to ${price}" for price in prices)), chosen=0),
+        Part("feature", (ANY, *(f"{kind}: {value}" for kind, value in features)), chosen=0),
+        Part("the nearest first to", ("any place", *names), chosen=0),
+    ]
+
+    def write(selected: Sequence[int]) -> str:
+        *chosen, near = selected
+        wanted = [of[number - 1] for of, number in zip(filters, chosen, strict=True) if number]
+        query = [f"fields=[{RESULT}]"]
+        query += [f"filters=[{', '.join(wanted)}]"] if wanted else []
+        query += [f'sort_by=[distance_to("{names[near - 1]}")]'] if near else []
+        return f"[tool] Search({', '.join(query)})"
+
+    return Choice(SEARCH, f"[tool] {EXAMPLE}", parts, write)
 
 
 def _parsed(text: str) -> ast.Call:

@@ -29,8 +29,7 @@ from selfplay_pipeline.games.planning.rules import (
     Whole,
     check_itinerary,
 )
-from selfplay_pipeline.games.planning.search import EXAMPLE, query_in, search
-from selfplay_pipeline.games.planning.search_form import SEARCH, search_form
+from selfplay_pipeline.games.planning.search import EXAMPLE, SEARCH, query_in, search, search_form
 from selfplay_pipeline.games.planning.text import (
     FORM,
     ErrorKind,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from selfplay_pipeline.games.base import MESSAGE
-from selfplay_pipeline.games.phrasings import ACCEPTING, REJECTING, choose
 from selfplay_pipeline.games.planning.rules import AGENT, Itinerary
 from selfplay_pipeline.games.planning.scripted import (
     PlayerView,
@@ -21,7 +20,7 @@ from selfplay_pipeline.games.planning.scripted import (
     told_wishes,
 )
 from selfplay_pipeline.games.planning.text import format_points, format_proposal
-from selfplay_pipeline.games.teachers import RejectsFirst
+from selfplay_pipeline.games.teachers import ACCEPTING, REJECTING, RejectsFirst, choose
 
 TELLING = ("I have some wishes: {}.", "Hi! This is what I have in mind: {}.", "For this day: {}.", "My list: {}.")
 GREETING = ("Hi! Can you plan a day for me?", "Hello, what can I see here?", "Hi there, I need some ideas for a day.")
