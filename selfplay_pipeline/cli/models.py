@@ -22,15 +22,16 @@ Seed = Annotated[int, typer.Option(min=0, max=LARGEST, help="Seeds weights, epis
 def tiny(
     context: typer.Context,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for the checkpoint [default: where the lesson's shipped model lies].")
+        Path | None,
+        typer.Option(help="Folder for the checkpoint [default: where configurations look for it]."),
     ] = None,
     config: Annotated[
         str, typer.Option(help=f"YAML file or built-in whose game it learns: {', '.join(built_in())}.")
     ] = "tiny",
     lesson: Annotated[
-        str,
-        typer.Option(help="self-play, or another lesson of the game; a wrong name lists them."),
-    ] = "self-play",
+        str | None,
+        typer.Option(help="Lesson; a wrong name lists them [default: of the configuration's model, or self-play]."),
+    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Build the tiny model: tokenizer, a Qwen2 checkpoint of about 1M parameters, warm start on scripted episodes.
@@ -68,7 +69,9 @@ def smollm2(
         build_smollm2(output or Path("data/smollm2"))
 
 
-def _teach(config: str, seed: int, lesson: str, output: Path | None, game: dict[str, str], *, smollm2: bool) -> None:
+def _teach(
+    config: str, seed: int, lesson: str | None, output: Path | None, game: dict[str, str], *, smollm2: bool
+) -> None:
     """Build a warm start, and suggest to evaluate it."""
     from selfplay_pipeline.config.load import load_config
     from selfplay_pipeline.warm_start.lesson import build_warm_start

@@ -17,6 +17,7 @@ from selfplay_pipeline.convert.imitation import Source, muted
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import filling
 from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.shipped import as_listed
 from selfplay_pipeline.core.stopping import computing
 from selfplay_pipeline.games.base import Lesson, Stage
 from selfplay_pipeline.games.registry import make_game
@@ -34,12 +35,14 @@ FIRST_STATE = 1_000_000
 """Distance between the first states of two stages: stage n begins at n times this number, self-play at 0."""
 
 
-async def build_warm_start(config: Config, lesson: str, out: Path | None = None, *, smollm2: bool = False) -> Path:
+async def build_warm_start(
+    config: Config, lesson: str | None, out: Path | None = None, *, smollm2: bool = False
+) -> Path:
     """Build the untrained model and teach it a lesson; an interrupted call continues.
 
     Args:
         config: Configuration with the game to learn, and the seed of weights, episodes and batches.
-        lesson: A name in `Game.lessons`.
+        lesson: A name in `Game.lessons`, by default that of the configuration's model, or `self-play`.
         out: The folder for the Hugging Face checkpoint, by default the lesson's. At the end, `warm_start.json` in it
             records the settings; until then, the folder holds episodes and trainings.
         smollm2: Whether SmolLM2 is taught, which has lessons of its own, and not the tiny model.
@@ -51,7 +54,7 @@ async def build_warm_start(config: Config, lesson: str, out: Path | None = None,
         UserError: The game has no such lesson for the model, the folder is in use, or SmolLM2 is not installed.
         TrainError: verl failed.
     """
-    taught, out = _taught(config, lesson, out, smollm2=smollm2)
+    lesson, taught, out = _taught(config, lesson, out, smollm2=smollm2)
     making = (out / "making").resolve()  # absolute, so that all calls give it one name, wherever they are started
     with computing():
         model, results = _untrained(taught, config.seed, making / "untrained"), list[TrainResult]()
@@ -77,18 +80,20 @@ async def build_warm_start(config: Config, lesson: str, out: Path | None = None,
     return out
 
 
-def _taught(config: Config, lesson: str, out: Path | None, *, smollm2: bool) -> tuple[Lesson, Path]:
-    """Returns a lesson by its name, and the output folder of the model."""
+def _taught(config: Config, name: str | None, out: Path | None, *, smollm2: bool) -> tuple[str, Lesson, Path]:
+    """Returns the name of a lesson, the lesson, and the output folder of the model."""
     game = make_game(config.game)
     game.need("lessons", f"model {'smollm2' if smollm2 else 'tiny'}")
     lessons = {name: one for name, one in game.lessons.items() if (one.words is None) == smollm2}
-    if lesson not in lessons:
+    usual = (name for name, one in lessons.items() if str(one.folder) == as_listed(config.model))
+    name = name or next(usual, "self-play")
+    if name not in lessons:
         there = ", ".join(lessons) or "none"
-        raise UserError(f"no lesson {lesson!r} of the game {config.game.name}; there are: {there}")
-    taught = lessons[lesson]
+        raise UserError(f"no lesson {name!r} of the game {config.game.name}; there are: {there}")
+    taught = lessons[name]
     out = out or taught.folder
     check_folder(out, "model")
-    return taught, out
+    return name, taught, out
 
 
 def _untrained(lesson: Lesson, seed: int, folder: Path) -> Path:

@@ -23,7 +23,7 @@ from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
 from selfplay_pipeline.generate.seats import Backends, Servers, seat_players, seats_named
 from selfplay_pipeline.generate.stage import policy_record
 
-PLAYERS = ("data/tiny_model", "data/tiny_honest_model", "data/tiny_shy_model")
+PLAYERS = ("data/tiny_model", "data/tiny_honest_model", "data/tiny_planner4x4_model")
 EPISODES, TURNS, TEMPERATURE = 2, 9, 1.0
 PROMPT = [1, 2, 3]
 LARGEST_GAP, SMALLEST_DIFFERENCE = 1e-3, 1e-2

@@ -240,7 +240,7 @@ def test_the_size_of_a_vocabulary_is_what_the_configuration_says_if_it_can_be_re
 
 def test_whole_models_are_taken(model):
     check_checkpoint(str(model))
-    check_checkpoint("data/tiny_shy_model")
+    check_checkpoint("data/tiny_planner4x4_model")
     check_checkpoint("Qwen/Qwen2.5-7B-Instruct")
     changed(lambda tensors: tensors.pop("lm_head.weight"))(model)
     said(tie_word_embeddings=True)(model)

@@ -177,3 +177,44 @@ def test_the_example_of_a_configuration_can_be_used(tmp_path):
     (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "configuration.md").read_text(), re.DOTALL)
     (tmp_path / "my.yaml").write_text(example)
     assert load_config(str(tmp_path / "my.yaml"), {}).train.gpus_per_node == 8
+
+
+# --- messages that the page on troubleshooting quotes -------------------------------------------------------------
+
+
+TROUBLES = (ROOT / "docs" / "troubleshooting.md").read_text()
+SCRIPTS = [ROOT / "Makefile", ROOT / "bin" / "install_browser.sh"]
+NOT_OURS = "selfplay: command not found"
+
+
+def quoted_messages() -> list[str]:
+    """What is printed: quoted in bold, on one line or two; `…` stands for what differs."""
+    bold = re.findall(r"\*\*(.+?)\*\*", TROUBLES, re.DOTALL)
+    quoted = [" ".join(text.split()) for words in bold for text in re.findall(r"`([^`]+)`", words)]
+    return [text for text in quoted if " " in text and text != NOT_OURS]
+
+
+def printed() -> Iterator[str]:
+    """All literal text of the program; of a formatted string the parts between what is put in."""
+    for path in (ROOT / "selfplay_pipeline").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+    yield from (path.read_text() for path in SCRIPTS)
+
+
+@pytest.fixture(scope="module")
+def literals() -> list[str]:
+    return list(printed())
+
+
+def test_there_are_messages():
+    assert len(quoted_messages()) >= 30
+
+
+@pytest.mark.parametrize("message", quoted_messages())
+def test_a_quoted_message_is_printed_somewhere(literals, message):
+    # The program puts its lines together from parts, most often at a semicolon or beside what differs.
+    parts = [part.strip(" :,.'()") for part in re.split("…|;", message)]
+    missing = [part for part in parts if not any(part in literal for literal in literals)]
+    assert not missing

@@ -37,7 +37,7 @@ from selfplay_pipeline.report.scan import scan
 from selfplay_pipeline.report.sources import discover
 from selfplay_pipeline.slime.questions.analysis import records_of
 
-A, B, C = TINY, "data/tiny_shy_model", "data/tiny_honest_model"
+A, B, C = TINY, "data/tiny_planner4x4_model", "data/tiny_honest_model"
 LOGPROB = {A: -0.25, B: -0.5, C: -0.75}
 """The log-prob of every token that a checkpoint samples."""
 

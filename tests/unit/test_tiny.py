@@ -21,7 +21,7 @@ from selfplay_pipeline.games.registry import all_games
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.train.offline import TrainResult
 from selfplay_pipeline.warm_start import lesson as warm_start
-from selfplay_pipeline.warm_start.lesson import build_warm_start
+from selfplay_pipeline.warm_start.lesson import _taught, build_warm_start
 from selfplay_pipeline.warm_start.tiny_model import build_tokenizer, new_model
 
 pytest.importorskip("transformers")
@@ -85,7 +85,8 @@ def test_a_lesson_names_a_scripted_player_for_each_seat_and_its_shipped_model_kn
         assert len(play.players) == len(game.roles)
         assert set(play.players) <= game.players.keys()
     folder = Path(shipped(str(taught.folder)))
-    if taught.words is None or (game.name in ("mediation", "planning") and not folder.exists()):
+    made_by_users = game.name in ("mediation", "planning") or lesson == "shy"
+    if taught.words is None or (made_by_users and not folder.exists()):
         return  # SmolLM2 has a tokenizer of its own; the others do not come with the package
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.get_vocab() == build_tokenizer(taught.words).get_vocab()
@@ -153,9 +154,17 @@ def test_a_model_does_not_learn_a_lesson_of_the_other(smollm2: bool, lesson: str
 
 
 @pytest.mark.parametrize(
+    ("config", "lesson"), [("tiny_shy", "shy"), ("tiny_honest", "honest"), ("tiny4x4", "self-play")]
+)
+def test_the_usual_lesson_is_that_of_the_configurations_model(config: str, lesson: str, tmp_path: Path) -> None:
+    assert _taught(load_config(config, {}), None, tmp_path / "model", smollm2=False)[0] == lesson
+
+
+@pytest.mark.parametrize(
     ("name", "made_by"),
     [
         ("data/smollm2_listener", "`selfplay model smollm2 --lesson listener` makes it"),
+        ("data/tiny_shy_model", "`selfplay model tiny --config tiny_shy --output data/tiny_shy_model` makes it"),
         ("data/smollm2_run", ""),
     ],
 )

@@ -52,7 +52,7 @@ from selfplay_pipeline.train import imitation, offline_stage
 from selfplay_pipeline.train.offline import check_sampler, run_train
 from selfplay_pipeline.train.process import TrainError
 
-OTHER, HONEST = "data/tiny_shy_model", "data/tiny_honest_model"
+OTHER, HONEST = "data/tiny_planner4x4_model", "data/tiny_honest_model"
 BARGAINING = "selfplay_pipeline/games/bargaining/data/tiny_bargaining_model"
 
 
