@@ -85,7 +85,7 @@ def _taught(config: Config, name: str | None, out: Path | None, *, smollm2: bool
     game = make_game(config.game)
     game.need("lessons", f"model {'smollm2' if smollm2 else 'tiny'}")
     lessons = {name: one for name, one in game.lessons.items() if (one.words is None) == smollm2}
-    usual = (name for name, one in lessons.items() if str(one.folder) == as_listed(config.model))
+    usual = (name for name, one in lessons.items() if str(one.folder) == as_listed(config.model or ""))
     name = name or next(usual, "self-play")
     if name not in lessons:
         there = ", ".join(lessons) or "none"
