@@ -1,4 +1,4 @@
-"""The agent's tool: searches among the places in DialOp's query language, and the form in which a person selects one.
+"""The agent's tool: searches among the places in DialOp's query language, and the form where a person selects one.
 
 `Search(fields=[name, price], filters=[category == restaurant, price <= 40], text_query="live music",
 sort_by=[distance_to(The Mall), price], limit=3)`: all parts but the fields may be missing. Names of several words need
