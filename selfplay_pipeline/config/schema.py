@@ -293,6 +293,12 @@ class IterateConfig(Section):
     difference, as `train.old_log_probs` says, and `metrics.jsonl` gives it as `staleness`. A server and a trainer on
     the same GPUs are refused, since only one of them has memory there at a time.
     """
+    state_every: Annotated[int, Field(ge=1), UsedBy("iterate")] = 1
+    """Number of iterations between saved states of the trainer (`trainer_state/`); the last iteration saves one too.
+
+    Each iteration saves its checkpoint. A run that was killed trains the iterations since the last saved state again,
+    from their stored rows. With `keep_processes: false`, and in a population, each iteration saves a state.
+    """
     evaluate_every: Annotated[int, Field(ge=0), UsedBy("iterate")] = 1
     """Number of iterations between evaluations on held-out states, the first before iteration 1; 0 never evaluates."""
     decay_iterations: Annotated[int, Field(ge=0)] = 0

@@ -241,6 +241,8 @@ class TrainConfig(PolicyTraining):
     """
     plays_meanwhile: bool = False
     """Whether episodes are played during the training, for which it leaves one core."""
+    saves_state: bool = True
+    """Whether the save at the end holds the trainer's state; else it holds only the weights for the checkpoint."""
     shares_gpu: bool = False
     """Whether a server needs the GPU's memory before and after the training.
 

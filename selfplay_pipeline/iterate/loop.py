@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ from selfplay_pipeline.iterate.preflight import (
     shares_gpu,
 )
 from selfplay_pipeline.iterate.results import Trained
-from selfplay_pipeline.iterate.schedule import Lane, Round, rounds_of, source_of, stages_of
+from selfplay_pipeline.iterate.schedule import Lane, Round, rounds_of, saves_state, source_of, stages_of
 from selfplay_pipeline.train.cluster import check_cluster
 from selfplay_pipeline.train.groups import NoSignalError
 from selfplay_pipeline.train.offline import (
@@ -70,6 +71,10 @@ from selfplay_pipeline.train.offline import (
 )
 from selfplay_pipeline.train.offline_stage import train_policy, training_of
 from selfplay_pipeline.train.process import Trainer
+from selfplay_pipeline.train.saves import has_state
+
+AGAIN = "again"
+"""Name of the folder, in that of an iteration, in which it is trained again for the state that it did not save."""
 
 
 async def run_iterate(config: Config, run_dir: Path, loop_type: type[Loop] | None = None) -> RunDirectory:
@@ -185,9 +190,13 @@ class Loop:
         return self.run.checkpoint(source) if source else str(self.config.model)
 
     def _remove_earlier_states(self, number: int) -> None:
-        """Remove all but the newest trainer state; called when no interrupted training can need an earlier one."""
-        for state in self._trainer_states(number)[:-1]:
+        """Remove what is older than the newest saved state; called when no interrupted training can need it."""
+        states = self._trainer_states(number)
+        while len(states) > 1 and not has_state(states[-1]):
+            states.pop()
+        for state in states[:-1]:
             shutil.rmtree(state, ignore_errors=True)
+        shutil.rmtree(self.run.iteration(number) / AGAIN, ignore_errors=True)
 
     async def _stage(self, number: int, stage: Stage, checkpoint: str) -> None:
         """Run one stage unless it is done.
@@ -271,6 +280,8 @@ class Loop:
             await self.servers.release(checkpoint)
         elif not self.config.iterate.keep_processes:
             await self.servers.stop()
+        for earlier in self._without_state(number):
+            await self._train_again(earlier)
         training = self._training(number, checkpoint, rows)
         if training.initial_trainer_state is None and self._trained_before(number):
             logger.warning(
@@ -308,6 +319,26 @@ class Loop:
             staleness=self._staleness(number),
         )
 
+    async def _train_again(self, number: int) -> None:
+        """Train an iteration again from its stored rows, and keep the trainer's state at its end.
+
+        Checkpoint and figures stay those of the first time. After a kill at any moment it can be called again.
+        """
+        reporting.status(f"{self._at(number)}: train again from its rows, since its trainer's state was not saved")
+        training = self._training(number, self._checkpoint(number, "train"), self.run.rows(number))
+        again = {"output": self.run.iteration(number) / AGAIN, "saves_state": True, "loggers": ["console"]}
+        result = await train_policy(training.model_copy(update=again), self.trainer)
+        made = self.run.state.trained(number)
+        if made is not None and _hash_of(str(result.checkpoint)) != made.weights:
+            logger.warning(
+                f"iteration {number}: trained again, it ends in slightly other weights than its checkpoint's, as on a "
+                "GPU; the log-prob gap of the next iteration shows how far they are"
+            )
+        save = f"global_step_{result.steps}"
+        shutil.rmtree(self._state(number) / save, ignore_errors=True)
+        (result.trainer_state / save).replace(self._state(number) / save)
+        self._remove_earlier_states(number)
+
     @computing()
     def _check_successful(self, number: int) -> None:
         """Raises NoTurnsError if no episode of an iteration could succeed, so that a repetition would not either."""
@@ -343,6 +374,7 @@ class Loop:
             plays_meanwhile=self.config.iterate.ahead > 0,
             shares_gpu=self.shares_gpu,
             rate_share=self.config.iterate.rate_share(number),
+            saves_state=saves_state(self.config.iterate, number),
         )
 
     def _prepare_training(self, number: int) -> None:
@@ -360,8 +392,23 @@ class Loop:
         made = self._trained_before(number)
         if not made:
             return None
-        state = self.run.iteration(made[-1]) / "trainer_state"
-        return state if state.exists() else None
+        state = self._state(made[-1])
+        return state if has_state(state) or self.trainer.holds(state) else None
+
+    def _without_state(self, number: int) -> list[int]:
+        """Returns the iterations to train again before an iteration, in order: those since the last saved state.
+
+        It is empty if the trainer has the newest state in memory, or if a file that is needed was removed.
+        """
+        made = self._trained_before(number)
+        if not made or self.trainer.holds(self._state(made[-1])):
+            return []
+        since = [*takewhile(lambda one: not has_state(self._state(one)), reversed(made))]
+        whole = all(self._state(one).exists() and self.run.rows(one).exists() for one in since)
+        return since[::-1] if whole else []
+
+    def _state(self, number: int) -> Path:
+        return self.run.iteration(number) / "trainer_state"
 
     def _trained_before(self, number: int) -> list[int]:
         """Returns the earlier iterations that made a checkpoint of their own, in order."""
@@ -369,7 +416,7 @@ class Loop:
 
     def _trainer_states(self, last: int) -> list[Path]:
         """Returns the trainer states up to an iteration, in order; an untrained iteration has none."""
-        folders = [self.run.iteration(number) / "trainer_state" for number in range(1, last + 1)]
+        folders = [self._state(number) for number in range(1, last + 1)]
         return [folder for folder in folders if folder.exists()]
 
     @cached_property

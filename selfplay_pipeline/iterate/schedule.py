@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from selfplay_pipeline.config.schema import IterateConfig
 from selfplay_pipeline.iterate.folder import Stage
+from selfplay_pipeline.iterate.partners import MEMBER
 
 PLAY_AND_LEARN: tuple[Stage, ...] = ("generate", "convert", "train")
 """Stages of every iteration."""
@@ -33,6 +34,16 @@ def stages_of(options: IterateConfig, number: int) -> tuple[Stage, ...]:
     every = options.evaluate_every
     evaluates = every > 0 and (number % every == 0 or number == options.num_iterations)
     return (*(PLAY_AND_LEARN if number else ()), *(("evaluate",) if evaluates else ()))
+
+
+def saves_state(options: IterateConfig, number: int) -> bool:
+    """Whether the training of an iteration saves the trainer's state (`iterate.state_every`).
+
+    Without it, the next training needs the process that has the state in memory. A process that stops after each
+    training, or trains other members of a population in between, always saves it.
+    """
+    stays = options.keep_processes and not any(MEMBER.fullmatch(one.player) for one in options.partners)
+    return not stays or number % options.state_every == 0 or number == options.num_iterations
 
 
 def rounds_of(options: IterateConfig) -> Iterator[Round]:

@@ -113,7 +113,7 @@ def say_where_it_continues(state: Path, planned: int, save_every: int) -> None:
 async def _trained(config: TrainConfig, trainer: Trainer | None, report: Update) -> TrainResult:
     began = time.monotonic()
     with computing():
-        _check_training_of(config)
+        _check_training_of(config, trainer)
         if trainer is None and not exported(state_dir(config), config.output / "checkpoint"):
             check_cluster(config, [config.model, config.reference_model, config.data], config.output)
         data, groups, planned = _read_groups(config)
@@ -188,7 +188,7 @@ def plan_train(config: TrainConfig) -> str:
     )
 
 
-def _check_training_of(config: TrainConfig) -> None:
+def _check_training_of(config: TrainConfig, trainer: Trainer | None = None) -> None:
     check_options(config, config.base_model, config.reference_model)
     if config.lora_rank and config.has_reference and config.reference_model not in (None, config.base):
         raise UserError(
@@ -207,8 +207,9 @@ def _check_training_of(config: TrainConfig) -> None:
             "with this model"
         )
     check_sampler(config)
-    if config.initial_trainer_state is not None:
-        _check_initial_state(config, config.initial_trainer_state)
+    state = config.initial_trainer_state
+    if state is not None and not (trainer and trainer.holds(state)):
+        _check_initial_state(config, state)
 
 
 def _read_groups(config: TrainConfig) -> tuple[TrainData, list[Group], int]:
@@ -273,6 +274,8 @@ async def _run_verl(
     )
     follow = follower(NewLines(metrics_path(config)).read, done, watch)
     await trainer.run(start_settings(config, device), task, follow)
+    if task.overrides:
+        trainer.trained = state
     write_json(state / "exported.json", {"step": planned})
 
 

@@ -31,6 +31,7 @@ def training_of(
     plays_meanwhile: bool = False,
     shares_gpu: bool = False,
     rate_share: float = 1.0,
+    saves_state: bool = True,
 ) -> TrainConfig:
     """Returns the settings of a training of `checkpoint` on one parquet file.
 
@@ -48,6 +49,7 @@ def training_of(
         plays_meanwhile: Whether episodes are played during the training.
         shares_gpu: Whether a server needs the GPU's memory before and after the training.
         rate_share: Factor of the configured learning rate.
+        saves_state: Whether the save at the end holds the trainer's state.
     """
     checkpoint = checkpoint or str(config.model)
     here = {
@@ -74,6 +76,7 @@ def training_of(
         any_model=any_model,
         plays_meanwhile=plays_meanwhile,
         shares_gpu=shares_gpu,
+        saves_state=saves_state,
     )
 
 

@@ -101,6 +101,8 @@ class Trainer:
 
     def __init__(self) -> None:
         self._process: Process | None = None
+        self.trained: Path | None = None
+        """Folder trainer_state/ of the process's last training."""
 
     @property
     def process_id(self) -> int | None:
@@ -160,11 +162,15 @@ class Trainer:
             raise TrainError(f"verl ended with exit code {code}; the end of {task.log}:\n{last_lines(task.log, 25)}")
         return None
 
+    def holds(self, state: Path) -> bool:
+        """Whether the running process has weights and optimizer of the training with this folder trainer_state/."""
+        return self._process is not None and self._process.exit_code is None and self.trained == state.resolve()
+
     def stop(self) -> None:
         """End the process, if there is one, and all processes that it started."""
         if self._process is not None:
             self._process.stop()
-        self._process = None
+        self._process = self.trained = None
 
     def __enter__(self) -> Trainer:
         return self

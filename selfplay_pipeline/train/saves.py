@@ -56,6 +56,11 @@ def saved_step(state: Path) -> int:
     return step if step in saves(state) else 0
 
 
+def has_state(state: Path) -> bool:
+    """Whether the last save holds the trainer's state, and not only the weights for the checkpoint."""
+    return any(state.glob(f"global_step_{saved_step(state)}/actor/optim_*"))
+
+
 def saved_adapter(state: Path, step: int) -> Path:
     """Returns the folder of a step's LoRA adapter, in peft's format."""
     return state / f"global_step_{step}" / "actor" / ADAPTER

@@ -248,6 +248,7 @@ def training_settings(config: TrainConfig, data: TrainData, num_groups: int) -> 
         "+selfplay.groups_per_update": whole_batch(config, data) / config.mini_batches,
         **({"+selfplay.tokens_per_pass": tokens} if (tokens := config.limit_of_pass(longest)) else {}),
         "+selfplay.held_out": config.held_out is not None,
+        "+selfplay.saves_state": config.saves_state,
         "+selfplay.model": config.model,
         "+selfplay.max_log_prob_gap": MAX_ROUNDING if trains_sampler(config) else None,
         "+selfplay.epochs": config.epochs,

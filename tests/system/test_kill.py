@@ -1,7 +1,9 @@
 """Killed anywhere, the same command continues; whatever ends the driver, nothing is left running."""
 
+import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 from watching import Listener, Watch
 
+from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.generate.read_records import read_episodes
+from selfplay_pipeline.iterate.folder import RunDirectory
+from selfplay_pipeline.iterate.loop import AGAIN, Loop, run_iterate
 from selfplay_pipeline.train.groups import read_data
+from selfplay_pipeline.train.saves import has_state
 
 EPOCHS = 2
 CONFIG = f"""\
@@ -30,6 +37,14 @@ train: {{epochs: {EPOCHS}, train_batch_size: 16, micro_batch_size: 16, learning_
          keep_zero_signal: true}}
 iterate: {{num_iterations: 2}}
 evaluate: {{monitor_states: 4}}
+"""
+SELDOM_SAVED = """\
+base: tiny
+engine: {kind: transformers}
+generate: {num_episodes: 16, episodes_per_state: 4, temperature: 1.0, max_new_tokens: 48}
+train: {train_batch_size: 32, micro_batch_size: 16, mini_batches: 2, kl_coef: 0, keep_zero_signal: true,
+        loggers: [console]}
+iterate: {num_iterations: 4, evaluate_every: 0, state_every: 3}
 """
 GONE_WITHIN = 300.0
 """Seconds. An idle machine takes up to 15, one that runs another suite as well takes more."""
@@ -239,3 +254,48 @@ def test_no_copy_of_a_checked_file_is_left_in_the_home_directory(killed, tmp_pat
     env.pop("HF_HOME", None)
     subprocess.run([sys.executable, "-m", "selfplay_pipeline.cli", *command], env=env, check=True)
     assert [path for path in tmp_path.rglob("*") if path.suffix in (".arrow", ".lock")] == []
+
+
+def test_kill_9_between_saved_states_ends_in_the_checkpoints_of_an_undisturbed_run(tmp_path):
+    """The states of iterations 1 and 2 are not saved; each is made again from its rows after a kill.
+
+    Episodes are sampled without a seed, so the undisturbed run is given those of the killed one.
+    """
+    config, now = tmp_path / "config.yaml", Watched(tmp_path / "run")
+    config.write_text(SELDOM_SAVED)
+    again = now.run / "iter_1" / AGAIN
+    command = ("iterate", "--config", str(config), "--output", str(now.run))
+    between = Driver(tmp_path, *command)
+    between.send_when(signal.SIGKILL, lambda: now.finished(1, "train"))
+    between.assert_nothing_is_left()
+    assert not has_state(now.run / "iter_1" / "trainer_state")
+    repeating = Driver(tmp_path, *command)
+    repeating.send_when(signal.SIGKILL, lambda: (again / "checkpoint").exists() or has_state(again / "trainer_state"))
+    repeating.assert_nothing_is_left()
+    last = Driver(tmp_path, *command)
+    last.kill_when("train.verl.main", lambda: now.finished(2, "train"))
+    assert last.process.wait(1200) == 0, (tmp_path / "driver.log").read_text()[-3000:]
+    last.assert_nothing_is_left()
+    said = (tmp_path / "driver.log").read_text()
+    repeated = [number for number in (1, 2, 3, 4) if f"iteration {number}/4: train again from its rows" in said]
+    assert repeated == [1, 2], "those whose states were not saved, and no others"
+    assert "slightly other weights" not in said
+    assert not again.exists()
+
+    killed, undisturbed = RunDirectory(now.run), RunDirectory(tmp_path / "undisturbed")
+    killed.load()
+
+    class TakesEpisodes(Loop):
+        async def _generate(self, number, checkpoint):
+            self.run.iteration(number).mkdir()
+            for one in (killed.games(number), killed.rows(number)):
+                shutil.copy(one, self.run.iteration(number))
+            return killed.state.played(number)
+
+        async def _convert(self, number, games):
+            return killed.state.converted(number)
+
+    asyncio.run(run_iterate(load_config(str(config), {}), undisturbed.path, TakesEpisodes))
+    undisturbed.load()
+    for number in (1, 2, 3, 4):
+        assert content_hash(killed.checkpoint(number)) == content_hash(undisturbed.checkpoint(number))

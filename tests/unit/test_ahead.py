@@ -19,7 +19,7 @@ from selfplay_pipeline.iterate.held_out import Evaluated
 from selfplay_pipeline.iterate.history import history_of
 from selfplay_pipeline.iterate.loop import Loop, run_iterate, side_by_side
 from selfplay_pipeline.iterate.results import Trained
-from selfplay_pipeline.iterate.schedule import rounds_of, source_of, stages_of
+from selfplay_pipeline.iterate.schedule import rounds_of, saves_state, source_of, stages_of
 
 ITERATIONS = 3
 OPTIONS = {"iterate.num_iterations": ITERATIONS, "iterate.ahead": 1}
@@ -50,6 +50,21 @@ def test_ahead_each_training_has_the_next_episodes_and_the_last_evaluation_besid
     assert schedule(ahead=1, evaluate_every=2) == [
         [["g1", "c1"]], [["t1"], ["g2", "c2", "e0"]], [["t2"], ["g3", "c3"]], [["t3"], ["e2"]], [["e3"]],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "saved"),
+    [
+        ({}, [1, 2, 3, 4, 5, 6, 7]),
+        ({"state_every": 3}, [3, 6, 7]),
+        ({"state_every": 9}, [7]),
+        ({"state_every": 3, "keep_processes": False}, [1, 2, 3, 4, 5, 6, 7]),
+        ({"state_every": 3, "partners": ["self=0.5", "member_2=0.5"]}, [1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
+def test_every_kth_iteration_and_the_last_save_a_state_and_all_do_if_no_process_keeps_it(options, saved):
+    chosen = IterateConfig(num_iterations=7, **options)
+    assert [number for number in range(1, 8) if saves_state(chosen, number)] == saved
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

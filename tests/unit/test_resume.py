@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,15 +25,18 @@ from selfplay_pipeline.iterate.folder import RunDirectory, StageRecord, check_un
 from selfplay_pipeline.iterate.loop import Loop, run_iterate
 from selfplay_pipeline.iterate.results import Trained
 from selfplay_pipeline.train.offline import TrainResult, claim
+from selfplay_pipeline.train.process import Trainer
 from selfplay_pipeline.train.saves import (
     LATEST,
     PICKLED_POSITION,
     WHOLE,
     NewLines,
     go_back_to_last_logged_save,
+    has_state,
     keep_lines,
     prune,
 )
+from selfplay_pipeline.train.verl_overrides import state_dir
 
 
 def saved(folder: Path, whole: list[int], torn: list[int], logged: list[int], latest: str | None) -> tuple[Path, Path]:
@@ -131,12 +135,16 @@ def looped(run: Path, *, interrupted: bool = False, **changes: Any) -> None:
         asyncio.run(run_iterate(load_config("tiny", IN_PLACE | changes), run, OnlyTraining))
 
 
-def trained(output: Path, **changes: Any) -> TrainResult:
+def trained(output: Path, weights: str = "weights", *, state: bool = True, **changes: Any) -> TrainResult:
     """Make what a training of one step leaves, and say so."""
     made = {name: output / name for name in ("checkpoint", "trainer_state")}
-    for folder in made.values():
+    save = made["trainer_state"] / "global_step_1" / "actor"
+    for folder in (made["checkpoint"], save):
         folder.mkdir(parents=True, exist_ok=True)
-    (made["checkpoint"] / "model.safetensors").write_bytes(b"weights")
+    (made["checkpoint"] / "model.safetensors").write_text(weights)
+    (made["trainer_state"] / LATEST).write_text("1")
+    if state:
+        (save / "optim_world_size_1_rank_0.pt").write_text(weights)
     (output / TRAINING_RECORD).write_text('{"learning_rate": 0.1}')
     done = {
         "steps": 1, "groups": 1, "groups_without_signal": 0, "rows": 2, "seconds_total": 1.0,
@@ -170,6 +178,166 @@ def test_a_loop_keeps_the_newest_trainer_state_and_the_one_that_a_cut_training_b
     looped(run)
     assert left() == ["iter_3"]
     assert began_with == [None, "iter_1", "iter_1", "iter_2"]
+
+
+class Killed(BaseException):
+    """What ends a command at a moment of `Moments`."""
+
+
+class Moments:
+    """Trains in place of verl, and kills the command at random moments.
+
+    Weights and state are the list of iterations that were trained, in order. The newest state is in memory until the
+    command is killed.
+    """
+
+    def __init__(self, run: Path, seed: int) -> None:
+        self.run, self.chances, self.kills = run, random.Random(seed), 0
+        self.held: tuple[Path, str] | None = None
+
+    def pass_one(self) -> None:
+        if self.kills < 8 and self.chances.random() < 0.4:
+            self.kills, self.held = self.kills + 1, None
+            raise Killed
+
+    def holds(self, state: Path) -> bool:
+        return self.held is not None and self.held[0] == state.resolve()
+
+    async def train(self, job: TrainConfig, trainer: Any) -> TrainResult:
+        self.pass_one()
+        began, before = job.initial_trainer_state, ""
+        if began is not None and self.holds(began):
+            before = self.held[1]
+        elif began is not None:
+            before = (began / "global_step_1" / "actor" / "optim_world_size_1_rank_0.pt").read_text()
+        weights = f"{before} {job.data.parent.name}"
+        result = trained(job.output, weights, state=job.saves_state)
+        self.held = state_dir(job), weights
+        self.pass_one()
+        return result
+
+    def use(self, monkeypatch) -> None:
+        """Put these trainings into the loop; the moments are also those before and after each record or move."""
+        finish, replace = RunDirectory.finish, Path.replace
+
+        def recorded(directory, *record):
+            self.pass_one()
+            finish(directory, *record)
+            self.pass_one()
+
+        def moved(path, target):
+            if not path.is_dir():
+                return replace(path, target)
+            self.pass_one()
+            replace(path, target)
+            self.pass_one()
+
+        monkeypatch.setattr("selfplay_pipeline.iterate.loop.train_policy", self.train)
+        monkeypatch.setattr("selfplay_pipeline.iterate.loop.prepare_training", lambda *parts: None)
+        monkeypatch.setattr(Trainer, "holds", lambda trainer, state: self.holds(state))
+        monkeypatch.setattr(RunDirectory, "finish", recorded)
+        monkeypatch.setattr(Path, "replace", moved)
+
+
+def with_rows(run: Path, iterations: int) -> None:
+    for number in range(1, iterations + 1):
+        (run / f"iter_{number}").mkdir(parents=True)
+        (run / f"iter_{number}" / "train.parquet").touch()
+
+
+SELDOM = {"iterate.keep_processes": True, "iterate.num_iterations": 8, "iterate.state_every": 3}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_killed_loop_that_seldom_saves_states_trains_each_iteration_once_in_every_checkpoint(
+    tmp_path, monkeypatch, caplog, seed
+):
+    run, ended = tmp_path / "run", False
+    with_rows(run, 8)
+    moments = Moments(run, seed)
+    moments.use(monkeypatch)
+    while not ended:
+        try:
+            looped(run, **SELDOM)
+            ended = True
+        except Killed:
+            pass
+    assert moments.kills
+    for number in range(1, 9):
+        weights = (run / f"iter_{number}" / "checkpoint" / "model.safetensors").read_text()
+        assert weights.split() == [f"iter_{one}" for one in range(1, number + 1)]
+    assert "is gone" not in caplog.text and "other weights" not in caplog.text
+    assert [state.parent.name for state in run.glob("iter_*/trainer_state")] == ["iter_8"]
+    assert list(run.glob("iter_*/again")) == []
+
+
+def test_an_undisturbed_loop_saves_the_state_of_every_kth_iteration_and_keeps_what_a_repetition_needs(
+    tmp_path, monkeypatch
+):
+    run, kept = tmp_path / "run", []
+    with_rows(run, 8)
+    moments = Moments(run, 0)
+    moments.kills = 8  # no more
+    moments.use(monkeypatch)
+    remove = Loop._remove_earlier_states
+
+    def removed(loop, number):
+        remove(loop, number)
+        states = sorted(run.glob("iter_*/trainer_state"))
+        kept.append([state.parent.name[-1] + " saved" * has_state(state) for state in states])
+
+    monkeypatch.setattr(Loop, "_remove_earlier_states", removed)
+    looped(run, **SELDOM)
+    assert kept == [
+        ["1"], ["1", "2"], ["3 saved"], ["3 saved", "4"], ["3 saved", "4", "5"], ["6 saved"], ["6 saved", "7"],
+        ["8 saved"],
+    ]  # fmt: skip
+
+
+def cut_after(number: int, run: Path, monkeypatch) -> Moments:
+    """Run the loop until an iteration is trained, and kill it there; the states until then were not saved."""
+    with_rows(run, 3)
+    moments, finish = Moments(run, 0), RunDirectory.finish
+    moments.kills = 8
+    moments.use(monkeypatch)
+
+    def cut(directory, at, stage, record):
+        finish(directory, at, stage, record)
+        if (at, stage) == (number, "train"):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "finish", cut)
+        looped(run, interrupted=True, **SELDOM | {"iterate.num_iterations": 3})
+    moments.held = None
+    return moments
+
+
+@pytest.mark.parametrize("gone", ["iter_1/train.parquet", "iter_2/train.parquet", "iter_1/trainer_state"])
+def test_a_loop_without_what_a_repetition_needs_goes_on_with_a_new_optimizer_and_says_so(
+    tmp_path, monkeypatch, caplog, gone
+):
+    run = tmp_path / "run"
+    cut_after(2, run, monkeypatch)
+    shutil.move(run / gone, tmp_path / "gone")
+    with caplog.at_level("WARNING"):
+        looped(run, **SELDOM | {"iterate.num_iterations": 3})
+    assert "iteration 3: the trainer_state of the iteration before is gone" in caplog.text
+    assert (run / "iter_3" / "checkpoint" / "model.safetensors").read_text() == " iter_3"
+
+
+def test_a_repetition_that_ends_in_other_weights_is_reported(tmp_path, monkeypatch, caplog):
+    run = tmp_path / "run"
+    moments = cut_after(1, run, monkeypatch)
+
+    async def otherwise(job, trainer):
+        return await moments.train(job.model_copy(update={"data": Path("other/rows")}), trainer)
+
+    monkeypatch.setattr("selfplay_pipeline.iterate.loop.train_policy", otherwise)
+    with caplog.at_level("WARNING"):
+        looped(run, **SELDOM | {"iterate.num_iterations": 3})
+    assert caplog.text.count("trained again, it ends in slightly other weights") == 1
+    assert "iteration 1: trained again" in caplog.text
 
 
 def test_a_training_begun_before_an_option_came_goes_on_with_its_default(tmp_path):

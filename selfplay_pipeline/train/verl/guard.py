@@ -33,12 +33,17 @@ FIELDS = {
 """Checked fields of a row, with their names in messages; a cause comes before its consequences."""
 BYTES_A_WEIGHT = 16
 """Number of bytes per weight in a save, in float32: the shard, AdamW's two moments, and a copy as safetensors."""
+BYTES_A_COPY = 4
+"""Number of bytes per weight in a save without the trainer's state."""
 FULL = 2**20
 """Free bytes below which a disk counts as full, because torch does not say why it could not write."""
 
 
 class Guarded(Trainer):  # type: ignore[misc]
     """Mixin for verl's trainers that stops with a one-line message before a bad step is saved or logged."""
+
+    _with_state = True
+    """Whether the current save holds the trainer's state."""
 
     def row_name(self, key: str) -> str:
         """Returns the origin of the row with this key, for messages."""
@@ -111,7 +116,8 @@ class Guarded(Trainer):  # type: ignore[misc]
         written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         model = self.config.actor_rollout_ref.model
         weights = None if model.lora_rank else number_of_weights(Path(model.path))
-        needed = f"about {BYTES_A_WEIGHT * weights / 1e6:.0f} MB are needed, " if weights else ""
+        each = BYTES_A_WEIGHT if self._with_state else BYTES_A_COPY
+        needed = f"about {each * weights / 1e6:.0f} MB are needed, " if weights else ""
         return (
             f"No space left on device ({needed}{(free + written) / 1e6:.0f} MB were free); make room and give the "
             f"same command again; {self._kept()}"

@@ -78,7 +78,7 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
 
     _enable_hybrid_replicas = False
     _held: Path | None = None
-    """Save that is in memory with weights and optimizer; None if none is."""
+    """Save that is in memory with weights and optimizer, which the save itself may lack; None if none is."""
     _untouched: tuple[str, int] | None = None
     """Model that is in memory with its original weights and a new optimizer, and the seed of its LoRA adapter."""
 
@@ -138,6 +138,8 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
                 self.actor_rollout_wg.load_checkpoint(str(save / "actor"))
 
     def _save_checkpoint(self) -> None:
+        self._with_state = self.config.selfplay.saves_state or self.global_steps < self.total_training_steps
+        self.actor_rollout_wg.save_state(self._with_state)
         super()._save_checkpoint()
         self._held = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
 

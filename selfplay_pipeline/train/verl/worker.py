@@ -73,6 +73,14 @@ class PolicyWorker(ActorRolloutRefWorker):  # type: ignore[misc]
             group["lr"] = rate * share(schedule.last_epoch)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
+    def save_state(self, state: bool) -> None:
+        """Make the next saves hold the trainer's state, or only the weights for the checkpoint."""
+        parts = self.config.actor.checkpoint.save_contents
+        self.actor.engine.checkpoint_manager.checkpoint_save_contents = [
+            part for part in parts if state or part == "hf_model"
+        ]
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def leave_device(self) -> None:
         """Keep weights and optimizer in host memory until `enter_device`; verl keeps a reference model there anyway."""
         self._move("cpu")
