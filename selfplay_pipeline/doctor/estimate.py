@@ -100,6 +100,10 @@ class Work:
     """Number of episodes of one evaluation in all modes, counterfactual ones included."""
     evaluations: float = 0.0
     """Number of evaluations in each iteration."""
+    states: float = 1.0
+    """Share of the iterations that save the trainer's state."""
+    repeated: int = 0
+    """Largest number of iterations that are trained again after a kill, because no state was saved since."""
 
 
 @dataclass(frozen=True)
@@ -203,16 +207,20 @@ def exchanging(sizes: ModelSizes, setup: Setup, speed: Speed) -> float:
 def iteration(sizes: ModelSizes, setup: Setup, play: Play, work: Work, speed: Speed) -> list[Stage]:
     """Returns the stages of an iteration after the first, which also starts server and trainer."""
     written = disk(sizes, setup)
-    saved, checkpoint = written.state + written.checkpoint, written.checkpoint
+    checkpoint, saved = written.checkpoint, work.states * written.state + written.checkpoint
+    passes, updates = training(sizes, setup, work, speed), optimizing(sizes, setup, work, speed)
+    said = f"{saved / 1e9:.1f} GB are written"
+    if work.repeated:  # each loads a state, and saves one
+        again = passes + updates + (2 * written.state + checkpoint) / speed.disk
+        said += f" on average; a kill repeats at most {work.repeated} trainings of {again / 60:.1f} min"
     each = playing(sizes, play, work, speed, work.evaluated) if work.evaluated else 0.0
     stages = [
         Stage("play", playing(sizes, play, work, speed, work.episodes),
               f"{work.episodes:,} episodes, {work.sampled:,} sampled tokens each, {play.copies} copies"),
         Stage("convert", work.rows * work.row / CONVERTED, f"{work.rows:,} rows of {work.row:,} tokens"),
-        Stage("train: passes", training(sizes, setup, work, speed),
-              f"{work.rows * work.row:,} tokens, {setup.processes} processes"),
-        Stage("train: optimizer", optimizing(sizes, setup, work, speed), f"{work.updates:,} updates"),
-        Stage("train: save", saved / speed.disk, f"{saved / 1e9:.1f} GB are written"),
+        Stage("train: passes", passes, f"{work.rows * work.row:,} tokens, {setup.processes} processes"),
+        Stage("train: optimizer", updates, f"{work.updates:,} updates"),
+        Stage("train: save", saved / speed.disk, said),
         Stage("exchange", exchanging(sizes, setup, speed) + 2 * checkpoint / speed.disk,
               "trainer leaves and enters the GPUs, the new weights are hashed and loaded into the server"),
         Stage("evaluate", work.evaluations * each, f"{work.evaluated:,} episodes"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 from selfplay_pipeline.config.schema import Config
@@ -13,6 +14,7 @@ from selfplay_pipeline.core.model_sizes import ModelSizes
 from selfplay_pipeline.doctor.estimate import ROW_SHARE, SAMPLED_SHARE, Play, Speed, Stage, Work, iteration
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.iterate.partners import at_once, trained_seats
+from selfplay_pipeline.iterate.schedule import saves_state
 from selfplay_pipeline.train.memory import (
     SERVER_REST,
     Disk,
@@ -196,6 +198,8 @@ def work_of(config: Config, row: int) -> Work:
         train.imitated is None and train.old_log_probs == "step" and (train.mini_batches > 1 or train.writes_rows)
     )
     every = config.iterate.evaluate_every
+    numbers = range(1, config.iterate.num_iterations + 1)
+    saved = [saves_state(config.iterate, number) for number in numbers]
     return Work(
         episodes=episodes,
         seats=len(make_game(config.game).roles),
@@ -206,6 +210,8 @@ def work_of(config: Config, row: int) -> Work:
         forward_only=old_log_probs + train.has_reference,
         evaluated=config.evaluate.monitor_states * _evaluated(config) if every else 0,
         evaluations=1 / every if every else 0.0,
+        states=sum(saved) / len(saved),
+        repeated=max((len([*group]) for saves, group in groupby(saved) if not saves), default=0),
     )
 
 

@@ -13,7 +13,7 @@ from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.gpus import gpu_name
 from selfplay_pipeline.core.model_sizes import KNOWN, ModelSizes, sizes_of
-from selfplay_pipeline.doctor.estimate import Play, Work, exchanging, gpu_speed, iteration, playing, training
+from selfplay_pipeline.doctor.estimate import Play, Stage, Work, exchanging, gpu_speed, iteration, playing, training
 from selfplay_pipeline.doctor.examine import Examination, Machine, examine, work_of
 from selfplay_pipeline.train.memory import Setup, gigabytes
 
@@ -154,6 +154,20 @@ class TestArithmetic:
         shares = replace(setup, shares_gpu=True)
         assert exchanging(qwen, shares, H100) == pytest.approx(2 * 12 * qwen.parameters / 8 / H100.bus)
         assert exchanging(qwen, replace(shares, offload=True), H100) == 0
+
+    def test_a_state_is_shared_by_the_iterations_between_two_and_a_kill_repeats_them(self, qwen: ModelSizes) -> None:
+        def save(**options: object) -> Stage:
+            config = configured(1, 8, **{f"iterate.{name}": value for name, value in options.items()})
+            work = work_of(config, 3072)
+            stages = iteration(qwen, Setup(processes=8, tokens=8192), Play(copies=8), work, H100)
+            return next(stage for stage in stages if stage.what == "train: save")
+
+        state, checkpoint = 12 * qwen.parameters, 2 * qwen.parameters
+        every, seldom = save(state_every=1, num_iterations=8), save(state_every=4, num_iterations=8)
+        assert every.seconds == pytest.approx((state + checkpoint) / H100.disk)
+        assert seldom.seconds == pytest.approx((state / 4 + checkpoint) / H100.disk)
+        assert "repeats" not in every.why and "a kill repeats at most 3 trainings of" in seldom.why
+        assert save(state_every=4, num_iterations=8, keep_processes=False) == every
 
     def test_an_evaluation_is_shared_by_the_iterations_between_two(self, qwen: ModelSizes) -> None:
         def seconds(evaluations: float) -> float:
