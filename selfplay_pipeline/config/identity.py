@@ -32,7 +32,8 @@ MAY_CHANGE = frozenset({
     "iterate.keep_processes", "plays_meanwhile", "shares_gpu",
     # How long a run lasts, and what it shows and stores besides.
     "iterate.num_iterations", "iterate.evaluate_every", "evaluate.swap_messages",
-    "train.save_every", "iterate.state_every", "saves_state", "train.loggers", "output", "games", "sampled_by", "any_model",
+    "train.save_every", "iterate.state_every", "saves_state", "train.loggers", "output", "games", "sampled_by",
+    "any_model",
     # The partner's section counts only if `chat` plays: `partner_arguments` stores its other keys and its endpoint.
     "partner", "partner.base_url", "partner.timeout", "partner.max_concurrency", "partner.max_dollars",
     "partner.cache", "partner.prices",

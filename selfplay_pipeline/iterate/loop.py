@@ -196,7 +196,8 @@ class Loop:
             states.pop()
         for state in states[:-1]:
             shutil.rmtree(state, ignore_errors=True)
-        shutil.rmtree(self.run.iteration(number) / AGAIN, ignore_errors=True)
+        if has_state(self._state(number)):
+            shutil.rmtree(self.run.iteration(number) / AGAIN, ignore_errors=True)
 
     async def _stage(self, number: int, stage: Stage, checkpoint: str) -> None:
         """Run one stage unless it is done.

@@ -226,11 +226,12 @@ class Moments:
             self.pass_one()
 
         def moved(path, target):
-            if not path.is_dir():
-                return replace(path, target)
-            self.pass_one()
+            folder = path.is_dir()
+            if folder:
+                self.pass_one()
             replace(path, target)
-            self.pass_one()
+            if folder:
+                self.pass_one()
 
         monkeypatch.setattr("selfplay_pipeline.iterate.loop.train_policy", self.train)
         monkeypatch.setattr("selfplay_pipeline.iterate.loop.prepare_training", lambda *parts: None)

@@ -138,7 +138,10 @@ class OfflineTrainer(Guarded, PPOTrainer):  # type: ignore[misc]
                 self.actor_rollout_wg.load_checkpoint(str(save / "actor"))
 
     def _save_checkpoint(self) -> None:
-        self._with_state = self.config.selfplay.saves_state or self.global_steps < self.total_training_steps
+        last = self.global_steps == self.total_training_steps
+        # With a warm-up, a training of another number of steps would make the workers anew.
+        stays = "total_training_steps" not in self._made_with["actor"]["optim"]
+        self._with_state = self.config.selfplay.saves_state or not (last and stays)
         self.actor_rollout_wg.save_state(self._with_state)
         super()._save_checkpoint()
         self._held = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
