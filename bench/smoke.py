@@ -140,10 +140,11 @@ class Smoke:
         for row in pq.read_table(iteration / "train.parquet").to_pylist():
             info = row["extra_info"]
             own = list(compress(row["response_logprobs"], row["response_mask"]))
-            played[info["index"], info["episode"], info["seat"]] = own
+            played[info["index"], info["episode"], info["seat"], row.get("turn", 0)] = own
         trained = [row for row in read_lines(iteration / "trained_rows.jsonl") if row["step"] == 1]
         exact = sum(
-            _near(played[row["group"], row["episode"], row["seat"]], row["rollout_log_probs"]) for row in trained
+            _near(played[row["group"], row["episode"], row["seat"], row["turn"]], row["rollout_log_probs"])
+            for row in trained
         )
         found = f"{exact} of {len(trained)} rows"
         self.check(part, "trained rows are those that were sampled", found, "all", 0 < exact == len(trained))

@@ -52,6 +52,8 @@ STORED_AS = {
     **{name: f"train.{name}" for name in TrainOptions.model_fields},
 }
 """Keys of the configuration that are fields of a training itself."""
+BEFORE = {"generate.history": "appended"}
+"""Values that runs had before a key existed, where they are not its default."""
 HASHED = re.compile(r"(^|\.)weights(\.|$)|^rows$")
 """Pattern of record keys that hold content hashes of models or rows."""
 CONTENTS = "contents of "
@@ -232,6 +234,7 @@ def _defaults(found: Mapping[str, Any]) -> dict[str, Any]:
     The result is empty if `found` has no key of the configuration, or a value that is no longer valid.
     """
     nested: dict[str, Any] = {}
+    found = BEFORE | dict(found) if any(map(_is_key, found)) else {}
     for key in filter(_is_key, found):
         section, _, name = key.rpartition(".")
         (nested.setdefault(section, {}) if section else nested)[name] = found[key]

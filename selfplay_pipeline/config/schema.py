@@ -71,7 +71,7 @@ class GenerateConfig(Section):
     """Number of episodes, and sampling of the policy."""
 
     num_episodes: Annotated[int, Field(ge=1), UsedBy("generate", "iterate")] = 100
-    """Number of episodes to play, rounded up to whole groups; each episode gives one row per seat of the policy."""
+    """Number of episodes to play, rounded up to whole groups; each seat of the policy gives an episode's rows."""
     episodes_per_state: Annotated[int, Field(ge=1), UsedBy("generate", "iterate", "train-online")] = 8
     """Number of episodes per game state (GRPO's group size G); they form one group."""
     temperature: Annotated[
@@ -96,7 +96,7 @@ class GenerateConfig(Section):
     """
     date: Annotated[str, UsedBy(*PLAYING, "train-online", "imitate")] = DATE
     """Date that the chat template writes, if it writes one; the same every day, so that prompts stay the same."""
-    history: Annotated[History | None, UsedBy(*PLAYING, "train-online", "imitate")] = None
+    history: Annotated[History, UsedBy(*PLAYING, "train-online", "imitate")] = "appended"
     """What a prompt holds of the model's own earlier turns: the sampled tokens, or what the chat template shows.
 
     `appended` keeps all tokens, thoughts included, so that a seat's part of an episode is one training row. `rendered`
@@ -127,10 +127,12 @@ class GenerateConfig(Section):
         except ValueError:
             raise ValueError(f"expected a date such as {DATE}, found {text!r}") from None
 
-    @property
-    def history_used(self) -> History:
-        """Value of `history`, with its default."""
-        return self.history or ("rendered" if self.thinking else "appended")
+    @model_validator(mode="after")
+    def _thoughts_are_not_shown_again(self) -> GenerateConfig:
+        """Sets the default of models that think; the stored configuration of a run then has the value that was used."""
+        if self.thinking and "history" not in self.model_fields_set:
+            object.__setattr__(self, "history", "rendered")
+        return self
 
     @property
     def num_groups(self) -> int:

@@ -93,7 +93,7 @@ def _episodes_at(path: Path) -> Path:
 
 @dataclass
 class Imitated:
-    """Counts of the rows to imitate in files of episodes; a row is one seat's part of an episode."""
+    """Counts of the rows to imitate in files of episodes; a row is one seat's part of an episode, or one turn of it."""
 
     episodes: int = 0
     train_rows: int = 0

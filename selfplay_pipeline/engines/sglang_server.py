@@ -83,6 +83,7 @@ class ServerSpec:
         ]
         if self.context_length is not None:
             arguments.append(f"--context-length={self.context_length}")
+        arguments += rope_arguments(self.model)
         if self.device == "cpu":
             arguments += [*CPU_ARGUMENTS, f"--max-total-tokens={cpu_cache_tokens(self.model)}"]
         else:
@@ -103,6 +104,23 @@ class ServerSpec:
         # More threads than free cores made the server 5 to 40 times slower.
         threads = os.environ.get("OMP_NUM_THREADS", "1")
         return common | {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def rope_arguments(model: str) -> list[str]:
+    """Returns arguments that give Gemma 3 the factor 1 where its configuration has none, as in the 270M and 1B models.
+
+    SGLang 0.5.12 reads the factor of all Gemma 3 models (`sglang/srt/models/gemma3_causal.py`) and ends without it.
+    """
+    config = Path(model) / "config.json"
+    if not config.is_file() or json.loads(config.read_text("utf-8")).get("model_type") != "gemma3_text":
+        return []
+    from transformers import AutoConfig
+
+    parameters = AutoConfig.from_pretrained(model).rope_parameters
+    if "factor" in parameters["full_attention"]:
+        return []
+    whole = parameters | {"full_attention": parameters["full_attention"] | {"factor": 1.0}}
+    return [f"--json-model-override-args={json.dumps({'rope_parameters': whole})}"]
 
 
 def _runtime_on_path() -> dict[str, str]:

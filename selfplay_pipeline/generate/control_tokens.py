@@ -58,6 +58,7 @@ _BEGUN = {thought.begin: thought for thought in THOUGHTS}
 _MARK = re.compile("|".join(map(re.escape, sorted({mark for thought in THOUGHTS for mark in thought}, reverse=True))))
 _ANSWER = re.compile(r"\s*<(answer|response)>\s*(.*?)\s*</\1>\s*", re.DOTALL)
 """Tags that Hunyuan and ERNIE write around all that they say after a thought."""
+_BEGUN_ANSWER = re.compile(r"<(answer|response)>\s*$")
 
 DEEPEST = 100
 """Number of control tokens within each other that are removed one by one; each takes a pass over the whole text."""
@@ -106,8 +107,8 @@ def after_thought(text: str, *, begun: Thought | None = None) -> tuple[str, bool
 
 def thought_in(text: str, said: str) -> str:
     """Returns the thoughts of a reply without their marks, given what it says; "" if it holds none."""
-    marked = text.removesuffix(said) if said else text
-    return without_control(_MARK.sub("", marked)).strip() if _MARK.search(text) else ""
+    before = text[: text.rfind(said)] if said else text
+    return without_control(_MARK.sub("", _BEGUN_ANSWER.sub("", before))).strip() if _MARK.search(text) else ""
 
 
 def open_thought(prompt: str) -> Thought | None:

@@ -20,6 +20,8 @@ from selfplay_pipeline.generate.records import PolicyRecord
 from selfplay_pipeline.generate.seats import Backends
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
+SLIDING = "sliding_attention"
+"""Kind of layers that attend to a window of the last tokens only."""
 SAMPLED_STATES = 8
 """Number of game states whose opening prompts are measured."""
 
@@ -59,6 +61,9 @@ def check_play(
             for model in models:
                 check_room(engines, model)
         check_engine(engine, device)
+        if device == "cpu":
+            for model in models:
+                check_layers(model, model_context_length(model, engine.context_length))
     measured = [*islice(states, SAMPLED_STATES)]
     check_arguments(policy, [check_context(game, engine, policy, model, measured) for model in models])
 
@@ -77,6 +82,32 @@ def check_engine(engine: EngineConfig, device: Device) -> None:
     else:
         check_gpus(shared * copies, f"engine.tensor_parallel {shared} × engine.data_parallel {copies}")
         check_compiler()
+
+
+def check_layers(model: str, context: int) -> None:
+    """Raises UserError if SGLang cannot compute a model's layers on a CPU, or computes them otherwise than the trainer.
+
+    The backend `torch_native`, which is SGLang's only one there, attends to all earlier tokens, and layers that are not
+    attention need kernels for GPUs.
+
+    Args:
+        model: The checkpoint.
+        context: Longest sequence in tokens.
+    """
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model).get_text_config()
+    kinds = {*(getattr(config, "layer_types", None) or ())}
+    instead = "play on a GPU, or set engine.kind: transformers"
+    if other := sorted(kinds - {"full_attention", SLIDING}):
+        raise UserError(f"{model}: SGLang computes no layers of the kind {listed(other, 'and')} on a CPU; {instead}")
+    window = getattr(config, "sliding_window", None)
+    slides = SLIDING in kinds or (not kinds and getattr(config, "use_sliding_window", True))
+    if window and slides and context > window:
+        raise UserError(
+            f"{model}: on a CPU, SGLang does not limit attention to the model's window of {window} tokens; set "
+            f"engine.context_length to {window} or less, {instead}"
+        )
 
 
 def check_room(engines: Sequence[EngineConfig], model: str) -> None:

@@ -123,7 +123,7 @@ def policy_record(
         thinking=config.generate.thinking,
         template_args=config.generate.template_args,
         date=config.generate.date,
-        history=config.generate.history_used,
+        history=config.generate.history,
     )
 
 

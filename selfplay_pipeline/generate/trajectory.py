@@ -30,6 +30,8 @@ REPLY, HEARD, RULES, HIDDEN = "\x02reply\x03", "\x02heard\x03", "\x02rules\x03",
 """Placeholders for a reply, an observation, a system message and a thought, to find the template's text around them."""
 THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 """Fields of an assistant message in which chat templates look for its thought."""
+NOTHING_SAID = "…"
+"""What a template that refuses empty replies is given for a turn that was cut within its thought."""
 KEPT = 256
 """Maximum number of harmless reference texts whose control tokens are cached, one per system message."""
 
@@ -118,7 +120,9 @@ class ChatTokenizer:
         opening, before, self.header = parts.groups()
         """Text between an observation and the next reply: the end of the observation and the header of the reply."""
         self._begun = open_thought(self.header)
+        self._thought_fields: list[str] = []
         self._check_thoughts(opening, thinking=thinking)
+        self._nothing_said = "" if self._takes_empty_replies() else NOTHING_SAID
         self._before, self.end_of_turn = self._end_of_reply(before)
         """Text between a reply and the next observation, from the control token that ends the reply, and its id."""
         self.stops = tuple(sorted({self.end_of_turn, self.tokenizer.eos_token_id} - {None}))
@@ -190,15 +194,19 @@ class ChatTokenizer:
             (role, content if role == "system" else "x" * bool(content), "x" * bool(thought))
             for role, content, thought in parts
         )
-        rendered = self.render([_message(*part) for part in parts])
-        return self._safely(rendered, harmless, lambda: self.render([_message(*part) for part in harmless]))
+        rendered = self.render([self._message(*part) for part in parts])
+        return self._safely(rendered, harmless, lambda: self.render([self._message(*part) for part in harmless]))
 
     def _parts(self, message: ChatMessage) -> tuple[str, str, str]:
         """Returns the role of a message, what it says, and what it thinks."""
         if message.role != "assistant":
             return message.role, message.content, ""
         said, _ = self.said(message.content)
-        return message.role, self.neutralise(said), self.neutralise(thought_in(message.content, said))
+        said, thought = self.neutralise(said), self.neutralise(thought_in(message.content, said))
+        return message.role, said or self._nothing_said, thought
+
+    def _message(self, role: str, content: str, thought: str) -> dict[str, str]:
+        return _message(role, content) | (dict.fromkeys(self._thought_fields, thought) if thought else {})
 
     def next_prompt(self, observation: str, reply: Sequence[int]) -> list[int]:
         """Returns the token ids after a sampled reply: the rest of its ending, the observation, the next header.
@@ -321,6 +329,15 @@ class ChatTokenizer:
                 refused = refused or error
         raise refused or self._refused(NO_END)
 
+    def _takes_empty_replies(self) -> bool:
+        """Whether the template shows an earlier reply that said nothing; Mistral's newer templates refuse it."""
+        heard, reply, _ = _PROBE
+        try:
+            self.render([heard, {**reply, "content": ""}, heard])
+        except UserError:
+            return False
+        return True
+
     def _check_thoughts(self, opening: str, *, thinking: bool) -> None:
         """Raises UserError unless thoughts are known and can be cut from what the model says.
 
@@ -344,12 +361,13 @@ class ChatTokenizer:
                 "recipient, so that thoughts cannot be cut safely",
                 "take another model",
             )
+        heard, reply, _ = _PROBE
         for name in THOUGHT_FIELDS:
-            heard, reply, _ = _PROBE
             try:
                 shown = self.render([heard, {**reply, name: HIDDEN}], prompt=False).rpartition(HEARD)[2]
             except UserError:
                 continue  # a template may refuse a field
+            self._thought_fields.append(name)
             if HIDDEN in without_thoughts(shown):
                 raise self._refused(
                     f"shows a thought as {shown!r}, between marks that are not known, so that it cannot be cut safely",
@@ -363,8 +381,8 @@ class ChatTokenizer:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
 
-def _message(role: str, content: str, thought: str = "") -> dict[str, str]:
-    return {"role": role, "content": content} | (dict.fromkeys(THOUGHT_FIELDS, thought) if thought else {})
+def _message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
 
 
 def _arguments(tokenizer: Any, template: str) -> set[str]:

@@ -11,9 +11,11 @@ from types import TracebackType
 
 from selfplay_pipeline.config.identity import flatten
 from selfplay_pipeline.config.schema import Config
+from selfplay_pipeline.core.errors import UserError
+from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.iterate.dialogues import RULE, Dialogues
 from selfplay_pipeline.iterate.history import Iteration
-from selfplay_pipeline.train.loggers import Tracked, logging_environment, tracking
+from selfplay_pipeline.train.loggers import Row, Tracked, logging_environment, tracking
 
 NAME = "iterations"
 """Name of the log with the figures of iterations; trainings have the names `iter_N`."""
@@ -82,7 +84,15 @@ class PipelineLog:
                 self.written.add(number)
                 assert self.loggers is not None
                 self.loggers.figures(number, numbers_of(iteration))
-                self.loggers.table(TABLE, number, self._dialogues.rows(number), RULE)
+                self.loggers.table(TABLE, number, self._rows(number), RULE)
+
+    def _rows(self, number: int) -> list[Row]:
+        """Returns the dialogues of an iteration; none, with a warning, if its file of episodes is damaged."""
+        try:
+            return self._dialogues.rows(number)
+        except UserError as error:
+            logger.warning(f"train.loggers: dialogues of iteration {number} were not written: {error}")
+            return []
 
     @cached_property
     def _dialogues(self) -> Dialogues:

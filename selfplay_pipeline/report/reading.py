@@ -153,6 +153,15 @@ def read_stream(trajectory: Trajectory, decoder: Decoder) -> TrajectoryText:
     ids = trajectory.prompt_ids + trajectory.response_ids
     mask = [0] * len(trajectory.prompt_ids) + list(trajectory.response_mask)
     log_probs = [0.0] * len(trajectory.prompt_ids) + trajectory.response_logprobs
+    if all(trajectory.response_mask) and (skipped := min(len(trajectory.prompt_ids), max(0, len(ids) - MOST_TOKENS))):
+        # One turn: it stands at the end, after the conversation so far.
+        return _stream(trajectory.seat, ids[skipped:], mask[skipped:], log_probs[skipped:], decoder, skipped)
+    return _stream(trajectory.seat, ids, mask, log_probs, decoder, 0)
+
+
+def _stream(
+    seat: int, ids: list[int], mask: list[int], log_probs: list[float], decoder: Decoder, skipped: int
+) -> TrajectoryText:
     runs = []
     for start, end in _runs(mask[:MOST_TOKENS]):
         if mask[start]:
@@ -164,7 +173,7 @@ def read_stream(trajectory: Trajectory, decoder: Decoder) -> TrajectoryText:
             runs.append(Run(texts=texts, log_probs=values, tokens=end - start))
         else:
             runs.append(Run(texts=[decoder.decode(ids[start:end])], tokens=end - start))
-    return TrajectoryText(seat=trajectory.seat, runs=runs, left_out=max(0, len(ids) - MOST_TOKENS))
+    return TrajectoryText(seat=seat, runs=runs, left_out=skipped + max(0, len(ids) - MOST_TOKENS))
 
 
 def shorten(text: str) -> str:

@@ -79,6 +79,8 @@ class TrainData:
     num_rows: int
     max_prompt_tokens: int
     max_response_tokens: int
+    rows_per_seat: float = 1.0
+    """Mean number of rows of a seat's part of an episode: 1 unless each turn is a row."""
     seats_per_episode: int = 2
     """Number of trained seats of an episode. A batch counts a seat's part of an episode once, in however many rows."""
 
@@ -156,6 +158,7 @@ def read_data(files: Sequence[Path], vocabulary: int | None = None, *, alone: bo
         num_rows=len(rows),
         max_prompt_tokens=longest_prompt,
         max_response_tokens=longest_response,
+        rows_per_seat=len(rows) / sum(map(len, parts.values())),
         seats_per_episode=max(-(-len(parts[group.key]) // len(group.rewards)) for group in groups),
     )
 

@@ -109,7 +109,7 @@ def _begun(config: Config, sources: Sequence[Source], output: Path) -> dict[str,
     }
     now |= deciding(config.engine, "imitate", "engine.")
     now |= {"generate.template_args": config.generate.template_args, "generate.date": config.generate.date}
-    now |= {"generate.history": config.generate.history_used}
+    now |= {"generate.history": config.generate.history}
     now |= {f"{CONTENTS}{path.resolve()}": digest for (path, *_), digest in zip(sources, digests, strict=True)}
     record = output / IMITATED
     if record.exists():

@@ -146,13 +146,13 @@ class Tracked:
 
 def _table_of_wandb(wandb: Any, table: Table) -> None:
     """Log all rows so far, because Weights & Biases shows only the newest table of a run."""
-    wandb.log({table.name: wandb.Table(columns=table.columns, data=_cells(table.so_far))}, step=table.step)
+    wandb.log({table.name: wandb.Table(columns=table.columns, data=_cells(table, table.so_far))}, step=table.step)
 
 
 def _table_of_trackio(client: Any, table: Table) -> None:
     """Log all rows so far, because Trackio shows one table of a run at a time."""
     trackio = client.trackio
-    trackio.log({table.name: trackio.Table(columns=table.columns, data=_cells(table.so_far))}, step=table.step)
+    trackio.log({table.name: trackio.Table(columns=table.columns, data=_cells(table, table.so_far))}, step=table.step)
 
 
 def _table_of_mlflow(client: Any, table: Table) -> None:
@@ -165,7 +165,7 @@ def _table_of_mlflow(client: Any, table: Table) -> None:
 
 def _table_of_swanlab(swanlab: Any, table: Table) -> None:
     found = swanlab.echarts.Table()
-    found.add(headers=table.columns, rows=_cells(table.rows))
+    found.add(headers=table.columns, rows=_cells(table, table.rows))
     swanlab.log({table.name: found}, step=table.step)
 
 
@@ -184,8 +184,8 @@ def _text_of_tensorboard(client: Any, table: Table) -> None:
     client.writer.flush()
 
 
-def _cells(rows: Sequence[Row]) -> list[list[str | int | float]]:
-    return [[*row.values()] for row in rows]
+def _cells(table: Table, rows: Sequence[Row]) -> list[list[str | int | float]]:
+    return [[row.get(column, "") for column in table.columns] for row in rows]
 
 
 def in_markdown(rows: Sequence[Row], about: str) -> str:

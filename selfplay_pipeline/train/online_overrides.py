@@ -31,7 +31,8 @@ TOKENS_PER_PASS = {"cuda": 16384, "cpu": 4096}
 """Default number of tokens in one forward and backward pass of online training, by device."""
 DIALOGUES = 4
 """Number of episodes of each validation that verl sends to the loggers: prompt, tokens and reward of the last seat that
-spoke. Ordered by their prompts and shuffled with a fixed seed, the first are taken, so they are of the same states."""
+spoke. Ordered by their prompts and shuffled with a fixed seed, the first are taken: of the same states in each
+validation, unless the history is rendered, so that the last prompt holds the dialogue."""
 
 MAX_AGENT_WORKERS = 8
 """Largest number of processes that play the episodes of a step; verl's own default."""
@@ -104,7 +105,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "selfplay.thinking": config.generate.thinking,
         "selfplay.template_args": json.dumps(config.generate.template_args),
         "selfplay.date": config.generate.date,
-        "selfplay.history": config.generate.history_used,
+        "selfplay.history": config.generate.history,
         "data.train_files": str((config.games / "train.parquet").resolve()),
         "data.val_files": str((config.games / "test.parquet").resolve()),
         "data.train_batch_size": online.states_per_step,

@@ -51,9 +51,12 @@ def groups_per_step(config: TrainConfig, data: TrainData, num_groups: int) -> in
 
 
 def whole_batch(config: TrainConfig, data: TrainData) -> int:
-    """Returns `train_batch_size` in whole groups; each imitated row is a group of its own."""
+    """Returns `train_batch_size`, which counts seats' parts of episodes, in whole groups.
+
+    Each imitated row is a group of its own.
+    """
     if config.imitated is not None:
-        return config.train_batch_size
+        return round(config.train_batch_size * data.rows_per_seat)
     return to_groups(config.train_batch_size, data.episodes_per_state * data.seats_per_episode)
 
 

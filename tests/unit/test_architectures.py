@@ -23,7 +23,10 @@ from transformers import (
 )
 
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.model_sizes import sizes_of
+from selfplay_pipeline.engines.sglang_server import rope_arguments
+from selfplay_pipeline.generate.preflight import check_layers
 from selfplay_pipeline.train.export import write_checkpoint
 from selfplay_pipeline.train.imitation import training_of as imitating
 from selfplay_pipeline.train.memory import layer_activations
@@ -173,3 +176,36 @@ def test_an_adapter_beside_experts_is_merged_and_the_checkpoint_has_its_logits(t
 def test_an_adapter_to_all_that_peft_calls_linear_cannot_be_merged(tmp_path):
     with pytest.raises(RuntimeError, match=r"has no weight .*mlp\.experts\.base_layer\.weight"):
         adapted_and_exported(tmp_path, "all-linear")
+
+
+@pytest.mark.parametrize(
+    ("kind", "context", "refusal"),
+    [
+        ("lfm2", 512, "no layers of the kind conv on a CPU"),
+        ("qwen3_next", 512, "no layers of the kind linear_attention on a CPU"),
+        ("gemma3", 4097, "window of 4096 tokens; set engine.context_length to 4096 or less"),
+        ("gemma3", 4096, None),
+        ("qwen3", 10**6, None),
+        ("mixtral", 10**6, None),
+    ],
+)
+def test_on_a_cpu_layers_that_sglang_computes_not_or_otherwise_are_refused(tmp_path, kind, context, refusal):
+    model = folder_of(tmp_path, kind)
+    if refusal is None:
+        check_layers(model, context)
+        return
+    with pytest.raises(UserError, match=refusal):
+        check_layers(model, context)
+
+
+def test_a_gemma_3_without_a_factor_of_positions_gets_1(tmp_path):
+    """SGLang ends without it; the models with 4 billion weights and more have one."""
+    model = folder_of(tmp_path / "small", "gemma3")
+    name, _, given = rope_arguments(model)[0].partition("=")
+    parameters = json.loads(given)["rope_parameters"]
+    assert (name, parameters["full_attention"]["factor"]) == ("--json-model-override-args", 1.0)
+    assert parameters["full_attention"]["rope_theta"] != parameters["sliding_attention"]["rope_theta"]
+    scaled = json.loads((tmp_path / "small" / "config.json").read_text())
+    scaled["rope_parameters"]["full_attention"] |= {"rope_type": "linear", "factor": 8.0}
+    (tmp_path / "small" / "config.json").write_text(json.dumps(scaled))
+    assert rope_arguments(model) == [] == rope_arguments(folder_of(tmp_path / "other", "qwen3"))

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from chat_templates import shaped_tokenizer
+from chat_templates import shaped_tokenizer, with_template
 from factories import BOARD, POLICY, TINY, completion, make_episode, make_episodes, write_episodes
 
 from bench.chat_templates import FAMILIES, template_named, tokenizer_for
+from selfplay_pipeline.config.identity import deciding, differences
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import ImitateConfig
 from selfplay_pipeline.convert.imitation import Source, make_rows
@@ -24,7 +25,7 @@ from selfplay_pipeline.convert.run import run_convert
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.matching.game import MatchingGame
-from selfplay_pipeline.generate.control_tokens import open_thought
+from selfplay_pipeline.generate.control_tokens import after_thought, open_thought, thought_in
 from selfplay_pipeline.generate.read_records import parse_episode
 from selfplay_pipeline.generate.records import EpisodeRecord, Trajectory
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, RenderedBuilder, TrajectoryBuilder
@@ -135,6 +136,31 @@ def test_a_control_token_that_a_model_spelled_in_letters_does_not_become_one_whe
     assert control("<think>", *forged, "</think>", "hi", *forged) == control("<think>", "</think>", "hi")
 
 
+def test_a_template_that_refuses_empty_replies_gets_a_mark_for_a_turn_that_was_cut_in_its_thought() -> None:
+    strict = "{% if message.content == '' %}{{ raise_exception('no content') }}{% endif %}{{- '<|im_start|>'"
+    template = shaped_tokenizer("qwen3").chat_template.replace("{{- '<|im_start|>'", strict, 1)
+    assert template.count("raise_exception") == 1
+    for chat, shown in ((qwen3(), ""), (ChatTokenizer(with_template("qwen3", template), thinking=True), "…")):
+        stream = RenderedBuilder(chat, 0, "rules", ["table"])
+        stream.prompt()
+        stream.reply(completion(chat, "<think>too long", FinishReason.LENGTH))
+        stream.observe("cut")
+        assert f"<|im_start|>assistant\n{shown}<|im_end|>" in text_of(chat, stream.prompt())
+
+
+@pytest.mark.parametrize(
+    ("text", "thought"),
+    [
+        ("<think>hm</think><answer>[message] hi</answer>", "hm"),
+        ("<think>[message] hi</think>\n[message] hi", "[message] hi"),
+        ("<think>cut", "cut"),
+        ("[message] hi", ""),
+    ],
+)
+def test_a_thought_is_what_stands_before_what_is_said(text: str, thought: str) -> None:
+    assert thought_in(text, after_thought(text)[0]) == thought
+
+
 @pytest.mark.parametrize(
     ("builder", "shown"),
     [(TrajectoryBuilder, "<think>\n</think>\n\n[message] hi"), (RenderedBuilder, "[message] hi")],
@@ -202,6 +228,8 @@ def test_groups_rewards_and_steps_are_those_of_the_appended_rows(files: dict[str
     appended, rendered = (read_data([files[form]]) for form in ("appended", "rendered"))
     assert [(one.key, one.rewards) for one in appended.groups] == [(one.key, one.rewards) for one in rendered.groups]
     assert appended.signal == rendered.signal and appended.seats_per_episode == rendered.seats_per_episode == 2
+    assert appended.rows_per_seat == 1
+    assert rendered.rows_per_seat == rendered.num_rows / appended.num_rows, "by which a batch of imitated rows grows"
     assert sum(len(one.rows) for one in rendered.groups) == rendered.num_rows > appended.num_rows
 
 
@@ -258,7 +286,18 @@ def test_imitation_learns_each_legal_turn_after_the_prompt_that_will_stand_befor
 )
 def test_by_default_only_a_model_that_thinks_has_its_history_rendered(given: dict[str, Any], used: str) -> None:
     config = load_config("tiny", {f"generate.{key}": value for key, value in given.items()})
-    assert config.generate.history_used == used
+    assert config.generate.history == used
+
+
+def test_a_run_from_before_the_key_goes_on_only_with_the_appended_history_that_it_had() -> None:
+    def kept(**given: Any) -> dict[str, Any]:
+        return deciding(load_config("tiny", {f"generate.{key}": value for key, value in given.items()}), "generate")
+
+    for thinking in (False, True):
+        before = kept(thinking=thinking)
+        del before["generate.history"]
+        assert not differences(before, kept(thinking=thinking, history="appended"))
+        assert bool(differences(before, kept(thinking=thinking))) is thinking
 
 
 def test_another_history_is_refused() -> None:
