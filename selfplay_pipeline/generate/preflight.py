@@ -20,6 +20,8 @@ from selfplay_pipeline.generate.records import PolicyRecord
 from selfplay_pipeline.generate.seats import Backends
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 
+LATENT = "latent_attention"
+"""DeepSeek's attention (MLA), whose keys and values are projections of one short vector."""
 SLIDING = "sliding_attention"
 """Kind of layers that attend to a window of the last tokens only."""
 SAMPLED_STATES = 8
@@ -87,8 +89,8 @@ def check_engine(engine: EngineConfig, device: Device) -> None:
 def check_layers(model: str, context: int) -> None:
     """Raises UserError if SGLang cannot compute a model's layers on a CPU, or computes them otherwise than the trainer.
 
-    The backend `torch_native`, which is SGLang's only one there, attends to all earlier tokens, and layers that are not
-    attention need kernels for GPUs.
+    The backend `torch_native`, which is SGLang's only one there, attends to all earlier tokens and fails with latent
+    attention; layers that are not attention need kernels for GPUs.
 
     Args:
         model: The checkpoint.
@@ -98,6 +100,7 @@ def check_layers(model: str, context: int) -> None:
 
     config = AutoConfig.from_pretrained(model).get_text_config()
     kinds = {*(getattr(config, "layer_types", None) or ())}
+    kinds |= {LATENT} if getattr(config, "kv_lora_rank", None) else set()
     instead = "play on a GPU, or set engine.kind: transformers"
     if other := sorted(kinds - {"full_attention", SLIDING}):
         raise UserError(f"{model}: SGLang computes no layers of the kind {listed(other, 'and')} on a CPU; {instead}")

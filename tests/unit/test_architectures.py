@@ -181,6 +181,7 @@ def test_an_adapter_to_all_that_peft_calls_linear_cannot_be_merged(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "context", "refusal"),
     [
+        ("mla", 512, "no layers of the kind latent_attention on a CPU"),
         ("lfm2", 512, "no layers of the kind conv on a CPU"),
         ("qwen3_next", 512, "no layers of the kind linear_attention on a CPU"),
         ("gemma3", 4097, "window of 4096 tokens; set engine.context_length to 4096 or less"),

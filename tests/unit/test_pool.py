@@ -5,10 +5,12 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from test_client import PARAMS
 from test_shared_gpu import SGLang
 
@@ -21,8 +23,7 @@ from selfplay_pipeline.engines.server_lock import ServerLock
 from selfplay_pipeline.engines.types import Engine, EngineError
 from selfplay_pipeline.generate.stage import check_seats
 
-FOURTH = "selfplay_pipeline/games/matching/data/tiny_planner4x4_model"
-A, B, C = (f"data/tiny{kind}_model" for kind in ("", "_honest", "_shy"))
+A, B, C = (f"data/tiny{kind}_model" for kind in ("", "_honest", "_planner4x4"))
 URLS = [f"http://127.0.0.1:{port}" for port in range(29_995, 30_000)]
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
@@ -138,22 +139,25 @@ def serves(servers: Sequence[SGLang]) -> set[str]:
     return {str(server.weights) for server in servers}
 
 
-async def test_three_checkpoints_play_with_each_other_on_three_servers_and_with_more_one_after_the_other():
+async def test_three_checkpoints_play_with_each_other_on_three_servers_and_with_more_one_after_the_other(tmp_path):
+    weights = load_file(f"{A}/model.safetensors")
+    further = str(copytree(A, tmp_path / "fourth"))
+    save_file(weights | {"model.norm.weight": 2 * weights["model.norm.weight"]}, f"{further}/model.safetensors")
     servers = [SGLang() for _ in range(3)]
     async with await begun(servers, 3) as pool:
         engines = [await pool.serving(checkpoint, keep=[A, B, C]) for checkpoint in (A, B, C)]
         await asyncio.gather(*map(ask, engines))
         assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, B, C)}
         assert loads(servers) == [1, 1, 1]
-        fourth = await pool.serving(FOURTH, keep=[A, C])
+        fourth = await pool.serving(further, keep=[A, C])
         await asyncio.gather(*map(ask, [engines[0], fourth, engines[2]]))
-        with pytest.raises(EngineError, match=f"{B} is not served any more: .* to {FOURTH}"):
+        with pytest.raises(EngineError, match=f"{B} is not served any more: .* to {further}"):
             await ask(engines[1])
         assert loads(servers) == [1, 1, 2]
         for server in servers:
             url = str(server.server.make_url("/")).rstrip("/")
             assert not ServerLock(url).take(alone=False), "no other command may use it"
-    assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, FOURTH, C)}
+    assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, further, C)}
 
 
 async def test_two_commands_that_divide_the_same_servers_play_one_after_the_other():
