@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -63,8 +63,9 @@ def show_episode(
         Columns(whole, padding=(0, 4)),
     ]
     console.print(Group(*parts))
-    for stream in (stream for stream in episode.streams if stream.runs):
-        console.print(_tokens(stream, episode.seats[stream.seat]))
+    streams = [stream for stream in episode.streams if stream.runs]
+    for stream in streams:
+        console.print(_tokens(stream, _owner(stream, streams, episode.seats)))
 
 
 def show_before_and_after(found: BeforeAfter, console: Console) -> None:
@@ -247,6 +248,13 @@ def _line(turn: Turn, episode: Reading) -> Text:
     if turn.error:
         line.append(f"  illegal: {one_line(turn.error, LONGEST_TURN)}", style="red")
     return line
+
+
+def _owner(stream: TrajectoryText, streams: Sequence[TrajectoryText], seats: Sequence[str]) -> str:
+    """Returns the name of a trajectory's seat, with the number of the turn if each turn has a trajectory."""
+    name, own = seats[stream.seat], [one for one in streams if one.seat == stream.seat]
+    number = next(at for at, one in enumerate(own, start=1) if one is stream)
+    return name if len(own) == 1 else f"{name}, turn {number} of {len(own)}"
 
 
 def _tokens(stream: TrajectoryText, seat: str) -> RenderableType:

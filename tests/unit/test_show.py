@@ -6,7 +6,7 @@ import unicodedata
 from pathlib import Path
 
 from command import selfplay
-from factories import BOARD, Habits, make_episode, make_episodes, write_episodes
+from factories import BOARD, POLICY, Habits, make_episode, make_episodes, write_episodes
 from rich.console import Console
 from test_report import ByteDecoder, spoken
 
@@ -64,6 +64,17 @@ def test_tokens_are_shown_with_the_log_probs_of_unlikely_ones():
     (unlikely, *_) = [p for p in record.trajectories[0].response_logprobs if p < -0.5]
     assert f"({unlikely:.2f})" in plain(record, ByteDecoder())
     assert "tokens of seat 0" in plain(record, ByteDecoder()) and "tokens of seat 0" not in plain(record)
+
+
+def test_with_rendered_history_each_turn_has_its_tokens_under_its_number():
+    policy = POLICY.model_copy(update={"history": "rendered"})
+    record = next(one for one in make_episodes(1, 8, policy=policy) if len(one.trajectories) > 3)
+    turns = sum(one.seat == 0 for one in record.trajectories)
+    shown = plain(record, ByteDecoder())
+    assert [f"tokens of seat 0, turn {number} of {turns}:" in shown for number in range(1, turns + 2)] == [
+        *[True] * turns,
+        False,
+    ]
 
 
 def test_best_worst_random_last_or_one_by_its_id(tmp_path):

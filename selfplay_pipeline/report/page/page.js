@@ -165,6 +165,12 @@ function tokens(stream, seat) {
   return [line, box];
 }
 
+// The seat of a trajectory, with the number of the turn if each turn has a trajectory.
+function owner(stream, episode) {
+  const seat = episode.seats[stream.seat], own = episode.streams.filter(one => one.seat === stream.seat);
+  return own.length > 1 ? `${seat}, turn ${own.indexOf(stream) + 1} of ${own.length}` : seat;
+}
+
 function trajectory(stream, seat, use) {
   const own = stream.runs.filter(run => run.log_probs.length).reduce((sum, run) => sum + run.tokens, 0);
   const all = stream.runs.reduce((sum, run) => sum + run.tokens, 0);
@@ -189,7 +195,7 @@ function show(episode) {
     episode.drawing.about_whole ? make("h4", {text: episode.drawing.about_whole}) : null,
     make("div", {class: "table-wide"}, ...episode.state.drawing.whole.map(whole => table(episode, whole)), ...episode.drawing.results.map(result => table(episode, result))),
     make("h4", {text: "All episodes of this state"}), mates(episode),
-    make("h4", {text: "Tokens"}), ...episode.streams.length ? episode.streams.map(stream => trajectory(stream, episode.seats[stream.seat], episode.from.kind === "training episodes" ? "trained on" : "sampled")) : [make("p", {class: "faint", text: data.no_tokens})]].filter(Boolean));
+    make("h4", {text: "Tokens"}), ...episode.streams.length ? episode.streams.map(stream => trajectory(stream, owner(stream, episode), episode.from.kind === "training episodes" ? "trained on" : "sampled")) : [make("p", {class: "faint", text: data.no_tokens})]].filter(Boolean));
   if (at() >= shown) { shown = at() + 1; showList(); } else markCurrent();
 }
 
