@@ -676,7 +676,7 @@ def test_a_row_of_a_file_is_named_by_its_number_and_its_episode(tmp_path):
     dataset = GroupDataset([str(file) for file in files], chosen)
     for group, episode, place in ((1, 2, f"{files[0]}, row {2 * EPISODES + 5}"), (3, 0, f"{files[1]}, row 1")):
         named = records[group * EPISODES + episode].episode_id
-        assert dataset.row_name(group, episode, 1) == f"{place} ({named}, seat 1)"
+        assert dataset.row_name(group, episode, 1, 0) == f"{place} ({named}, seat 1)"
 
 
 class TestSizes:
