@@ -71,7 +71,7 @@ class GenerateConfig(Section):
     """Number of episodes, and sampling of the policy."""
 
     num_episodes: Annotated[int, Field(ge=1), UsedBy("generate", "iterate")] = 100
-    """Number of episodes to play, rounded up to whole groups; each seat of the policy gives an episode's rows."""
+    """Number of episodes to play, rounded up to whole groups; each gives at least one row per seat of the policy."""
     episodes_per_state: Annotated[int, Field(ge=1), UsedBy("generate", "iterate", "train-online")] = 8
     """Number of episodes per game state (GRPO's group size G); they form one group."""
     temperature: Annotated[

@@ -35,7 +35,7 @@ class TrainOptions(Section):
     epochs: Annotated[int, Field(ge=1), UsedBy("train", "imitate", "iterate")] = 1
     """Number of passes over the data."""
     train_batch_size: Annotated[int, Field(ge=2), UsedBy("train", "iterate")] = 64
-    """Number of rows in one batch; a seat's part of an episode counts as one row, also if each turn is one.
+    """Number of rows in one batch; with rendered history, all turns of a seat in an episode count as one row.
 
     GRPO takes whole groups (the rows that are compared with each other), so it rounds this number to the nearest whole
     number of groups, at least one. The steps of an epoch have batches of nearly equal size, none larger.

@@ -120,7 +120,7 @@ class ChatTokenizer:
         opening, before, self.header = parts.groups()
         """Text between an observation and the next reply: the end of the observation and the header of the reply."""
         self._begun = open_thought(self.header)
-        self._thought_fields: list[str] = []
+        self._thought_fields: list[str] = []  # those of `THOUGHT_FIELDS` that the template takes
         self._check_thoughts(opening, thinking=thinking)
         self._nothing_said = "" if self._takes_empty_replies() else NOTHING_SAID
         self._before, self.end_of_turn = self._end_of_reply(before)
@@ -194,8 +194,8 @@ class ChatTokenizer:
             (role, content if role == "system" else "x" * bool(content), "x" * bool(thought))
             for role, content, thought in parts
         )
-        rendered = self.render([self._message(*part) for part in parts])
-        return self._safely(rendered, harmless, lambda: self.render([self._message(*part) for part in harmless]))
+        rendered = self.render([self._with_thought(*part) for part in parts])
+        return self._safely(rendered, harmless, lambda: self.render([self._with_thought(*part) for part in harmless]))
 
     def _parts(self, message: ChatMessage) -> tuple[str, str, str]:
         """Returns the role of a message, what it says, and what it thinks."""
@@ -205,7 +205,8 @@ class ChatTokenizer:
         said, thought = self.neutralise(said), self.neutralise(thought_in(message.content, said))
         return message.role, said or self._nothing_said, thought
 
-    def _message(self, role: str, content: str, thought: str) -> dict[str, str]:
+    def _with_thought(self, role: str, content: str, thought: str) -> dict[str, str]:
+        """Returns a message with its thought in all fields in which the template may look for it."""
         return _message(role, content) | (dict.fromkeys(self._thought_fields, thought) if thought else {})
 
     def next_prompt(self, observation: str, reply: Sequence[int]) -> list[int]:
@@ -225,7 +226,7 @@ class ChatTokenizer:
         """Returns the text of a reply without its thoughts, and whether all thoughts have ended."""
         return after_thought(text, begun=self._begun)
 
-    def unthought(self, text: str) -> list[int]:
+    def supplied_turn(self, text: str) -> list[int]:
         """Returns the token ids of a turn that was not sampled, after the end of a thought that the header begins."""
         end = f"{self._begun.end}\n\n" if self._begun else ""
         return self._encode(end + self.neutralise(text))
@@ -497,7 +498,7 @@ class TrajectoryBuilder:
         Raises:
             EngineError: An earlier observation would be tokenised as a control token.
         """
-        ids = self.chat.unthought(text) + ([] if cut else [self.chat.end_of_turn])
+        ids = self.chat.supplied_turn(text) + ([] if cut else [self.chat.end_of_turn])
         completion = Completion(ids, [0.0] * len(ids), FinishReason.STOP, prompt_tokens=0, cached_tokens=0)
         self.prompt()
         self.messages.append(ChatMessage(role="assistant", content=self.chat.decode_reply(ids)))

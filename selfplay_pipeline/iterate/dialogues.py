@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median_low
 
 from selfplay_pipeline.config.schema import SELF, Config
+from selfplay_pipeline.core.terminal.harmless import shorten
 from selfplay_pipeline.games.base import SAME_SCORE
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.read_records import read_episodes
@@ -147,6 +148,6 @@ def greedy_episodes(file: Path) -> dict[int, EpisodeRecord]:
 
 
 def _in_a_line(turn: TurnRecord) -> str:
-    text, more = turn.text.strip(), len(turn.text.strip()) - LONGEST_TEXT
-    shown = text if more <= 0 else f"{text[:LONGEST_TEXT]} … ({more} more characters)"
-    return f"seat {turn.seat}: {shown}" + (f" (illegal: {turn.error})" if turn.error else "")
+    return f"seat {turn.seat}: {shorten(turn.text.strip(), LONGEST_TEXT)}" + (
+        f" (illegal: {turn.error})" if turn.error else ""
+    )

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
+from selfplay_pipeline.core.terminal.harmless import shorten
 from selfplay_pipeline.games.base import Game
 from selfplay_pipeline.games.drawing import EpisodeDrawing, StateDrawing
 from selfplay_pipeline.games.measured import heard_of
@@ -61,7 +62,7 @@ class TrajectoryText(BaseModel):
     seat: int
     runs: list[Run]
     left_out: int = 0
-    """Number of tokens after the last one shown."""
+    """Number of tokens that are not shown: the first ones of a single turn, the last ones of several."""
 
 
 class Reading(BaseModel):
@@ -130,8 +131,8 @@ def read_episode(record: EpisodeRecord, decoder: Decoder | None = None, game: Ga
             Turn(
                 seat=turn.seat,
                 action=turn.action,
-                text=shorten(turn.text),
-                error=turn.error and shorten(turn.error),
+                text=shorten(turn.text, LONGEST_TEXT),
+                error=turn.error and shorten(turn.error, LONGEST_TEXT),
                 cut=turn.finish_reason == "length",
                 note="; ".join(filter(None, (note, *_heard(turn)))),
             )
@@ -145,7 +146,7 @@ def read_episode(record: EpisodeRecord, decoder: Decoder | None = None, game: Ga
 def _heard(turn: TurnRecord) -> Iterator[str]:
     """Yields a text for each seat that heard a replacement of the turn's message."""
     for seat, text in heard_of(turn).items():
-        yield f"seat {seat} heard: {shorten(text) or 'a message without content'}"
+        yield f"seat {seat} heard: {shorten(text, LONGEST_TEXT) or 'a message without content'}"
 
 
 def read_stream(trajectory: Trajectory, decoder: Decoder) -> TrajectoryText:
@@ -153,15 +154,10 @@ def read_stream(trajectory: Trajectory, decoder: Decoder) -> TrajectoryText:
     ids = trajectory.prompt_ids + trajectory.response_ids
     mask = [0] * len(trajectory.prompt_ids) + list(trajectory.response_mask)
     log_probs = [0.0] * len(trajectory.prompt_ids) + trajectory.response_logprobs
-    if all(trajectory.response_mask) and (skipped := min(len(trajectory.prompt_ids), max(0, len(ids) - MOST_TOKENS))):
-        # One turn: it stands at the end, after the conversation so far.
-        return _stream(trajectory.seat, ids[skipped:], mask[skipped:], log_probs[skipped:], decoder, skipped)
-    return _stream(trajectory.seat, ids, mask, log_probs, decoder, 0)
-
-
-def _stream(
-    seat: int, ids: list[int], mask: list[int], log_probs: list[float], decoder: Decoder, skipped: int
-) -> TrajectoryText:
+    left_out = max(0, len(ids) - MOST_TOKENS)
+    if all(trajectory.response_mask):  # a single turn, which stands after the conversation so far
+        skipped = min(left_out, len(trajectory.prompt_ids))
+        ids, mask, log_probs = ids[skipped:], mask[skipped:], log_probs[skipped:]
     runs = []
     for start, end in _runs(mask[:MOST_TOKENS]):
         if mask[start]:
@@ -173,13 +169,7 @@ def _stream(
             runs.append(Run(texts=texts, log_probs=values, tokens=end - start))
         else:
             runs.append(Run(texts=[decoder.decode(ids[start:end])], tokens=end - start))
-    return TrajectoryText(seat=seat, runs=runs, left_out=skipped + max(0, len(ids) - MOST_TOKENS))
-
-
-def shorten(text: str) -> str:
-    """Returns the text, cut to `LONGEST_TEXT` characters, with the number of omitted characters."""
-    more = len(text) - LONGEST_TEXT
-    return text if more <= 0 else f"{text[:LONGEST_TEXT]} … ({more} more characters)"
+    return TrajectoryText(seat=trajectory.seat, runs=runs, left_out=left_out)
 
 
 def _runs(mask: Sequence[int]) -> Iterator[tuple[int, int]]:

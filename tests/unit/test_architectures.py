@@ -190,7 +190,9 @@ def test_an_adapter_to_all_that_peft_calls_linear_cannot_be_merged(tmp_path):
         ("mixtral", 10**6, None),
     ],
 )
-def test_on_a_cpu_layers_that_sglang_computes_not_or_otherwise_are_refused(tmp_path, kind, context, refusal):
+def test_a_cpu_refuses_layers_that_sglang_cannot_compute_there_or_computes_differently(
+    tmp_path, kind, context, refusal
+):
     model = folder_of(tmp_path, kind)
     if refusal is None:
         check_layers(model, context)

@@ -36,3 +36,9 @@ def one_line(text: str, longest: int = LONGEST_LINE) -> str:
         end = longest // 4
         text = f"{text[: longest - end]} … {text[-end:]}"
     return harmless(text)
+
+
+def shorten(text: str, longest: int) -> str:
+    """Returns the text, cut to `longest` characters, with the number of omitted characters."""
+    more = len(text) - longest
+    return text if more <= 0 else f"{text[:longest]} … ({more} more characters)"
