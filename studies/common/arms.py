@@ -192,14 +192,7 @@ class Study:
         """
         each = "{seed}" in (self.model or "")
         folder = self.work / MUTED / (f"teaching_{seed}" if each else "teaching")
-        return self._teach(self.config(seed if each else 1, {"game.mute": True} | TAUGHT), folder)
-
-    def _teach(self, config: Config, folder: Path) -> str:
-        """Returns the checkpoint of a model that imitated play without words in `folder`."""
-        seats = [SILENT_TEACHER] * len(make_game(config.game).roles)
-        episodes = folder / "episodes" / "teacher.jsonl"
-        asyncio.run(generate_episodes(config, episodes, seats=seats))
-        return str(stopping.run(imitate_episodes(config, [Source(episodes)], folder / "training")).checkpoint)
+        return teach_silence(self.config(seed if each else 1, {"game.mute": True} | TAUGHT), folder)
 
     def _checkpoint(self, player: str, seed: int) -> str:
         if player == self.silent:
@@ -305,6 +298,14 @@ class Study:
 
     def _hearing(self, player: str, seed: int) -> Path:
         return self.work / "listening" / f"seed_{seed}" / player.replace(" ", "_")
+
+
+def teach_silence(config: Config, folder: Path) -> str:
+    """Returns the checkpoint of the configuration's model after it imitated play without words, in `folder`."""
+    seats = [SILENT_TEACHER] * len(make_game(config.game).roles)
+    episodes = folder / "episodes" / "teacher.jsonl"
+    asyncio.run(generate_episodes(config, episodes, seats=seats))
+    return str(stopping.run(imitate_episodes(config, [Source(episodes)], folder / "training")).checkpoint)
 
 
 @lru_cache(maxsize=16)

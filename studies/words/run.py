@@ -1,7 +1,8 @@
 """Does the default run without a GPU teach to read number words? Self-play and two controls; see README.md.
 
-The controls hear no messages (`muted`), or train on rewards that are permuted within groups (`placebo`). Finished
-trainings are not repeated.
+The controls hear no messages (`muted`), or train on rewards that are permuted within groups (`placebo`). The muted
+control first imitates play without words: after a muted message the warm start plays illegally. Finished trainings are
+not repeated.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ from selfplay_pipeline.generate.run import NoTurnsError
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.iterate.history import history_of
 from selfplay_pipeline.iterate.loop import run_iterate
+from studies.common.arms import TAUGHT, teach_silence
 from studies.common.exam import examine
 
-CONFIG, SELF = "tiny_honest", "self"
-ARMS: dict[str, dict[str, Any]] = {SELF: {}, "muted": {"game.mute": True}, "placebo": {"convert.placebo": True}}
+CONFIG, SELF, MUTED = "tiny_honest", "self", "muted"
+ARMS: dict[str, dict[str, Any]] = {SELF: {}, MUTED: {"game.mute": True}, "placebo": {"convert.placebo": True}}
 """Configuration keys in which each training differs from the default run; controls are evaluated at the end only."""
 KEPT = ("held_out_reward", "held_out_greedy_reward", "held_out_illegal", "held_out_rises", "wordless")
 """Figures of an evaluation that are kept, by their names in `metrics.jsonl`."""
 
 
 def main(
+    arm: Annotated[list[str], typer.Option(help=f"Arms to train, of {', '.join(ARMS)}.")] = [*ARMS],  # noqa: B006
     seeds: Annotated[int, typer.Option(min=1, help="Training seeds, one after the other.")] = 3,
     first_seed: Annotated[int, typer.Option(min=0, help="The first: settings were chosen with 1 to 3.")] = 4,
     iterations: Annotated[int, typer.Option(min=1, help="Of each training.")] = 5,
@@ -38,28 +41,32 @@ def main(
     work: Annotated[Path, typer.Option(help="Gets the run folders.")] = Path("data/words"),
     output: Annotated[Path | None, typer.Option(help="Gets results.json; by default --work.")] = None,
 ) -> None:
-    """Train all arms with each seed, examine the warm start and the last checkpoints, and write results.json.
+    """Train arms with each seed, examine the warm start and self-play's last checkpoints, and add to results.json.
 
     A training that finds no legal play any more is left out, and named.
     """
-    trainings, models = {}, {"before": str(load_config(CONFIG, {}).model)}
+    file = (output or work) / "results.json"
+    found = json.loads(file.read_text()) if file.exists() else {"trainings": {}, "exams": {}}
+    models = {"before": str(load_config(CONFIG, {}).model)}
     for seed in range(first_seed, first_seed + seeds):
-        for arm, changes in ARMS.items():
-            say(f"{arm}, seed {seed}")
-            given = changes | ({"iterate.evaluate_every": iterations} if changes else {})
+        for name in arm:
+            say(f"{name}, seed {seed}")
+            given = ARMS[name] | ({} if name == SELF else {"iterate.evaluate_every": iterations})
+            if name == MUTED:
+                given["model"] = teach_silence(load_config(CONFIG, ARMS[MUTED] | TAUGHT), work / "teaching")
             config = load_config(CONFIG, given | {"seed": seed, "iterate.num_iterations": iterations})
             try:
-                run = stopping.run(run_iterate(config, work / f"{arm}_{seed}"))
+                run = stopping.run(run_iterate(config, work / f"{name}_{seed}"))
             except NoTurnsError as error:
-                say(f"{arm}, seed {seed}, is left out: {error}")
+                say(f"{name}, seed {seed}, is left out: {error}")
                 continue
-            trainings[f"{arm}_{seed}"] = _curve(run)
-            if arm == SELF:
+            found["trainings"][f"{name}_{seed}"] = _curve(run)
+            if name == SELF:
                 models[f"after_{seed}"] = run.checkpoint(iterations)
-    rewards = examine([*models.values()], CONFIG, in_words=True, states=states)
-    exams = {name: rewards[model] for name, model in models.items()}
-    found = {"iterations": iterations, "states_of_exams": states, "trainings": trainings, "exams": exams}
-    write_text((output or work) / "results.json", json.dumps(found, indent=1) + "\n")
+    if SELF in arm:
+        rewards = examine([*models.values()], CONFIG, in_words=True, states=states)
+        found["exams"] |= {name: rewards[model] for name, model in models.items()}
+    write_text(file, json.dumps(found | {"iterations": iterations, "states_of_exams": states}, indent=1) + "\n")
 
 
 def _curve(run: RunDirectory) -> dict[int, dict[str, Any]]:
