@@ -15,9 +15,13 @@ import typer
 
 from bench import command
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core import stopping
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
+from selfplay_pipeline.evaluate.states import held_out_states
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.run import NoTurnsError
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.iterate.history import history_of
@@ -43,10 +47,13 @@ def main(
 ) -> None:
     """Train arms with each seed, examine the warm start and self-play's last checkpoints, and add to results.json.
 
+    The warm start and these checkpoints also play with swapped messages.
+
     A training that finds no legal play any more is left out, and named.
     """
     file = (output or work) / "results.json"
     found = json.loads(file.read_text()) if file.exists() else {"trainings": {}, "exams": {}}
+    found.setdefault("swapped", {})
     models = {"before": str(load_config(CONFIG, {}).model)}
     for seed in range(first_seed, first_seed + seeds):
         for name in arm:
@@ -63,10 +70,27 @@ def main(
             found["trainings"][f"{name}_{seed}"] = _curve(run)
             if name == SELF:
                 models[f"after_{seed}"] = run.checkpoint(iterations)
+                for when, model in (("before", models["before"]), ("after", models[f"after_{seed}"])):
+                    name_of = f"{when}_{seed}"
+                    found["swapped"][name_of] = _swapped(config, model, seed, work / f"swapped_{name_of}")
     if SELF in arm:
         rewards = examine([*models.values()], CONFIG, in_words=True, states=states)
         found["exams"] |= {name: rewards[model] for name, model in models.items()}
     write_text(file, json.dumps(found | {"iterations": iterations, "states_of_exams": states}, indent=1) + "\n")
+
+
+def _swapped(config: Config, checkpoint: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Returns, by mode, the reward of a checkpoint on new states, its distance to silence, and the worth of words.
+
+    The last is compared with play in which each message comes from another state.
+    """
+    states = held_out_states(make_game(config.game), config.evaluate.monitor_states, seed)
+    job = EvaluationJob(checkpoint, states, folder, episodes=1, swaps=("swapped",), silence=True)
+    modes = stopping.run(run_evaluate(config, job)).model_dump(mode="json")["modes"]
+    return {
+        mode: {"reward": of["figures"]["reward"], "above_silence": of["above_silence"], **of["words"]}
+        for mode, of in modes.items()
+    }
 
 
 def _curve(run: RunDirectory) -> dict[int, dict[str, Any]]:

@@ -22,14 +22,17 @@ from library_code import check_code, check_records, ours
 from shared_server import TINY
 from tensordict import TensorDict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from verl.models.transformers import monkey_patch
+from verl.plugin.platform import platform_manager
 from verl.utils import tensordict_utils as tu
 from verl.utils.checkpoint import fsdp_checkpoint_manager
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.import_utils import is_trl_available
 from verl.utils.torch_functional import entropy_from_logits
+from verl.workers.config.engine import FSDPEngineConfig
+from verl.workers.config.optimizer import FSDPOptimizerConfig
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead
 
@@ -40,9 +43,10 @@ from selfplay_pipeline.core.patches import PATCHES
 from selfplay_pipeline.train.export import export
 from selfplay_pipeline.train.stopped import TrainingStopped
 from selfplay_pipeline.train.verl import patches
+from selfplay_pipeline.train.verl.cpu import CPUPlatform
+from selfplay_pipeline.train.verl.engine import Engine, dtype_of_passes
 from selfplay_pipeline.train.verl.patches import (
     TOKENS_AT_A_TIME,
-    OwnTokensEngine,
     build_adapters,
     check_saves,
     export_in_own_dtype,
@@ -128,7 +132,7 @@ def test_each_of_verls_processes_gets_the_replacements_with_verl(extension: str,
     program = [sys.executable, "-c", IN_A_PROCESS]
     done = subprocess.run(program, env=env, cwd=tmp_path, capture_output=True, text=True)
     loop = str(extension == "load_online")
-    expected = ["127.0.0.1", "OwnTokensEngine", "RealRowsWorker", loop, "gloo", "UnpicklingError"]
+    expected = ["127.0.0.1", "Engine", "RealRowsWorker", loop, "gloo", "UnpicklingError"]
     assert done.stdout.split() == expected, done.stderr
     assert not (tmp_path / "ran").exists()
 
@@ -195,7 +199,7 @@ def test_trl_beside_verl_stops_no_training(monkeypatch: pytest.MonkeyPatch) -> N
 def test_no_logits_of_prompts_give_the_same_log_probs_entropies_and_gradients(model: Any, packed: bool) -> None:
     """Padded rows have logits from the last token of the shortest prompt on, packed ones from that of their own."""
     whole, gradient, _ = computed(FSDPEngineWithLMHead, model)
-    short, other, tokens = computed(OwnTokensEngine, model, packed=packed)
+    short, other, tokens = computed(Engine, model, packed=packed)
     longest = max(prompt + response for prompt, response in zip(PROMPTS, RESPONSES, strict=True))
     assert tokens == (sum(RESPONSES) + len(PROMPTS) if packed else longest - (min(PROMPTS) - 1))
     assert whole.keys() == short.keys() == {"log_probs", "entropy"}
@@ -218,11 +222,63 @@ def test_logits_are_divided_by_the_temperature_in_float32(monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def one_rank(tmp_path: Path) -> Iterator[None]:
-    """torch.distributed with this process alone."""
+def one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """torch.distributed with this process alone, and verl's platform of a CPU."""
+    monkeypatch.setattr(platform_manager, "_current_platform", CPUPlatform())
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
+
+
+def engine_of(engine_class: type, dtype: str) -> Any:
+    """An engine with the tiny model and an optimizer, as verl builds them on one rank."""
+    engine = object.__new__(engine_class)
+    engine.engine_config = FSDPEngineConfig(strategy="fsdp2", mixed_precision={"param_dtype": dtype})
+    engine.model_config = SimpleNamespace(lora_rank=0, enable_activation_offload=False)
+    engine.optimizer_config = FSDPOptimizerConfig(lr=1e-3, clip_grad=0.5)
+    engine.device_mesh, engine._qat_enabled = init_device_mesh("cpu", (1,)), False
+    engine.module = engine._build_fsdp_module(AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32))
+    engine.optimizer = engine._build_optimizer(engine.module)
+    return engine
+
+
+def update(engine: Any, seed: int) -> list[float]:
+    """Make an update of two passes; returns the losses and the norm of the gradient before it was clipped."""
+    torch.manual_seed(seed)
+    losses = []
+    for last in (False, True):
+        ids = torch.randint(0, 50, (2, 12))
+        with engine._gradient_sync_context(is_last_micro_batch=last):
+            loss = engine.module(input_ids=ids, labels=ids).loss
+            loss.backward()
+        losses.append(loss.item())
+    norm = engine.optimizer_step()
+    engine.optimizer_zero_grad()
+    return [*losses, norm]
+
+
+def test_one_float32_worker_on_a_cpu_trains_without_fsdp_as_with_it(one_rank: None) -> None:
+    """Losses, norms and weights are equal; in bfloat16 FSDP casts the weights, and stays."""
+    usual, ours = engine_of(FSDPEngineWithLMHead, "fp32"), engine_of(Engine, "fp32")
+    assert isinstance(usual.module, FSDPModule) and not isinstance(ours.module, FSDPModule)
+    assert isinstance(engine_of(Engine, "bf16").module, FSDPModule)
+    assert [dtype_of_passes(one.module) for one in (usual, ours)] == [torch.float32] * 2
+    for seed in (1, 2, 3):
+        assert update(usual, seed) == pytest.approx(update(ours, seed), rel=1e-6)
+    for (name, weight), other in zip(usual.module.named_parameters(), ours.module.parameters(), strict=True):
+        torch.testing.assert_close(weight.full_tensor(), other, rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_a_save_that_fsdp_wrote_is_continued_without_it(one_rank: None, tmp_path: Path) -> None:
+    usual, ours = engine_of(FSDPEngineWithLMHead, "fp32"), engine_of(Engine, "fp32")
+    update(usual, 1)
+    torch.save([usual.module.state_dict(), usual.optimizer.state_dict()], tmp_path / "save.pt")
+    weights, moments = torch.load(tmp_path / "save.pt", weights_only=True)
+    ours.module.load_state_dict(weights)
+    ours.optimizer.load_state_dict(moments)
+    assert update(usual, 2) == pytest.approx(update(ours, 2), rel=1e-6)
+    for weight, other in zip(usual.module.parameters(), ours.module.parameters(), strict=True):
+        torch.testing.assert_close(weight.full_tensor(), other, rtol=1e-5, atol=1e-7)
 
 
 def in_bfloat16(model: Any) -> Any:

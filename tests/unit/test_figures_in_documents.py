@@ -63,20 +63,20 @@ def verdict_of(run: str) -> list[str]:
 
 FIGURES: list[tuple[Any, ...]] = [
     *((README, sentence) for sentence in verdict_of("self_4")),
-    (README, "the reward rose from {:.3f} to {:.3f} sampled; without words it is {:.2f}",
+    (README, "the reward rose from {:.3f} to {:.3f} sampled; silence is {:.2f} in this game",
      untrained["held_out_reward"]["value"], listener["modes"]["sampled"]["figures"]["reward"]["value"],
      one_sided.value),
 
-    (README, "both seats it reaches {:.3f}; if every message is replaced by one of another table, {:.3f}.",
+    (README, "both seats, it rose to {:.3f}; with the messages of other tables that model gets {:.3f}.",
      both_seats["sampled"]["figures"]["reward"]["value"], both_seats["sampled"]["words"]["swapped_reward"]["value"]),
     (SHOWN, "After 12 updates the reward is {} sampled and {} greedy; silence is {:.3f}.",
      *(interval(both_seats[mode]["figures"]["reward"]) for mode in MODES), one_sided.value),
-    (SHOWN, "Greedily 3 does not hold ({})",
+    (SHOWN, "Greedily 3 does not hold: the warm start reaches {}.",
      interval(stored("studies/listen/results/evaluation_start.json")["modes"]["greedy"]["figures"]["reward"])),
-    (SHOWN, "with swapped messages (it is {:.3f} and {:.3f})",
-     *(both_seats[mode]["words"]["swapped_reward"]["value"] for mode in MODES)),
-    (SHOWN, "in muted training ({:.3f}, {:.3f})", *(silenced[mode]["figures"]["reward"]["value"] for mode in MODES)),
-    (SHOWN, "A second seed ends at {} and {}.", *(interval(second[mode]["figures"]["reward"]) for mode in MODES)),
+    (SHOWN, "with swapped messages (sampled {}, greedy {})",
+     *(interval(both_seats[mode]["words"]["swapped_reward"]) for mode in MODES)),
+    (SHOWN, "in muted training ({}, {})", *(interval(silenced[mode]["figures"]["reward"]) for mode in MODES)),
+    (SHOWN, "A second seed ends at {} sampled and {} greedy.", *(interval(second[mode]["figures"]["reward"]) for mode in MODES)),
     (SHOWN, "reward is {:.3f}, {:.3f} and {:.3f} instead of {:.3f}, {:.3f} and {:.3f} (three seeds); silence is {:.3f}",
      *(words[f"self_{seed}"][at]["held_out_reward"]["value"] for at in ("5", "0") for seed in (4, 5, 6)),
      words["self_4"]["5"]["wordless"]["silence"]["value"]),
@@ -84,8 +84,8 @@ FIGURES: list[tuple[Any, ...]] = [
      *(costs[f"after_{seed}"] for seed in (4, 5, 6)), costs["before"]),
     (SHOWN, "a rise of the placebo ({:.3f} and {:.3f} after it, two seeds)",
      *(words[f"placebo_{seed}"]["5"]["held_out_reward"]["value"] for seed in (4, 5))),
-    (SHOWN, "rises from {:.3f} to {} sampled (three seeds)", planner.of(WARM, "sampled").value,
-     planner.of(SELF, "sampled")),
+    (SHOWN, "rises from {:.3f} to {} sampled (three seeds); silence is {:.3f}", planner.of(WARM, "sampled").value,
+     planner.of(SELF, "sampled"), planner.silence.value),
     (SHOWN, "{:.3f} of the proposals follow it, and before {:.3f}",
      planner.follows(SELF).value, planner.follows(WARM).value),
     (SHOWN, "60 iterations reach {} (four seeds)",
@@ -95,11 +95,9 @@ FIGURES: list[tuple[Any, ...]] = [
     (SHOWN, "the reward is {} sampled and {} greedy (three seeds), {:+} above silence", *code.both(SELF),
      code.of(SELF, "sampled", part="over_silence")),
     (SHOWN, "self-play is {:+} above it", code.of(NOISE, "sampled", part="below_self_play")),
-    *((SHOWN, phrase, *(seed.of(player, "sampled", part=part).value for seed in people))
-      for phrase, player, part in (
-          ("reward is {:.3f} and {:.3f} (two seeds)", SELF, "talking"),
-          ("instead of {:.3f} and {:.3f}.", WARM, "talking"),
-          ("lowers it by {:.3f} and {:.3f};", SELF, "worth"))),
+    (SHOWN, "rises from {:.3f} to {:.3f} and from {:.3f} to {:.3f} (two seeds)",
+     *(seed.of(player, "sampled", part="talking").value for seed in people for player in (WARM, SELF))),
+    (SHOWN, "lowers it by {:.3f} and {:.3f};", *(seed.of(SELF, "sampled", part="worth").value for seed in people)),
     (SHOWN, "more than silence ({:.3f})", people[0].silence.value),
     (SHOWN, "with itself, to {:+}; swapping their messages costs {:+}",
      *(interval(strangers[name]) for name in ("cross_seed", "worth"))),
@@ -137,9 +135,9 @@ NUMBERS = {
 """Number of each condition on the page of what has been shown; this study asked all of them."""
 ON_THE_PAGE = [
     ("code", "{holding} of {asked} hold; not {failing}", "code/results"),
-    ("lesson", "on 4×4 tables {holding} of {asked} hold; not {failing}, as", "planner/results/4x4"),
+    ("lesson", "on 4×4 tables {holding} of {asked} hold; not {failing}:", "planner/results/4x4"),
     ("lesson", "On 3×3 tables {holding} of {asked} hold; not {failing}", "planner/results/3x3"),
-    ("boards", "{holding} of {asked} hold; not {failing}. With each seed alone", "people/results"),
+    ("boards", "{holding} of {asked} hold; not {failing}. For each seed alone", "people/results"),
 ]
 """Word in the heading of a claim, its phrase on the conditions, and the folder of the results."""
 
@@ -174,7 +172,7 @@ def test_a_claim_says_how_many_conditions_hold_and_which_do_not(word, phrase, st
 
 def test_each_seed_alone_lacks_these_conditions():
     (same,) = {numbers(failing(f"people/results/seed_{seed}")) for seed in (2, 3)}
-    assert f"With each seed alone only {same} do not. 2 was not asked." in section("boards")
+    assert f"For each seed alone only {same} fail: two seeds give wide intervals. 2 was not asked." in section("boards")
     asked = {NUMBERS[one["name"]] for one in stored("studies/people/results/results.json")["conditions"]}
     assert set(NUMBERS.values()) - asked == {2}
 

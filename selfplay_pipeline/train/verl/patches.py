@@ -28,7 +28,6 @@ from peft.tuners.lora import LoraLayer
 from peft.utils import get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch.distributed.fsdp import CPUOffloadPolicy
-from torch.nn.functional import pad
 from torch.serialization import add_safe_globals
 from transfer_queue import interface
 from transfer_queue.controller import TransferQueueController
@@ -60,6 +59,7 @@ from selfplay_pipeline.train.adapter import PREFIX, WEIGHTS, added
 from selfplay_pipeline.train.online_overrides import CPU_ROLLOUT
 from selfplay_pipeline.train.saves import ADAPTER
 from selfplay_pipeline.train.stopped import TrainingStopped
+from selfplay_pipeline.train.verl.engine import Engine, dtype_of_passes
 
 verl_patch = functools.partial(patch, "verl==0.9.1")
 queue_patch = functools.partial(patch, "TransferQueue==0.1.11")
@@ -85,7 +85,7 @@ def apply() -> None:
     send_merged_weights()
     count_real_rows()
     compute_log_probs_in_blocks()
-    predict_own_tokens_only()
+    use_own_engine()
     scale_logits_in_float32()
     if os.environ.get(SWITCH) == "1":
         reserve_port()
@@ -139,7 +139,7 @@ def check_saves() -> None:
     @functools.wraps(save)
     def save_finite(self: Any, local_path: str, *args: Any, **kwargs: Any) -> None:
         """Save unless a weight of this process's shard is not finite in the dtype in which it is exported."""
-        largest = torch.finfo(self.model._get_fsdp_state()._mp_policy.param_dtype).max
+        largest = torch.finfo(dtype_of_passes(self.model)).max
         for name, parameter in self.model.named_parameters():
             local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
             if local.numel() and not all(abs(end) <= largest for end in torch.aminmax(local)):
@@ -187,7 +187,7 @@ def export_in_own_dtype() -> None:
 
     def cast(model: Any, **options: Any) -> dict[str, torch.Tensor]:
         state: dict[str, torch.Tensor] = whole(model, **options)
-        dtype = model._get_fsdp_state()._mp_policy.param_dtype
+        dtype = dtype_of_passes(model)
         for name, tensor in state.items():  # one at a time, since both copies of all would not fit
             state[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
         return state
@@ -382,63 +382,9 @@ def log_probs_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     "verl.workers.engine.base:EngineRegistry.register",
     public_way="verl registers its own engine for GPUs, and refuses a second one.",
 )
-def predict_own_tokens_only() -> None:
-    """Make verl use `OwnTokensEngine` on all devices."""
-    engines = EngineRegistry._engines["language_model"]["fsdp2"]
-    engines |= {"cpu": OwnTokensEngine, "cuda": OwnTokensEngine}
-
-
-class OwnTokensEngine(transformer_impl.FSDPEngineWithLMHead):  # type: ignore[misc]
-    """verl's FSDP engine without the logits of prompts: they take much memory, and nothing reads them.
-
-    With sequence packing, the logits of each row start at the last token of its own prompt. With padding, the logits of
-    all rows start at the last token of the shortest prompt.
-    """
-
-    largest_pass = 0
-    """Tokens of the largest pass, padding included, since a worker set it to 0."""
-
-    def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        inputs, arguments = super().prepare_model_inputs(micro_batch)
-        self.largest_pass = max(self.largest_pass, inputs["input_ids"].numel())
-        if (
-            self.use_ulysses_sp
-            or arguments.get("pad_size")
-            or tu.get_non_tensor_data(micro_batch, "use_fused_kernels", default=False)
-        ):
-            return inputs, arguments
-        packed, offsets = "temperature_rmpad" in arguments, micro_batch["input_ids"].offsets()
-        firsts = (offsets.diff() - micro_batch["response_mask"].offsets().diff() - 1).tolist()
-        if not packed:
-            firsts = [min(firsts)] * len(firsts)
-
-        def own(values: torch.Tensor) -> torch.Tensor:
-            rows = torch.nested.nested_tensor_from_jagged(values, offsets).unbind()
-            return torch.cat([row[first:] for row, first in zip(rows, firsts, strict=True)])
-
-        names = ("input_ids_rmpad_rolled", "temperature_rmpad")
-        arguments |= {name: own(arguments[name]) for name in names if name in arguments} | {"firsts": firsts}
-        length = inputs["input_ids"].shape[1]
-        kept = own(torch.arange(length, device=offsets.device)) if packed else length - firsts[0]
-        return inputs | {"logits_to_keep": kept}, arguments
-
-    def prepare_model_outputs(
-        self, output: Any, output_args: dict[str, Any], micro_batch: Any, logits_processor_func: Any
-    ) -> dict[str, torch.Tensor]:
-        """Compute verl's outputs on rows cut to `firsts`, then left-pad them with zeros to the full length."""
-        if "firsts" not in output_args:
-            return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)  # type: ignore[no-any-return]
-        firsts, whole, short = output_args["firsts"], micro_batch["input_ids"], micro_batch.copy()
-        rows = [row[first:] for row, first in zip(whole.unbind(), firsts, strict=True)]
-        short["input_ids"] = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
-        found = super().prepare_model_outputs(output, output_args, short, logits_processor_func)
-        return {
-            name: torch.nested.nested_tensor_from_jagged(
-                torch.cat([pad(row, (first, 0)) for row, first in zip(values.unbind(), firsts, strict=True)]),
-                whole.offsets(),
-            )
-            for name, values in found.items()
-        }
+def use_own_engine() -> None:
+    """Make verl use `Engine` on all devices."""
+    EngineRegistry._engines["language_model"]["fsdp2"] |= {"cpu": Engine, "cuda": Engine}
 
 
 @verl_patch(
