@@ -1,6 +1,7 @@
 """One iteration of models of other kinds: random weights of each class, played by SGLang, trained and exported by verl.
 
-Each model is small and gets the tiny model's tokenizer. What it says is no legal action, so a reward of one's own by
+Each model is small and gets the tiny model's tokenizer. Of a vision model the language model is taken, as `selfplay
+model text` does. What it says is no legal action, so a reward of one's own by
 file rewards long turns, which gives groups a signal. Reported are the log-prob gap of SGLang and verl after the
 exported checkpoint has played again, or the line with which the model was refused.
 
@@ -18,7 +19,9 @@ from typing import Annotated, Any
 import typer
 
 from bench import command
+from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.terminal import say
+from selfplay_pipeline.warm_start.text_model import write_text_model
 
 BASE: dict[str, Any] = {
     "vocab_size": 391, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -48,7 +51,33 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_next": ("Qwen3NextConfig", EXPERTS | LINEAR | {"layer_types": HYBRID, "head_dim": 32}),
     "mla": ("DeepseekV3Config", MLA),
 }
-ALL = [*KINDS]
+SEEING = {"depth": 2, "num_heads": 2, "hidden_size": 64, "intermediate_size": 128, "out_hidden_size": 128}
+PIXELS = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 56,
+    "patch_size": 14,
+}  # fmt: skip
+IN_THREE_DIRECTIONS = {"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 1e4}
+IMAGES = {"image_token_id": 300, "video_token_id": 301, "vision_start_token_id": 302, "vision_end_token_id": 303}
+VISION: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "gemma3 with vision": (
+        "Gemma3Config", {"head_dim": 32, "sliding_window": 2048, "num_hidden_layers": 6}, PIXELS,
+        {"image_token_index": 300, "mm_tokens_per_image": 4},
+    ),
+    "qwen2_5_vl": (
+        "Qwen2_5_VLConfig", {"rope_parameters": IN_THREE_DIRECTIONS}, SEEING | {"fullatt_block_indexes": [1]}, IMAGES,
+    ),
+    "qwen3_vl": (
+        "Qwen3VLConfig", {"rope_parameters": IN_THREE_DIRECTIONS, "head_dim": 32},
+        SEEING | {"deepstack_visual_indexes": [0]}, IMAGES,
+    ),
+    "mistral3": (
+        "Mistral3Config", {"model_type": "mistral", "sliding_window": None, "head_dim": 32},
+        PIXELS | {"model_type": "pixtral"}, {"image_token_index": 300},
+    ),
+    "qwen3_5": ("Qwen3_5Config", LINEAR | {"layer_types": HYBRID, "head_dim": 32}, SEEING, IMAGES),
+}  # fmt: skip
+"""Class of each vision model's configuration, with the changes of its language model, its vision part and the whole."""
+ALL = [*KINDS, *VISION]
 REWARD = '''\
 """Rewards what cannot be learned from the game: the number of characters that were said."""
 
@@ -63,11 +92,17 @@ def build(kind: str, folder: Path) -> None:
     import torch
     import transformers
 
-    name, changes = KINDS[kind]
-    config = getattr(transformers, name)(**BASE | changes)
     torch.manual_seed(0)
-    transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained("data/tiny_model").save_pretrained(folder)
+    if kind in VISION:
+        name, text, vision, changes = VISION[kind]
+        config = getattr(transformers, name)(text_config=BASE | text, vision_config=vision, **changes)
+        model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    else:
+        name, changes = KINDS[kind]
+        config = getattr(transformers, name)(**BASE | changes)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(shipped("data/tiny_model")).save_pretrained(folder)
 
 
 def iterated(folder: Path, changes: list[str]) -> dict[str, Any]:
@@ -91,16 +126,18 @@ def iterated(folder: Path, changes: list[str]) -> dict[str, Any]:
 
 def main(
     output: Annotated[Path, typer.Option(help="Gets models, runs and results.json.")] = Path("data/architectures"),
-    kind: Annotated[list[str], typer.Option(help=f"Kinds: {', '.join(KINDS)}.")] = ALL,
+    kind: Annotated[list[str], typer.Option(help=f"Kinds: {', '.join(ALL)}.")] = ALL,
 ) -> None:
     """Run one iteration of each kind, with all weights and with LoRA."""
     output.mkdir(parents=True, exist_ok=True)
     (output / "reward.py").write_text(REWARD)
     found = dict[str, Any]()
     for name in kind:
-        build(name, output / name)
+        build(name, folder := output / name)
+        if name in VISION:
+            write_text_model(str(folder), folder := output / f"{name}, text")
         for changes in ([], ["train.lora_rank=4"]):
-            found[" ".join([name, *changes])] = iterated(output / name, changes)
+            found[" ".join([name, *changes])] = iterated(folder, changes)
             say(f"{name} {' '.join(changes)}: {found[' '.join([name, *changes])]}")
     (output / "results.json").write_text(json.dumps(found, indent=1) + "\n")
 

@@ -69,6 +69,21 @@ def smollm2(
         build_smollm2(output or Path("data/smollm2"))
 
 
+@app.command()
+def text(
+    model: Annotated[str, typer.Argument(help="Folder or hub name of the vision model.")],
+    output: Annotated[Path, typer.Option(help="Folder for the text model.")],
+) -> None:
+    """Write the language model inside a vision model (Gemma 3, Qwen3-VL, Mistral 3) as a text model, which can play.
+
+    It takes as much memory as the weights of the whole model. Both models must give the same logits for a sentence.
+    """
+    from selfplay_pipeline.warm_start.text_model import write_text_model
+
+    write_text_model(model, output)
+    suggest("evaluate", output, {})
+
+
 def _teach(
     config: str, seed: int, lesson: str | None, output: Path | None, game: dict[str, str], *, smollm2: bool
 ) -> None:

@@ -62,20 +62,26 @@ def config_of(model: str) -> Any:
     """Returns the transformers configuration of a model, given a folder with a config.json or a hub name.
 
     Raises:
-        UserError: The configuration is missing or invalid.
+        UserError: The configuration is missing or invalid, or that of a vision model.
     """
     from transformers import AutoConfig
 
     try:
         if not Path(model).exists():
             look_for(model)
-        return AutoConfig.from_pretrained(model)
+        config = AutoConfig.from_pretrained(model)
     except UserError:
         raise
     except Exception as error:  # values of another type raise errors of the hub's library
         raise UserError(
             f"model {model}: cannot be loaded ({first_line(error)}); give a folder with a config.json, or a hub name"
         ) from None
+    if getattr(config, "vision_config", None) is not None:
+        raise UserError(
+            f"model {model}: a vision model; `selfplay model text {model} --output FOLDER` writes the language model "
+            "in it, which can play"
+        )
+    return config
 
 
 def only_attention(config: Any) -> bool:

@@ -106,6 +106,7 @@ def online_overrides(config: OnlineConfig, games: StatesFile, device: Device) ->
         "selfplay.template_args": json.dumps(config.generate.template_args),
         "selfplay.date": config.generate.date,
         "selfplay.history": config.generate.history,
+        "selfplay.rows_per_step": games.rows_per_episode * online.states_per_step,
         "data.train_files": str((config.games / "train.parquet").resolve()),
         "data.val_files": str((config.games / "test.parquet").resolve()),
         "data.train_batch_size": online.states_per_step,

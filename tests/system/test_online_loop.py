@@ -433,6 +433,7 @@ def balanced(played: Played, states: int, *, processes: int = 1, update: int | N
             self.config, self.use_critic, self.global_steps = played.config, False, 1
             self.config.trainer.n_gpus_per_node = processes
             self.config.actor_rollout_ref.actor.update({"ppo_mini_batch_size": update or 2 * states} | actor)
+            self.config.selfplay.rows_per_step = 2 * states
             self.tokenizer = SimpleNamespace(eos_token_id=0)
             self.actor_rollout_wg = SimpleNamespace(_dispatch_info={"actor": list(range(processes))})
             self.replay_buffer = self._build_replay_buffer()
@@ -622,6 +623,16 @@ def test_an_update_has_as_few_rows_of_padding_as_the_processes_allow(cleared, lo
     assert balanced(online, states=4, **how) == update
     assert len(online.batch.keys) == filled
     assert sum(bool(tag.get("is_padding")) for tag in online.batch.tags) == filled - rows
+
+
+@pytest.mark.parametrize(("asked", "updates"), [(None, 1), (4, 2)])
+def test_turns_as_rows_are_split_into_the_updates_that_were_asked_for(cleared, asked, updates):
+    """The size that a user gives counts the seats of episodes: 8 for four states of two seats."""
+    records = recorded(1) + [record for group in (1, 2, 3) for record in alike(group)]
+    online = play(cleared, RecordedClient(records), records)
+    online.config.selfplay.history = "rendered"
+    size = balanced(online, states=4, update=asked)
+    assert len(online.batch.keys) == size * updates
 
 
 class Computes:

@@ -70,8 +70,8 @@ class Online(Guarded):
             episodes, rows = policy.rollout.n, len(batch.keys)
             multiple = math.lcm(episodes, trainer.n_gpus_per_node * trainer.nnodes)
             updates = math.ceil(rows / (self._largest_update * episodes))
-            if self.config.selfplay.history == "rendered":
-                updates = 1  # the configured size counts the seats of an episode, but its turns are rows
+            if self.config.selfplay.history == "rendered":  # the configured size counts seats, but their turns are rows
+                updates = math.ceil(self.config.selfplay.rows_per_step / self._largest_update)
             size, _ = split_rows(rows, updates, multiple, rows)
             policy.actor.ppo_mini_batch_size = size // episodes
         return super()._balance_batch(batch, metrics, **kwargs)
