@@ -40,11 +40,16 @@ MLA = {
     "rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4, "mscale": 1.0, "mscale_all_dim": 1.0,
                         "original_max_position_embeddings": 1024, "beta_fast": 32, "beta_slow": 1},
 }  # fmt: skip
+GEMMA4 = {
+    "head_dim": 32, "global_head_dim": 32, "sliding_window": 2048, "num_hidden_layers": 6,
+    "vocab_size_per_layer_input": 391, "hidden_size_per_layer_input": 16,
+}  # fmt: skip
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
     "qwen3": ("Qwen3Config", {"head_dim": 32}),
     "gemma3": ("Gemma3TextConfig", {"head_dim": 32, "sliding_window": 2048, "num_hidden_layers": 6}),
     "gemma3, window of 16": ("Gemma3TextConfig", {"head_dim": 32, "sliding_window": 16, "num_hidden_layers": 6}),
+    "gemma4": ("Gemma4TextConfig", GEMMA4 | {"hidden_size_per_layer_input": 0}),
     "qwen3_moe": ("Qwen3MoeConfig", EXPERTS | {"head_dim": 32}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "lfm2": ("Lfm2Config", {"layer_types": ["conv", "full_attention"] * 2}),
@@ -62,6 +67,9 @@ VISION: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
     "gemma3 with vision": (
         "Gemma3Config", {"head_dim": 32, "sliding_window": 2048, "num_hidden_layers": 6}, PIXELS,
         {"image_token_index": 300, "mm_tokens_per_image": 4},
+    ),
+    "gemma4 with vision": (
+        "Gemma4Config", GEMMA4, PIXELS | {"head_dim": 32, "num_key_value_heads": 2}, {"image_token_id": 300},
     ),
     "qwen2_5_vl": (
         "Qwen2_5_VLConfig", {"rope_parameters": IN_THREE_DIRECTIONS}, SEEING | {"fullatt_block_indexes": [1]}, IMAGES,

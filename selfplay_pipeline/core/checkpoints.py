@@ -300,6 +300,7 @@ def _check_against_class(folder: Path, config: Mapping[str, Any], stored: Weight
             + (f"that of {' or '.join(sorted(names))}; copy the model anew" if names else "no model that writes text")
         )
     settings = _configuration(folder)
+    refuse_more_than_text(str(folder), settings)
     _check_tied(folder, settings, stored)
     if whole and get_checkpoint_conversion_mapping(kind) is None:
         _compare(folder, settings, stored)
@@ -321,6 +322,17 @@ def _configuration(folder: Path) -> Any:
 
 
 _PARTS = ("text_config", "vision_config", "audio_config")
+
+
+def refuse_more_than_text(model: str, config: Any) -> None:
+    """Raises UserError if a transformers configuration is that of a model that also sees or hears."""
+    if getattr(config, "vision_config", None) is not None:
+        raise UserError(
+            f"model {model}: a vision model; `selfplay model text {model} --output FOLDER` writes the language model "
+            "in it, which can play"
+        )
+    if getattr(config, "audio_config", None) is not None:
+        raise UserError(f"model {model}: a model that hears; give a text model")
 
 
 def _check_tied(folder: Path, settings: Any, stored: Weights) -> None:

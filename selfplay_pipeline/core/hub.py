@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from selfplay_pipeline.core.checkpoints import has_weights
+from selfplay_pipeline.core.checkpoints import has_weights, refuse_more_than_text
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.reporting import logger
 from selfplay_pipeline.core.shipped import where_from
@@ -76,11 +76,7 @@ def config_of(model: str) -> Any:
         raise UserError(
             f"model {model}: cannot be loaded ({first_line(error)}); give a folder with a config.json, or a hub name"
         ) from None
-    if getattr(config, "vision_config", None) is not None:
-        raise UserError(
-            f"model {model}: a vision model; `selfplay model text {model} --output FOLDER` writes the language model "
-            "in it, which can play"
-        )
+    refuse_more_than_text(model, config)
     return config
 
 

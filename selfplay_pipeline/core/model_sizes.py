@@ -17,8 +17,8 @@ The sizes are those of the published config.json (Apache-2.0, https://huggingfac
 """
 
 
-OF_EXPERTS = ("gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
-"""Last parts of names of experts and their router."""
+PER_TOKEN = ("num_experts_per_tok", "top_k_experts")
+"""Names in config.json of the number of experts that compute a token."""
 ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 """Kinds of layers, as config.json names them, with queries, keys and values for each token."""
 
@@ -61,11 +61,11 @@ class ModelSizes:
     def targets(self) -> list[str]:
         """Last parts of the names of the layers that get a LoRA adapter; empty for all linear layers but the head.
 
-        Experts get none: peft adapts their stacked weights, which checkpoints store apart, and which servers cannot
-        merge. It takes every name in `OF_EXPERTS` for them.
+        In a model with experts only attention gets one: peft adapts the stacked weights of experts, which checkpoints
+        store apart, and which servers cannot merge.
         """
-        names = (name.rpartition(".")[2] for name, _ in self.linear)
-        return [name for name in dict.fromkeys(names) if name not in OF_EXPERTS] if self.experts else []
+        names = (name.rpartition(".") for name, _ in self.linear if "attn" in name or "attention" in name)
+        return [*dict.fromkeys(last for _, _, last in names)] if self.experts else []
 
     @property
     def adapter(self) -> int:
@@ -105,14 +105,15 @@ def _counted(model: Any, config: Any) -> ModelSizes:
     layers = [part for part in model.modules() if type(part).__name__ in kinds]
     linear = [(name, part) for name, part in model.named_modules() if isinstance(part, Linear | Conv1D)]
     heads = config.num_attention_heads
-    experts = getattr(config, "num_experts_per_tok", None) or 0
+    experts = experts_of(config)
     width = getattr(config, "intermediate_size", 0) if experts else config.intermediate_size
     if experts:  # those that every token passes are linear layers
         shared = [part.weight.shape[0] for name, part in layers[-1].named_modules() if name.endswith("up_proj")]
-        width = experts * getattr(config, "moe_intermediate_size", width) + sum(shared)
+        width = experts * (getattr(config, "moe_intermediate_size", None) or width) + sum(shared)
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     queries, keys = heads * size, (getattr(config, "num_key_value_heads", None) or heads) * size
-    norms = [part.weight.numel() for part in layers[-1].modules() if "Norm" in type(part).__name__]
+    every = [getattr(part, "weight", None) for part in layers[-1].modules() if "Norm" in type(part).__name__]
+    norms = [weight.numel() for weight in every if weight is not None]
     return ModelSizes(
         parameters=sum(tensors),
         tensors=tuple(tensors),
@@ -134,6 +135,11 @@ def _counted(model: Any, config: Any) -> ModelSizes:
     )
 
 
+def experts_of(config: Any) -> int:
+    """Returns the number of experts that compute a token, by a transformers configuration; 0 without experts."""
+    return next(filter(None, (getattr(config, name, None) for name in PER_TOKEN)), 0)
+
+
 def _uncounted(model: Any, config: Any, experts: int) -> tuple[str, ...]:
     """Returns the parts of a model that are no attention, feed-forward layer, mixture of experts, norm or embedding."""
     from torch.nn import Embedding, Linear
@@ -142,6 +148,10 @@ def _uncounted(model: Any, config: Any, experts: int) -> tuple[str, ...]:
     kinds = {kind for kind in getattr(config, "layer_types", None) or () if kind not in ATTENTION}
     if getattr(config, "kv_lora_rank", None):
         kinds.add("compressed keys and values")
+    if getattr(config, "global_head_dim", None) not in (None, getattr(config, "head_dim", None)):
+        kinds.add("heads of two sizes")
+    if getattr(config, "hidden_size_per_layer_input", None):
+        kinds.add("inputs of each layer")
     for part in model.modules():
         own, name = [tensor.ndim for tensor in part.parameters(recurse=False)], type(part).__name__
         expert = experts and name.endswith(("Experts", "NaiveMoe", "Router"))

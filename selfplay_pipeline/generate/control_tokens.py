@@ -59,6 +59,7 @@ _MARK = re.compile("|".join(map(re.escape, sorted({mark for thought in THOUGHTS 
 _ANSWER = re.compile(r"\s*<(answer|response)>\s*(.*?)\s*</\1>\s*", re.DOTALL)
 """Tags that Hunyuan and ERNIE write around all that they say after a thought."""
 _BEGUN_ANSWER = re.compile(r"<(answer|response)>\s*$")
+_ENDED_ANSWER = re.compile(r"\s*</(answer|response)>\s*$")
 
 DEEPEST = 100
 """Number of control tokens within each other that are removed one by one; each takes a pass over the whole text."""
@@ -107,6 +108,7 @@ def after_thought(text: str, *, begun: Thought | None = None) -> tuple[str, bool
 
 def thought_in(text: str, said: str) -> str:
     """Returns the thoughts of a reply without their marks, given what it says; "" if it holds none."""
+    text = _ENDED_ANSWER.sub("", text)
     before = text[: text.rfind(said)] if said else text
     return without_control(_MARK.sub("", _BEGUN_ANSWER.sub("", before))).strip() if _MARK.search(text) else ""
 

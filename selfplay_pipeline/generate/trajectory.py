@@ -397,13 +397,27 @@ def _arguments(tokenizer: Any, template: str) -> set[str]:
     tree = environment.parse(template)
     # Jinja also finds variables that only some branch sets. An argument that is set somewhere has a default there.
     own = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
-    for asked in tree.find_all((nodes.Test, nodes.Filter)):
-        if isinstance(asked.node, nodes.Name) and asked.name in ("defined", "undefined", "default", "d"):
-            own.discard(asked.node.name)
     first: dict[str, nodes.Node] = {}
     for one in tree.find_all((nodes.Assign, nodes.For)):
         for name in _names(one.target):
             first.setdefault(name, one)
+    place = {id(node): number for number, node in enumerate(tree.find_all(nodes.Node))}
+    of_macros = {
+        (id(node), argument.name)
+        for macro in tree.find_all(nodes.Macro)
+        for node in macro.find_all((nodes.Test, nodes.Filter))
+        for argument in macro.args
+    }
+    for asked in tree.find_all((nodes.Test, nodes.Filter)):
+        if isinstance(asked.node, nodes.Name) and asked.name in ("defined", "undefined", "default", "d"):
+            name, set_at = asked.node.name, first.get(asked.node.name)
+            later = (
+                set_at is None
+                or place[id(asked)] < place[id(set_at)]
+                or any(asked is one for one in set_at.find_all(nodes.Node))
+            )
+            if later and (id(asked), name) not in of_macros:
+                own.discard(name)
     # Its default may also follow a look at it: `{% set effort = effort or "low" %}`, `{% if not effort %}…`.
     own -= {name for name, one in first.items() if isinstance(one, nodes.Assign) and name in _names(one.node)}
     for branch in tree.find_all(nodes.If):

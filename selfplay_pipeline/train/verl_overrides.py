@@ -19,7 +19,7 @@ from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.gpus import Device
 from selfplay_pipeline.core.hub import config_of, only_attention
 from selfplay_pipeline.core.loopback import loopback_environment
-from selfplay_pipeline.core.model_sizes import sizes_of
+from selfplay_pipeline.core.model_sizes import experts_of, sizes_of
 from selfplay_pipeline.train.groups import TrainData, plan_steps, to_groups
 from selfplay_pipeline.train.loggers import PROJECT, logging_environment, name_of_run
 
@@ -351,11 +351,14 @@ def _checkpoint(options: PolicyTraining) -> dict[str, Any]:
 def adapted_layers(model: str) -> list[str] | str:
     """Returns the names of the layers that get an adapter, as peft takes them.
 
-    A model whose layers cannot be counted is assumed to have no experts.
+    Raises:
+        UserError: The model has experts, and its layers cannot be counted.
     """
     try:
         return sizes_of(model).targets or "all-linear"
     except UserError:
+        if experts_of(config_of(model).get_text_config()):
+            raise
         return "all-linear"
 
 

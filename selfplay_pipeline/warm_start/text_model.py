@@ -65,6 +65,7 @@ def write_text_model(model: str, out: Path) -> None:
         head = whole.get_output_embeddings().weight
         tied = head is whole.get_input_embeddings().weight
         config = _text_config(model, whole.config, tied)
+        config.eos_token_id = getattr(whole.config, "eos_token_id", None) or whole.generation_config.eos_token_id
         with torch.device("meta"):
             text = AutoModelForCausalLM.from_config(config, dtype=whole.dtype)
         weights = {f"{text.base_model_prefix}.{name}": one for name, one in whole.get_decoder().state_dict().items()}

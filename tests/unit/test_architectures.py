@@ -13,6 +13,8 @@ from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
     Gemma3TextConfig,
+    Gemma4TextConfig,
+    GraniteMoeConfig,
     Lfm2Config,
     LlamaConfig,
     MixtralConfig,
@@ -38,6 +40,7 @@ BASE: dict[str, Any] = {
     "num_key_value_heads": 2, "max_position_embeddings": 2048, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
 EXPERTS = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
+GEMMA4: dict[str, Any] = {"head_dim": 16, "global_head_dim": 32, "vocab_size_per_layer_input": 391}
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 CONFIGS = {
     "llama": LlamaConfig(**BASE),
@@ -48,6 +51,11 @@ CONFIGS = {
     "mixtral": MixtralConfig(**BASE, num_local_experts=4, num_experts_per_tok=2),
     "lfm2": Lfm2Config(**BASE, layer_types=["conv", "full_attention"]),
     "qwen3_next": Qwen3NextConfig(**BASE, **EXPERTS, layer_types=["linear_attention", "full_attention"]),
+    "gemma4": Gemma4TextConfig(**BASE, **GEMMA4),
+    "gemma4_moe": Gemma4TextConfig(
+        **BASE, **GEMMA4, enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=32
+    ),
+    "granite_moe": GraniteMoeConfig(**BASE, num_local_experts=4, num_experts_per_tok=2),
     "mla": DeepseekV3Config(**BASE | {"num_key_value_heads": 4}, n_routed_experts=8, moe_intermediate_size=32),
 }
 
@@ -98,6 +106,7 @@ def test_a_layer_keeps_no_more_for_its_backward_pass_than_is_counted(tmp_path, k
     ("kind", "uncounted"),
     [
         ("gemma3", ()),
+        ("gemma4", ("heads of two sizes", "inputs of each layer")),
         ("lfm2", ("Conv1d", "conv")),
         ("qwen3_next", ("Conv1d", "linear_attention")),
         ("mla", ("compressed keys and values",)),
@@ -127,7 +136,9 @@ def test_doctor_does_not_say_that_it_fits_if_something_is_not_counted(tmp_path, 
         ("llama", "all-linear"),
         ("qwen3_moe", ATTENTION),
         ("mixtral", ATTENTION),
-        ("qwen2_moe", [*ATTENTION, "shared_expert_gate"]),
+        ("qwen2_moe", ATTENTION),
+        ("gemma4_moe", ATTENTION),
+        ("granite_moe", ATTENTION),
     ],
 )
 def test_experts_get_no_adapter_and_its_size_is_counted(tmp_path, kind, targets):
@@ -136,6 +147,15 @@ def test_experts_get_no_adapter_and_its_size_is_counted(tmp_path, kind, targets)
     adapted = get_peft_model(model_of(kind), LoraConfig(r=1, target_modules=targets, task_type="CAUSAL_LM"))
     trained = sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)
     assert sizes_of(model).adapter == trained
+
+
+def test_a_model_with_experts_that_cannot_be_counted_gets_no_adapter(tmp_path):
+    """An adapter of its experts could be trained, but not exported."""
+    model = folder_of(tmp_path, "qwen3_moe")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_attention_heads": 0}))
+    with pytest.raises(UserError, match="its size cannot be computed"):
+        adapted_layers(model)
 
 
 def test_trainings_of_all_kinds_name_the_layers(tmp_path):

@@ -152,6 +152,7 @@ def test_a_template_that_refuses_empty_replies_gets_a_mark_for_a_turn_that_was_c
     ("text", "thought"),
     [
         ("<think>hm</think><answer>[message] hi</answer>", "hm"),
+        ("<think>hm</think><answer>e</answer>", "hm"),
         ("<think>[message] hi</think>\n[message] hi", "[message] hi"),
         ("<think>cut", "cut"),
         ("[message] hi", ""),

@@ -208,6 +208,13 @@ def test_an_argument_that_the_template_does_not_read_is_refused_in_one_line(name
         check_arguments(policy, [chat("qwen3")])
 
 
+@pytest.mark.parametrize(("name", "of_its_own"), [("qwen3_6", "content"), ("nemotron_3_super", "system_message")])
+def test_a_name_that_a_template_sets_before_it_asks_for_it_is_no_argument(name, of_its_own):
+    """Also not if a macro asks for its own parameter."""
+    assert of_its_own not in chat(name).arguments
+    assert {"enable_thinking"} <= chat(name).arguments
+
+
 def test_one_of_several_players_must_read_an_argument():
     policy = POLICY.model_copy(update={"template_args": {"preserve_thinking": True}})
     check_arguments(policy, [chat("llama3"), chat("lfm2_2_5")])

@@ -1,8 +1,10 @@
 """`selfplay model text` writes the language model inside a vision model; a vision model itself is refused."""
 
+import json
+
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, Qwen2AudioConfig
 
 from bench.architectures import VISION, build
 from selfplay_pipeline.core.checkpoints import check_checkpoint
@@ -13,7 +15,8 @@ from selfplay_pipeline.warm_start import text_model
 from selfplay_pipeline.warm_start.text_model import write_text_model
 
 CLASSES = {
-    "gemma3 with vision": "Gemma3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl": "Qwen3ForCausalLM",
+    "gemma3 with vision": "Gemma3ForCausalLM", "gemma4 with vision": "Gemma4ForCausalLM",
+    "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl": "Qwen3ForCausalLM",
     "mistral3": "MistralForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM",
 }  # fmt: skip
 
@@ -51,9 +54,27 @@ def test_a_template_in_a_file_of_the_processor_is_taken(tmp_path):
     assert AutoTokenizer.from_pretrained(tmp_path / "text").chat_template == "{{ messages[0].content }}"
 
 
+def test_the_ends_of_a_turn_are_those_of_the_whole_model(tmp_path):
+    """Gemma 3 names them beside its text part, which has the default of its class."""
+    build("gemma3 with vision", tmp_path / "vision")
+    file = tmp_path / "vision" / "config.json"
+    config = json.loads(file.read_text()) | {"eos_token_id": [2, 5]}
+    del config["text_config"]["eos_token_id"]
+    file.write_text(json.dumps(config))
+    write_text_model(str(tmp_path / "vision"), tmp_path / "text")
+    assert AutoConfig.from_pretrained(tmp_path / "text").eos_token_id == [2, 5]
+
+
 def test_a_vision_model_is_refused_with_the_command_that_helps(tmp_path):
     build("gemma3 with vision", tmp_path)
-    with pytest.raises(UserError, match=rf"selfplay model text {tmp_path} --output FOLDER"):
+    for check in (config_of, check_checkpoint):
+        with pytest.raises(UserError, match=rf"selfplay model text {tmp_path} --output FOLDER"):
+            check(str(tmp_path))
+
+
+def test_a_model_that_hears_is_refused(tmp_path):
+    Qwen2AudioConfig().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="a model that hears; give a text model"):
         config_of(str(tmp_path))
 
 
