@@ -83,7 +83,7 @@ class ServerSpec:
         ]
         if self.context_length is not None:
             arguments.append(f"--context-length={self.context_length}")
-        arguments += rope_arguments(self.model)
+        arguments += override_arguments(self.model)
         if self.device == "cpu":
             arguments += [*CPU_ARGUMENTS, f"--max-total-tokens={cpu_cache_tokens(self.model)}"]
         else:
@@ -106,21 +106,35 @@ class ServerSpec:
         return common | {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": ""}
 
 
-def rope_arguments(model: str) -> list[str]:
-    """Returns arguments that give Gemma 3 the factor 1 where its configuration has none, as in the 270M and 1B models.
+def override_arguments(model: str) -> list[str]:
+    """Returns arguments that give SGLang 0.5.12 what it reads of Gemma's configuration, and the configuration lacks.
 
-    SGLang 0.5.12 reads the factor of all Gemma 3 models (`sglang/srt/models/gemma3_causal.py`) and ends without it.
+    Of all Gemma 3 models it reads the factor of the positions (`sglang/srt/models/gemma3_causal.py`), which the 270M
+    and 1B models do not have; here it is 1. Of Gemma 4 it reads the heads of layers with a window from keys that it
+    sets for the vision model alone (`sglang/srt/utils/hf_transformers/config.py`). On a CPU it also needs a width of
+    experts.
     """
     config = Path(model) / "config.json"
-    if not config.is_file() or json.loads(config.read_text("utf-8")).get("model_type") != "gemma3_text":
+    kind = json.loads(config.read_text("utf-8")).get("model_type") if config.is_file() else None
+    if kind not in ("gemma3_text", "gemma4_text"):
         return []
     from transformers import AutoConfig
 
-    parameters = AutoConfig.from_pretrained(model).rope_parameters
-    if "factor" in parameters["full_attention"]:
+    own = AutoConfig.from_pretrained(model)
+    if kind == "gemma4_text":
+        size, heads = own.head_dim, own.num_key_value_heads
+        widest = own.global_head_dim or size
+        changes = {
+            "swa_head_dim": size, "swa_v_head_dim": size, "swa_num_key_value_heads": heads,
+            "head_dim": widest, "v_head_dim": widest, "num_key_value_heads": own.num_global_key_value_heads or heads,
+            "moe_intermediate_size": own.moe_intermediate_size or 0,
+        }  # fmt: skip
+    elif "factor" in own.rope_parameters["full_attention"]:
         return []
-    whole = parameters | {"full_attention": parameters["full_attention"] | {"factor": 1.0}}
-    return [f"--json-model-override-args={json.dumps({'rope_parameters': whole})}"]
+    else:
+        whole = own.rope_parameters["full_attention"] | {"factor": 1.0}
+        changes = {"rope_parameters": own.rope_parameters | {"full_attention": whole}}
+    return [f"--json-model-override-args={json.dumps(changes)}"]
 
 
 def _runtime_on_path() -> dict[str, str]:

@@ -99,14 +99,15 @@ FIGURES: list[tuple[Any, ...]] = [
       for label, run in (("self-play, seed 4", "self_4"), ("seed 5", "self_5"), ("seed 6", "self_6"))),
     *(("words", f"| {label} | {{}} | | {{}} | {{}} | {{}} |",
        *(interval(words[run][at][f"held_out_{mode}reward"]) for mode in ("", "greedy_") for at in ("0", "5")))
-      for label, run in (("permuted rewards, seed 4", "placebo_4"), ("seed 5", "placebo_5"))),
-    ("words", "after two iterations is {:+}, {:+} and {:+}.",
+      for label, run in (
+          ("muted, seed 4", "muted_4"), ("seed 5", "muted_5"), ("seed 6", "muted_6"),
+          ("permuted rewards, seed 4", "placebo_4"), ("seed 5", "placebo_5"), ("seed 6", "placebo_6"))),
+    ("words", "After two iterations the sampled reward rose by {:+}, {:+} and {:+}.",
      *(interval(words[f"self_{seed}"]["2"]["held_out_rises"]["sampled"]["reward"]) for seed in (4, 5, 6))),
     ("words", "costs the warm start {:.3f} of its reward, and the trained models {:.3f}, {:.3f} and {:.3f}.",
      *(one["heard"] - one["exchanged"] for one in read.values())),
     ("words", "{:.3f}, {:.3f} and {:.3f} instead of {:.3f}, {:.3f} and {:.3f}. So",
      *([*read.values()][seed][name] for name in ("two_words", "heard") for seed in (1, 2, 3))),
-    ("words", "one ends at {}, below silence", interval(words["muted_6"]["5"]["held_out_reward"])),
     ("words", "with seed 6 the reward fell to {:.3f} after", words["self_6"]["3"]["held_out_reward"]["value"]),
 
     *(("listen", f"| {label} | {{}} | {{}} |", *(interval(one[name]["follows"]) for one in listened))

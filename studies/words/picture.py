@@ -12,7 +12,7 @@ from typing import Any
 
 from bench import command
 from bench.pictures import BLUE, GREY, drawn
-from studies.common.arms import PLACEBO
+from studies.common.arms import MUTED, PLACEBO
 from studies.common.pictures import COLOURS, draw_curves, draw_scale
 
 RESULTS = Path("studies/words/results")
@@ -21,7 +21,11 @@ PANELS = {
     "held_out_greedy_reward": "always the likeliest word (greedy)",
 }
 """Titles of the panels by the figure that they show."""
-ARMS = {"self": (BLUE, "self-play"), "placebo": (COLOURS[PLACEBO], "the same with shuffled rewards")}
+ARMS = {
+    "self": (BLUE, "self-play"),
+    "muted": (COLOURS[MUTED], "muted"),
+    "placebo": (COLOURS[PLACEBO], "shuffled rewards"),
+}
 """Colour and label of the trainings that are drawn, by the beginning of their names."""
 
 
@@ -31,7 +35,7 @@ def main() -> None:
 
 
 def draw(trainings: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Draw the curves of self-play and of the placebo, with the silence line.
+    """Draw the curves of self-play and its controls, with the silence line.
 
     Args:
         trainings: Held-out figures by training, such as `self_4`, and by iteration.
@@ -45,8 +49,8 @@ def draw(trainings: Mapping[str, Mapping[str, Any]], path: Path) -> None:
                 seeds = [by_iteration for name, by_iteration in trainings.items() if name.startswith(f"{arm}_")]
                 curves = [[(int(number), one[figure]["value"]) for number, one in seed.items()] for seed in seeds]
                 draw_curves(panel, curves, colour, f"{label}, {len(seeds)} trainings")
-            silence = seeds[0]["0"]["wordless"]["silence"]["value"]
-            panel.axhline(silence, color=GREY, lw=1.4, ls="--", label="the best without words, on average")
+            silence = trainings["self_4"]["0"]["wordless"]["silence"]["value"]
+            panel.axhline(silence, color=GREY, lw=1.4, ls="--", label="best without words")
             panel.xaxis.get_major_locator().set_params(integer=True)
         draw_scale(panels[0])
 

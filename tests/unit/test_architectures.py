@@ -27,7 +27,7 @@ from transformers import (
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.model_sizes import sizes_of
-from selfplay_pipeline.engines.sglang_server import rope_arguments
+from selfplay_pipeline.engines.sglang_server import override_arguments
 from selfplay_pipeline.generate.preflight import check_layers
 from selfplay_pipeline.train.export import write_checkpoint
 from selfplay_pipeline.train.imitation import training_of as imitating
@@ -224,11 +224,22 @@ def test_a_cpu_refuses_layers_that_sglang_cannot_compute_there_or_computes_diffe
 def test_a_gemma_3_without_a_factor_of_positions_gets_1(tmp_path):
     """SGLang ends without it; the models with 4 billion weights and more have one."""
     model = folder_of(tmp_path / "small", "gemma3")
-    name, _, given = rope_arguments(model)[0].partition("=")
+    name, _, given = override_arguments(model)[0].partition("=")
     parameters = json.loads(given)["rope_parameters"]
     assert (name, parameters["full_attention"]["factor"]) == ("--json-model-override-args", 1.0)
     assert parameters["full_attention"]["rope_theta"] != parameters["sliding_attention"]["rope_theta"]
     scaled = json.loads((tmp_path / "small" / "config.json").read_text())
     scaled["rope_parameters"]["full_attention"] |= {"rope_type": "linear", "factor": 8.0}
     (tmp_path / "small" / "config.json").write_text(json.dumps(scaled))
-    assert rope_arguments(model) == [] == rope_arguments(folder_of(tmp_path / "other", "qwen3"))
+    assert override_arguments(model) == [] == override_arguments(folder_of(tmp_path / "other", "qwen3"))
+
+
+def test_sglang_learns_which_heads_of_a_gemma_4_have_a_window(tmp_path):
+    """Its own names are those of the layers that attend to all tokens."""
+    (argument,) = override_arguments(folder_of(tmp_path, "gemma4"))
+    given = json.loads(argument.partition("=")[2])
+    assert (given["swa_head_dim"], given["head_dim"]) == (16, 32)
+    assert (given["swa_num_key_value_heads"], given["num_key_value_heads"]) == (2, 2)
+    assert given["moe_intermediate_size"] == 0, "SGLang divides it on a CPU"
+    (argument,) = override_arguments(folder_of(tmp_path / "experts", "gemma4_moe"))
+    assert json.loads(argument.partition("=")[2])["moe_intermediate_size"] == 32
