@@ -25,6 +25,7 @@ from selfplay_pipeline.generate.control_tokens import (
     without_thoughts,
 )
 from selfplay_pipeline.generate.records import ChatMessage, Trajectory
+from selfplay_pipeline.generate.template_arguments import arguments_of
 
 REPLY, HEARD, RULES, HIDDEN = "\x02reply\x03", "\x02heard\x03", "\x02rules\x03", "\x02hidden\x03"
 """Placeholders for a reply, an observation, a system message and a thought, to find the template's text around them."""
@@ -98,7 +99,7 @@ class ChatTokenizer:
         self._control -= set(self._encode("\U0010fffd"))
         self._harmless: dict[tuple[Any, ...], list[int]] = {}
         given = dict.fromkeys(SWITCHES, thinking) | dict(template_args)
-        self.arguments = _arguments(tokenizer, template)
+        self.arguments = arguments_of(tokenizer, template)
         """Arguments that the chat template reads, without those that every template gets."""
         self._given = {name: value for name, value in given.items() if name in self.arguments}
         if "strftime_now" in template:
@@ -386,53 +387,6 @@ def _message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def _arguments(tokenizer: Any, template: str) -> set[str]:
-    """Returns the arguments that a chat template reads, without those that every template gets."""
-    from jinja2 import nodes
-    from jinja2.meta import find_undeclared_variables
-    from transformers.utils.chat_template_utils import _compile_jinja_template
-
-    environment = _compile_jinja_template(template).environment
-    always = {*GIVEN, *environment.globals, *tokenizer.special_tokens_map}
-    tree = environment.parse(template)
-    # Jinja also finds variables that only some branch sets. An argument that is set somewhere has a default there.
-    own = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
-    first: dict[str, nodes.Node] = {}
-    for one in tree.find_all((nodes.Assign, nodes.For)):
-        for name in _names(one.target):
-            first.setdefault(name, one)
-    place = {id(node): number for number, node in enumerate(tree.find_all(nodes.Node))}
-    of_macros = {
-        (id(node), argument.name)
-        for macro in tree.find_all(nodes.Macro)
-        for node in macro.find_all((nodes.Test, nodes.Filter))
-        for argument in macro.args
-    }
-    for asked in tree.find_all((nodes.Test, nodes.Filter)):
-        if isinstance(asked.node, nodes.Name) and asked.name in ("defined", "undefined", "default", "d"):
-            name, set_at = asked.node.name, first.get(asked.node.name)
-            later = (
-                set_at is None
-                or place[id(asked)] < place[id(set_at)]
-                or any(asked is one for one in set_at.find_all(nodes.Node))
-            )
-            if later and (id(asked), name) not in of_macros:
-                own.discard(name)
-    # Its default may also follow a look at it: `{% set effort = effort or "low" %}`, `{% if not effort %}…`.
-    own -= {name for name, one in first.items() if isinstance(one, nodes.Assign) and name in _names(one.node)}
-    for branch in tree.find_all(nodes.If):
-        inside = [*branch.find_all(nodes.Assign)]
-        own -= {name for name in _names(branch.test) if any(first.get(name) is one for one in inside)}
-    return set(find_undeclared_variables(tree)) - always - own
-
-
-def _names(node: Any) -> set[str]:
-    """Returns the names in a part of a template."""
-    from jinja2 import nodes
-
-    return {name.name for name in (node, *node.find_all(nodes.Name)) if isinstance(name, nodes.Name)}
-
-
 def _clock(date: str) -> Callable[[str], str]:
     """Returns the clock of a chat template, stopped at the beginning of a date."""
     return datetime.fromisoformat(date).strftime
@@ -447,8 +401,6 @@ def _controls(token: Any, template: str) -> bool:
     return bool(token.special) or CONTROL.fullmatch(token.content.strip()) is not None or tag
 
 
-GIVEN = ("messages", "tools", "documents", "add_generation_prompt")
-"""Arguments that every chat template gets, beside its clock, functions and special tokens."""
 NO_END = "does not show a reply, its end and what is said after it"
 # Without a system message, which Mistral's templates repeat in the last user message.
 _PROBE = (_message("user", HEARD), _message("assistant", REPLY), _message("user", HEARD))

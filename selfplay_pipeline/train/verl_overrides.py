@@ -352,14 +352,19 @@ def adapted_layers(model: str) -> list[str] | str:
     """Returns the names of the layers that get an adapter, as peft takes them.
 
     Raises:
-        UserError: The model has experts, and its layers cannot be counted.
+        UserError: The model has experts, and its attention is not known.
     """
     try:
-        return sizes_of(model).targets or "all-linear"
+        sizes = sizes_of(model)
+        experts, targets = sizes.experts, sizes.targets
     except UserError:
-        if experts_of(config_of(model).get_text_config()):
-            raise
-        return "all-linear"
+        experts, targets = experts_of(config_of(model).get_text_config()), []
+    if experts and not targets:
+        raise UserError(
+            f"train.lora_rank: an adapter of {model} would change its experts, and could not be exported, since the "
+            "layers of its attention are not known; train all weights (train.lora_rank: 0)"
+        )
+    return targets or "all-linear"
 
 
 def _flash_attention_installed() -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import filling
 from selfplay_pipeline.core.folders import check_folder
+from selfplay_pipeline.core.hub import look_for
 from selfplay_pipeline.core.reporting import waiting
 
 SAME_AS = {
@@ -27,8 +28,8 @@ They count positions in three directions, which are equal in text.
 """
 SENTENCE = "Two players see different parts of one table, and have to tell each other what they know."
 """Text whose logits are compared."""
-LARGEST_GAP = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
-"""Largest difference of two logits, as a share of the largest logit, by the dtype of the weights."""
+LARGEST_GAP = {4: 1e-3, 2: 5e-2}
+"""Largest difference of two logits, as a share of the largest logit, by the number of bytes of a weight."""
 
 
 def write_text_model(model: str, out: Path) -> None:
@@ -46,17 +47,21 @@ def write_text_model(model: str, out: Path) -> None:
             the folder belongs to another command.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
     check_folder(out, "model")
+    if not Path(model).exists():
+        look_for(model)
     try:
         with waiting(f"reading {model}"):
+            if getattr(AutoConfig.from_pretrained(model), "vision_config", None) is None:
+                raise UserError(f"model {model}: no vision model; a text model needs no such step")
             tokenizer = AutoTokenizer.from_pretrained(model)
             whole = AutoModelForImageTextToText.from_pretrained(model, dtype="auto").eval()
+    except UserError:
+        raise
     except Exception as error:  # of whichever class the configuration names
-        raise UserError(
-            f"model {model}: cannot be loaded as a vision model ({first_line(error)}); a text model needs no such step"
-        ) from None
+        raise UserError(f"model {model}: cannot be loaded as a vision model ({first_line(error)})") from None
     if tokenizer.chat_template is None:
         tokenizer.chat_template = _template_apart(model)
     ids = torch.tensor([tokenizer.encode(SENTENCE, add_special_tokens=False)])
@@ -65,23 +70,26 @@ def write_text_model(model: str, out: Path) -> None:
         head = whole.get_output_embeddings().weight
         tied = head is whole.get_input_embeddings().weight
         config = _text_config(model, whole.config, tied)
-        config.eos_token_id = getattr(whole.config, "eos_token_id", None) or whole.generation_config.eos_token_id
+        ends = (getattr(whole.config, "eos_token_id", None), whole.generation_config.eos_token_id, config.eos_token_id)
+        config.eos_token_id = next((end for end in ends if end is not None), None)
         with torch.device("meta"):
             text = AutoModelForCausalLM.from_config(config, dtype=whole.dtype)
         weights = {f"{text.base_model_prefix}.{name}": one for name, one in whole.get_decoder().state_dict().items()}
-        missing, further = text.load_state_dict(weights | {"lm_head.weight": head}, strict=False, assign=True)
-        if missing or further:
+        weights["lm_head.weight"] = head
+        expected_shapes = {name: one.shape for name, one in text.state_dict().items()}
+        if other := {(name, one.shape) for name, one in weights.items()} ^ expected_shapes.items():
             raise UserError(
-                f"model {model}: its language model and {type(text).__name__} have other weights "
-                f"({[*missing, *further][0]}); take another model"
+                f"model {model}: its language model and {type(text).__name__} have other weights ({min(other)[0]}); "
+                "take another model"
             )
+        text.load_state_dict(weights, assign=True)
         text.generation_config = whole.generation_config
         text.save_pretrained(new)
         tokenizer.save_pretrained(new)
         del whole, text, weights, head
         found = AutoModelForCausalLM.from_pretrained(new, dtype="auto").eval()(input_ids=ids).logits
         gap = ((found - expected).abs().max() / expected.abs().max()).item()
-        if not gap <= LARGEST_GAP[str(expected.dtype).removeprefix("torch.")]:
+        if not gap <= LARGEST_GAP.get(expected.dtype.itemsize, 1e-3):
             raise UserError(
                 f"model {model}: as {config.model_type}, its language model gives other logits (by {gap:.1%}); take "
                 "another model"

@@ -49,7 +49,7 @@ def draw(trainings: Mapping[str, Mapping[str, Any]], path: Path) -> None:
                 seeds = [by_iteration for name, by_iteration in trainings.items() if name.startswith(f"{arm}_")]
                 curves = [[(int(number), one[figure]["value"]) for number, one in seed.items()] for seed in seeds]
                 draw_curves(panel, curves, colour, f"{label}, {len(seeds)} trainings")
-            silence = trainings["self_4"]["0"]["wordless"]["silence"]["value"]
+            silence = next(one for one in trainings.values() if one)["0"]["wordless"]["silence"]["value"]
             panel.axhline(silence, color=GREY, lw=1.4, ls="--", label="best without words")
             panel.xaxis.get_major_locator().set_params(integer=True)
         draw_scale(panels[0])

@@ -17,6 +17,7 @@ from bench import command
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.core import stopping
+from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import write_text
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.evaluate.run import EvaluationJob, run_evaluate
@@ -51,9 +52,9 @@ def main(
 
     A training that finds no legal play any more is left out, and named.
     """
-    file = (output or work) / "results.json"
-    found = json.loads(file.read_text()) if file.exists() else {"trainings": {}, "exams": {}}
-    found.setdefault("swapped", {})
+    if unknown := {*arm} - ARMS.keys():
+        raise UserError(f"--arm {min(unknown)}: give one of {', '.join(ARMS)}")
+    found: dict[str, dict[str, Any]] = {"trainings": {}, "exams": {}, "swapped": {}}
     models = {"before": str(load_config(CONFIG, {}).model)}
     for seed in range(first_seed, first_seed + seeds):
         for name in arm:
@@ -66,6 +67,7 @@ def main(
                 run = stopping.run(run_iterate(config, work / f"{name}_{seed}"))
             except NoTurnsError as error:
                 say(f"{name}, seed {seed}, is left out: {error}")
+                found["trainings"][f"{name}_{seed}"] = {}
                 continue
             found["trainings"][f"{name}_{seed}"] = _curve(run)
             if name == SELF:
@@ -76,6 +78,9 @@ def main(
     if SELF in arm:
         rewards = examine([*models.values()], CONFIG, in_words=True, states=states)
         found["exams"] |= {name: rewards[model] for name, model in models.items()}
+    file = (output or work) / "results.json"
+    before = json.loads(file.read_text()) if file.exists() else {}
+    found = {name: before.get(name, {}) | of for name, of in found.items()}
     write_text(file, json.dumps(found | {"iterations": iterations, "states_of_exams": states}, indent=1) + "\n")
 
 

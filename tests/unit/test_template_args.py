@@ -22,7 +22,8 @@ from selfplay_pipeline.generate.preflight import check_arguments, check_context,
 from selfplay_pipeline.generate.records import ChatMessage, EpisodeRecord, PolicyRecord
 from selfplay_pipeline.generate.stage import make_job, policy_record
 from selfplay_pipeline.generate.store import EpisodeStore
-from selfplay_pipeline.generate.trajectory import ChatTokenizer, _arguments
+from selfplay_pipeline.generate.template_arguments import arguments_of
+from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.iterate.folder import RunDirectory
 from selfplay_pipeline.train import imitation
 from selfplay_pipeline.warm_start.tiny_model import CHAT_TEMPLATE
@@ -185,11 +186,27 @@ def test_the_arguments_that_a_template_reads(name, reads):
         ("{% set effort = effort or 'low' %}{{ effort }}", {"effort"}),
         ("{% if not effort %}{% set effort = 'low' %}{% endif %}{{ effort }}", {"effort"}),
         ("{% set text = '' %}{% set text = text + 'a' %}{% if text %}{% set text = 'b' %}{% endif %}{{ text }}", set()),
+        (
+            "{% if tools %}{% set mode = 't' %}{% endif %}{% if mode is not defined %}{% set mode = 'c' %}{% endif %}"
+            "{{ mode }}",
+            {"mode"},
+        ),
+        ("{% if tools %}{% set mode = 't' %}{% endif %}{{ mode | default('c') }}", {"mode"}),
+        (
+            "{% if tools %}{% set mode = 't' %}{% else %}{% set mode %}c{% endset %}{% endif %}"
+            "{% if mode is defined %}{{ mode }}{% endif %}",
+            set(),
+        ),
+        (
+            "{% macro shown(text) %}{% if text is defined %}{{ text }}{% endif %}{% endmacro %}"
+            "{% for one in messages %}{% set text = one.content %}{{ shown(text) }}{% endfor %}",
+            set(),
+        ),
     ],
-    ids=["or", "if not", "its own"],
+    ids=["or", "if not", "its own", "set in one branch", "a default", "set in both branches", "of a macro"],
 )
 def test_an_argument_may_get_its_default_in_the_template(template, reads):
-    assert _arguments(SimpleNamespace(special_tokens_map={}), template) == reads
+    assert arguments_of(SimpleNamespace(special_tokens_map={}), template) == reads
 
 
 UNREAD = ["reasoning_efort", "content", "messages", "strftime_now", "add_generation_prompt", "tokenize", "tools"]

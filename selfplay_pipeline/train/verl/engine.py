@@ -22,7 +22,7 @@ def dtype_of_passes(model: torch.nn.Module) -> torch.dtype:
 
 
 class Engine(FSDPEngineWithLMHead):  # type: ignore[misc]
-    """verl's FSDP engine without the logits of prompts, and without FSDP where it would do nothing.
+    """verl's FSDP engine without the logits of prompts, and without FSDP for one float32 worker on a CPU.
 
     The logits of prompts take much memory, and nothing reads them. With sequence packing, the logits of each row start
     at the last token of its own prompt. With padding, the logits of all rows start at the last token of the shortest
@@ -38,6 +38,7 @@ class Engine(FSDPEngineWithLMHead):  # type: ignore[misc]
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
         options = self.engine_config.mixed_precision or {}
         in_float32 = PrecisionType.to_dtype(options.get("param_dtype", "bf16")) == torch.float32
+        in_float32 = in_float32 and all(one.dtype == torch.float32 for one in module.parameters())
         if not in_float32 or torch.distributed.get_world_size() > 1 or get_device_name() != "cpu":
             return super()._build_fsdp_module(module)  # type: ignore[no-any-return]
         self._autocast_dtype, self.scaler = torch.float32, None
