@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -351,14 +352,15 @@ def _checkpoint(options: PolicyTraining) -> dict[str, Any]:
 def adapted_layers(model: str) -> list[str] | str:
     """Returns the names of the layers that get an adapter, as peft takes them.
 
+    A model whose configuration cannot be read is reported elsewhere.
+
     Raises:
         UserError: The model has experts, and its attention is not known.
     """
-    try:
-        sizes = sizes_of(model)
-        experts, targets = sizes.experts, sizes.targets
-    except UserError:
-        experts, targets = experts_of(config_of(model).get_text_config()), []
+    targets, experts = list[str](), 0
+    with suppress(UserError):
+        experts = experts_of(config_of(model).get_text_config())
+        targets = sizes_of(model).targets
     if experts and not targets:
         raise UserError(
             f"train.lora_rank: an adapter of {model} would change its experts, and could not be exported, since the "

@@ -87,7 +87,7 @@ def draw(curves: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None
             play.annotate(arm, at, xytext=(4, 0), textcoords="offset points", color=COLOURS[arm])
         silence = make_game(load_config("smollm2", {}).game).wordless[SILENCE].value
         held_out.axhline(silence, color=GREY, ls=":")
-        held_out.annotate("silence", (0, silence), xytext=(0, -14), textcoords="offset points")
+        held_out.annotate("silence", (6, silence), xytext=(0, -14), textcoords="offset points")
         play.set_title("share of proposals that follow the told cell")
         held_out.set_title("reward on 100 held-out states; dashed: sampled")
         for panel in (play, held_out):

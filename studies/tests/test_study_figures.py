@@ -3,7 +3,6 @@
 To add a figure, add to FIGURES the study, its phrase with `{}` in place of each figure, and the stored values.
 """
 
-import json
 from dataclasses import fields
 from statistics import fmean, stdev
 from typing import Any
@@ -28,11 +27,9 @@ partners = stored("studies/partners/results/results.json")
 listened = [stored(f"studies/listen/results/exam_{name}.json") for name in ("start", "seed_3")]
 played = stored("studies/listen/results/self_play.json")
 second = stored("studies/listen/results/evaluation_seed_2.json")["modes"]
-silenced = stored("studies/listen/results/evaluation_muted_3.json")["modes"]
+silenced, noise = (stored(f"studies/listen/results/evaluation_{arm}_3.json")["modes"] for arm in ("muted", "noise"))
 both_seats = [stored(f"studies/listen/results/evaluation_{name}.json")["modes"] for name in ("start", "seed_3")]
 words, read = (stored("studies/words/results/results.json")[name] for name in ("trainings", "exams"))
-untrained = json.loads((ROOT / "studies/listen/results/metrics.jsonl").read_text().splitlines()[0])
-listener = stored("studies/listen/results/evaluation_iteration_12.json")["modes"]
 
 
 def exchange_costs(model: int) -> list[float]:
@@ -121,8 +118,7 @@ FIGURES: list[tuple[Any, ...]] = [
        *(interval(one[mode]["words"]["swapped_reward"]) for one in both_seats)) for mode in MODES),
     *(("listen", f"| muted training, {mode} | | {{}} |", interval(silenced[mode]["figures"]["reward"]))
       for mode in MODES),
-    ("listen", "the listener rises from {:.3f} to {:.3f} sampled", untrained["held_out_reward"]["value"],
-     listener["sampled"]["figures"]["reward"]["value"]),
+    *(("listen", f"| noise, {mode} | | {{}} |", interval(noise[mode]["figures"]["reward"])) for mode in MODES),
     ("listen", "reward rises from silence to {:.3f} sampled and {:.3f} greedy",
      *(both_seats[1][mode]["figures"]["reward"]["value"] for mode in MODES)),
     ("listen", "Silence is {:.3f};", make_game(load_config("smollm2", {}).game).silence.value),
@@ -137,8 +133,6 @@ FIGURES: list[tuple[Any, ...]] = [
      *(listened[at]["nats a token of English"] for at in (0, 1))),
     ("listen", "differ by {:.4f} to {:.4f} nats a token.", *(
         end(one["log_prob_gap"] for of in played.values() for one in of["play"]) for end in (min, max))),
-    ("listen", "one update and takes {:.1f} to {:.1f} minutes", *(
-        end(sum(one["seconds"].values()) / 60 for of in played.values() for one in of["play"]) for end in (min, max))),
 ]  # fmt: skip
 
 

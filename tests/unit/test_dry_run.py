@@ -46,6 +46,7 @@ WRITING: dict[str, tuple[str, ...]] = {
     "game new": ("mine",),
     "model tiny": (),
     "model smollm2": (),
+    "model text": (),
 }
 """Arguments of each command that writes."""
 DRY = {
