@@ -46,7 +46,7 @@ WRITING: dict[str, tuple[str, ...]] = {
     "game new": ("mine",),
     "model tiny": (),
     "model smollm2": (),
-    "model text": (),
+    "model text": ("any",),
 }
 """Arguments of each command that writes."""
 DRY = {
