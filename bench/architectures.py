@@ -1,9 +1,9 @@
 """One iteration of models of other kinds: random weights of each class, played by SGLang, trained and exported by verl.
 
 Each model is small and gets the tiny model's tokenizer. Of a vision model the language model is taken, as `selfplay
-model text` does. What it says is no legal action, so a reward of one's own by
-file rewards long turns, which gives groups a signal. Reported are the log-prob gap of SGLang and verl after the
-exported checkpoint has played again, or the line with which the model was refused.
+model text` does. What a model says is no legal action, so a reward of one's own by file rewards long turns, which gives
+groups a signal. Reported are the log-prob gap of SGLang and verl after the exported checkpoint has played again, or the
+line with which the model was refused.
 
     OMP_NUM_THREADS=1 python -m bench.architectures --output data/architectures
 """

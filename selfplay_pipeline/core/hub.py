@@ -59,25 +59,34 @@ def look_for(name: str) -> None:
 
 
 def config_of(model: str) -> Any:
-    """Returns the transformers configuration of a model, given a folder with a config.json or a hub name.
+    """Returns the transformers configuration of a text model, given a folder with a config.json or a hub name.
 
     Raises:
-        UserError: The configuration is missing or invalid, or that of a vision model.
+        UserError: The configuration is missing or invalid, or that of a model that also sees or hears.
+    """
+    config = any_config_of(model)
+    refuse_more_than_text(model, config)
+    return config
+
+
+def any_config_of(model: str) -> Any:
+    """Returns the transformers configuration of a model of any kind.
+
+    Raises:
+        UserError: The configuration is missing or invalid.
     """
     from transformers import AutoConfig
 
     try:
         if not Path(model).exists():
             look_for(model)
-        config = AutoConfig.from_pretrained(model)
+        return AutoConfig.from_pretrained(model)
     except UserError:
         raise
     except Exception as error:  # values of another type raise errors of the hub's library
         raise UserError(
             f"model {model}: cannot be loaded ({first_line(error)}); give a folder with a config.json, or a hub name"
         ) from None
-    refuse_more_than_text(model, config)
-    return config
 
 
 def only_attention(config: Any) -> bool:

@@ -114,10 +114,10 @@ def override_arguments(model: str) -> list[str]:
     sets for the vision model alone (`sglang/srt/utils/hf_transformers/config.py`). On a CPU it also needs a width of
     experts.
     """
-    from huggingface_hub import try_to_load_from_cache
-
     config = Path(model) / "config.json"
     if not config.is_file() and not Path(model).is_absolute():
+        from huggingface_hub import try_to_load_from_cache
+
         config = Path(str(try_to_load_from_cache(model, "config.json") or config))
     kind = json.loads(config.read_text("utf-8")).get("model_type") if config.is_file() else None
     if kind not in ("gemma3_text", "gemma4_text"):

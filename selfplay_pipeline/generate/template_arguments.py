@@ -24,21 +24,14 @@ def arguments_of(tokenizer: Any, template: str) -> set[str]:
     own = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
     asked = set[str]()
     _read(tree.body, set(), asked)
-    own -= asked
-    # Its default may also follow a look at it: `{% set effort = effort or "low" %}`, `{% if not effort %}…`.
-    first: dict[str, nodes.Node] = {}
-    for one in tree.find_all((nodes.Assign, nodes.For)):
-        for name in _names(one.target):
-            first.setdefault(name, one)
-    own -= {name for name, one in first.items() if isinstance(one, nodes.Assign) and name in _names(one.node)}
-    for branch in tree.find_all(nodes.If):
-        inside = [*branch.find_all(nodes.Assign)]
-        own -= {name for name in _names(branch.test) if any(first.get(name) is one for one in inside)}
-    return set(find_undeclared_variables(tree)) - always - own
+    return set(find_undeclared_variables(tree)) - always - (own - asked)
 
 
 def _read(body: Iterable[Any], known: set[str], asked: set[str]) -> None:
     """Add the names that a part of a template asks for before it has certainly set them.
+
+    It asks by a test or a filter (`{% if effort is defined %}`), or gives a default after a look at the name:
+    `{% set effort = effort or "low" %}`, `{% if not effort %}{% set effort = "low" %}{% endif %}`.
 
     Args:
         body: Nodes of the part, in order.
@@ -51,12 +44,13 @@ def _read(body: Iterable[Any], known: set[str], asked: set[str]) -> None:
         if isinstance(node, nodes.Macro):
             _read(node.body, known | {argument.name for argument in node.args}, asked)
         elif isinstance(node, nodes.If):
-            branches = [(one.test, one.body) for one in (node, *node.elif_)]
             ends = list[set[str]]()
-            for test, inside in branches:
-                _read([test], known, asked)
+            for branch in (node, *node.elif_):
+                inside = set[str]().union(*(_names(one.target) for one in branch.find_all(nodes.Assign)))
+                asked |= (_names(branch.test) & inside) - known
+                _read([branch.test], known, asked)
                 ends.append(set(known))
-                _read(inside, ends[-1], asked)
+                _read(branch.body, ends[-1], asked)
             ends.append(set(known))
             _read(node.else_, ends[-1], asked)
             known |= set.intersection(*ends)
@@ -67,6 +61,7 @@ def _read(body: Iterable[Any], known: set[str], asked: set[str]) -> None:
             _read(node.body, inner, asked)
             _read(node.else_, set(known), asked)
         elif isinstance(node, nodes.Assign):
+            asked |= (_names(node.node) & _names(node.target)) - known
             _read([node.node], known, asked)
             known |= _names(node.target)
         elif isinstance(node, nodes.AssignBlock):

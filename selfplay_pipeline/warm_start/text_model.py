@@ -13,7 +13,7 @@ from typing import Any
 from selfplay_pipeline.core.errors import UserError, first_line
 from selfplay_pipeline.core.files import filling
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.core.hub import look_for
+from selfplay_pipeline.core.hub import any_config_of
 from selfplay_pipeline.core.reporting import waiting
 
 SAME_AS = {
@@ -47,19 +47,15 @@ def write_text_model(model: str, out: Path) -> None:
             the folder belongs to another command.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
     check_folder(out, "model")
-    if not Path(model).exists():
-        look_for(model)
+    if getattr(any_config_of(model), "vision_config", None) is None:
+        raise UserError(f"model {model}: no vision model; a text model needs no such step")
     try:
         with waiting(f"reading {model}"):
-            if getattr(AutoConfig.from_pretrained(model), "vision_config", None) is None:
-                raise UserError(f"model {model}: no vision model; a text model needs no such step")
             tokenizer = AutoTokenizer.from_pretrained(model)
             whole = AutoModelForImageTextToText.from_pretrained(model, dtype="auto").eval()
-    except UserError:
-        raise
     except Exception as error:  # of whichever class the configuration names
         raise UserError(f"model {model}: cannot be loaded as a vision model ({first_line(error)})") from None
     if tokenizer.chat_template is None:
@@ -76,8 +72,8 @@ def write_text_model(model: str, out: Path) -> None:
             text = AutoModelForCausalLM.from_config(config, dtype=whole.dtype)
         weights = {f"{text.base_model_prefix}.{name}": one for name, one in whole.get_decoder().state_dict().items()}
         weights["lm_head.weight"] = head
-        expected_shapes = {name: one.shape for name, one in text.state_dict().items()}
-        if other := {(name, one.shape) for name, one in weights.items()} ^ expected_shapes.items():
+        given, wanted = ({(name, one.shape) for name, one in of.items()} for of in (weights, text.state_dict()))
+        if other := given ^ wanted:
             raise UserError(
                 f"model {model}: its language model and {type(text).__name__} have other weights ({min(other)[0]}); "
                 "take another model"
@@ -110,13 +106,10 @@ def _text_config(model: str, config: Any, tied: bool) -> Any:
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise UserError(f"model {model}: transformers has no text model for {own.model_type}; take another model")
     if kind != own.model_type:
-        settings, known = own.to_dict(), CONFIG_MAPPING[kind]().to_dict()
-        settings["rope_parameters"] = {
-            name: value for name, value in own.rope_parameters.items() if not name.startswith("mrope")
-        }
-        own = CONFIG_MAPPING[kind](
-            **{name: settings[name] for name in known if name in settings} | {"model_type": kind}
-        )
+        known = CONFIG_MAPPING[kind]().to_dict().keys() - {"model_type", "architectures"}
+        positions = {name: value for name, value in own.rope_parameters.items() if not name.startswith("mrope")}
+        settings = {name: value for name, value in own.to_dict().items() if name in known}
+        own = CONFIG_MAPPING[kind](**settings | {"rope_parameters": positions})
     own.tie_word_embeddings = tied
     return own
 
