@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -163,8 +164,16 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     return {
         key: (one, other)
         for key, (one, other) in values.items()
-        if one != other and key != PLACE and not _unknown(key, one, other)
+        if not _equal(one, other) and key != PLACE and not _unknown(key, one, other)
     }
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two values are equal. In a mapping of any values, `true` is not 1: a chat template writes them apart."""
+    return bool(
+        one == other
+        and (not isinstance(one, dict) or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
+    )
 
 
 def _unknown(key: str, one: Any, other: Any) -> bool:

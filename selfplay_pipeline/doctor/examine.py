@@ -311,6 +311,10 @@ def _advice(config: Config, found: Examination) -> list[str]:
     served = config.engine.tensor_parallel * config.engine.data_parallel
     if found.serving is not None and served < machine.gpus:
         advice.append(f"{machine.gpus} GPUs are there, the server uses {served}: engine.data_parallel")
+    if config.generate.history == "rendered":
+        advice.append(
+            "generate.history is rendered: each turn is a row, which repeats what stood before it; not counted"
+        )
     if setup.offload:
         advice.append(
             "weights, gradients and optimizer are in host memory (train.offload): each pass fetches the weights, and "

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
+from selfplay_pipeline.config.schema import SWITCHES
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import EngineError, FinishReason
 from selfplay_pipeline.games.base import Game, Status
@@ -117,11 +119,10 @@ class EpisodeEnv:
 
         A call blocks the caller's event loop while a remote partner thinks.
         """
-        checkpoint = getattr(self.args, "hf_checkpoint", None)
-        if not checkpoint:
+        if not getattr(self.args, "hf_checkpoint", None):
             return _wait_for(self.answer(text))
         # The text that servers return holds thoughts and the end-of-turn token, which do not belong to the message.
-        chat = chat_of(checkpoint, self.config.selfplay.thinking)
+        chat = chat_of(self.args, self.config.selfplay.thinking)
         said, whole = chat.said(text)
         observation, over, about = _wait_for(self.answer(chat.neutralise(said), cut=not whole))
         return chat.neutralise(observation), over, about
@@ -215,10 +216,16 @@ def _partner(config: str, game: type[Game], loop: asyncio.AbstractEventLoop) -> 
     return RolloutConfig.model_validate_json(config).player(game())
 
 
+def chat_of(args: Any, thinking: bool) -> ChatTokenizer:
+    """Returns the policy's tokenizer, shared by all samples of a run; slime's arguments have those of the template."""
+    given = dict(getattr(args, "apply_chat_template_kwargs", None) or {})
+    others = {name: value for name, value in given.items() if name not in SWITCHES}
+    return _chat_of(args.hf_checkpoint, thinking, json.dumps(others, sort_keys=True))
+
+
 @lru_cache(maxsize=2)
-def chat_of(checkpoint: str, thinking: bool) -> ChatTokenizer:
-    """Returns the policy's tokenizer, shared by all samples of a run."""
-    return ChatTokenizer.load(checkpoint, thinking=thinking)
+def _chat_of(checkpoint: str, thinking: bool, template_args: str) -> ChatTokenizer:
+    return ChatTokenizer.load(checkpoint, thinking=thinking, template_args=json.loads(template_args))
 
 
 @cache

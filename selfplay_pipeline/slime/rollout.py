@@ -83,7 +83,7 @@ class EpisodeRollout:
     router: SGLangEngine
 
     def __post_init__(self) -> None:
-        self.chat = chat_of(self.args.hf_checkpoint, self.env.config.selfplay.thinking)
+        self.chat = chat_of(self.args, self.env.config.selfplay.thinking)
         self.sample.tokens = first_prompt(self.chat, self.sample.prompt)
         self.sample.loss_mask, self.sample.rollout_log_probs = [], []
 

@@ -268,6 +268,14 @@ def test_what_does_not_fit_is_told_with_the_setting_to_change(machine, advice):
     assert advice in line
 
 
+def test_what_rendered_history_repeats_is_said_not_to_be_counted():
+    (line,) = [
+        line for line in doctor("--gpus 8 --gpu-memory 80 --set generate.history=rendered") if "rendered" in line
+    ]
+    assert "each turn is a row, which repeats what stood before it; not counted" in line
+    assert not [line for line in doctor("--gpus 8 --gpu-memory 80") if "rendered" in line]
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_eight_h100_hold_a_share_of_the_state_each(qwen, nodes):
     found = json.loads("\n".join(doctor(f"--gpus 8 --gpu-memory 80 --nodes {nodes} --json")))

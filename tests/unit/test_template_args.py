@@ -10,8 +10,10 @@ import pytest
 import transformers.utils.chat_template_utils
 from factories import BOARD, POLICY, TINY, make_episodes, write_episodes
 from scripted_server import played
+from slime_contract import arguments
 
 from bench.chat_templates import FAMILIES, template_named, tokenizer_for
+from selfplay_pipeline.config.identity import differences
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.imitation import Source
 from selfplay_pipeline.convert.parquet_check import check_parquet
@@ -25,6 +27,7 @@ from selfplay_pipeline.generate.store import EpisodeStore
 from selfplay_pipeline.generate.template_arguments import arguments_of
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
 from selfplay_pipeline.iterate.folder import RunDirectory
+from selfplay_pipeline.slime.env import chat_of
 from selfplay_pipeline.train import imitation
 from selfplay_pipeline.warm_start.tiny_model import CHAT_TEMPLATE
 
@@ -279,6 +282,7 @@ def job_of(folder: Path, **given: object) -> EpisodeStore:
     ("given", "says"),
     [
         ({"template_args": {"effort": "low"}}, "generate.template_args = {}, now it is {'effort': 'low'}"),
+        ({"template_args": {"effort": True}}, "generate.template_args = {}, now it is {'effort': True}"),
         ({"date": "2026-11-30"}, "generate.date = '2024-07-26', now it is '2026-11-30'"),
     ],
 )
@@ -297,6 +301,18 @@ def test_a_run_is_not_continued_with_other_arguments_or_another_date(tmp_path, g
     again.check()
     with pytest.raises(UserError, match="was begun with generate"):
         job_of(tmp_path / "other").check()
+
+
+def test_true_and_one_are_different_arguments():
+    record = {"generate.template_args": {"effort": True}, "generate.top_p": 1}
+    assert not differences(record, record | {"generate.top_p": 1.0})
+    assert [*differences(record, record | {"generate.template_args": {"effort": 1}})] == ["generate.template_args"]
+
+
+def test_slime_gives_the_template_its_own_arguments():
+    args = arguments(apply_chat_template_kwargs={"enable_thinking": True, "effort": "low"})
+    assert chat_of(args, thinking=True).template["template_args"] == {"effort": "low"}
+    assert not chat_of(arguments(), thinking=True).template["template_args"]
 
 
 def test_a_loop_keeps_its_arguments(tmp_path):
