@@ -3,6 +3,7 @@
 To add a figure, add to FIGURES the study, its phrase with `{}` in place of each figure, and the stored values.
 """
 
+import json
 from dataclasses import fields
 from statistics import fmean, stdev
 from typing import Any
@@ -29,6 +30,8 @@ played = stored("studies/listen/results/self_play.json")
 second = stored("studies/listen/results/evaluation_seed_2.json")["modes"]
 silenced, noise = (stored(f"studies/listen/results/evaluation_{arm}_3.json")["modes"] for arm in ("muted", "noise"))
 both_seats = [stored(f"studies/listen/results/evaluation_{name}.json")["modes"] for name in ("start", "seed_3")]
+untrained = json.loads((ROOT / "studies/listen/results/metrics.jsonl").read_text().splitlines()[0])
+listener = stored("studies/listen/results/evaluation_iteration_12.json")["modes"]
 words, read = (stored("studies/words/results/results.json")[name] for name in ("trainings", "exams"))
 
 
@@ -128,11 +131,15 @@ FIGURES: list[tuple[Any, ...]] = [
     ("listen", "in {} of the states, before in {}, and the score is true in {}.",
      *(interval(listened[at]["spoken"]["it belongs to the best plan"]) for at in (1, 0)),
      interval(listened[1]["spoken"]["its score is true"])),
-    ("listen", "costs {:.2f} nats a token with the untouched model, {:.2f} after the lesson and {:.2f} after self-play",
+    ("listen", "costs {:.2f} nats a token untouched, {:.2f} after the lesson, {:.2f} after self-play",
      stored("studies/listen/results/exam_untouched.json")["nats a token of English"],
      *(listened[at]["nats a token of English"] for at in (0, 1))),
     ("listen", "differ by {:.4f} to {:.4f} nats a token.", *(
         end(one["log_prob_gap"] for of in played.values() for one in of["play"]) for end in (min, max))),
+    ("listen", "An iteration takes {:.1f} to {:.1f} minutes", *(
+        end(sum(one["seconds"].values()) / 60 for of in played.values() for one in of["play"]) for end in (min, max))),
+    ("listen", "the listener rises from {:.3f} to {:.3f}.", untrained["held_out_reward"]["value"],
+     listener["sampled"]["figures"]["reward"]["value"]),
 ]  # fmt: skip
 
 

@@ -29,7 +29,7 @@ class Engine(FSDPEngineWithLMHead):  # type: ignore[misc]
     prompt.
 
     One worker on a CPU has nothing to shard or to offload, and in float32 nothing to cast. FSDP's hooks around every
-    layer took an eighth of a step of the tiny models.
+    layer took a sixth of a step of the tiny models.
     """
 
     largest_pass = 0
