@@ -85,7 +85,7 @@ def lesson(config: Config, chat: ChatTokenizer) -> list[Trajectory]:
     return [one for one in found if one.response_ids]
 
 
-def teach(base: str, chat: ChatTokenizer, rows: Sequence[Trajectory], output: Path) -> None:
+def teach(base: str, chat: ChatTokenizer, rows: Sequence[Trajectory], output: Path, steps: int = STEPS) -> None:
     """Trains a model with the base's weights on what the rows' players sampled, and writes it with its tokenizer."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
@@ -96,7 +96,7 @@ def teach(base: str, chat: ChatTokenizer, rows: Sequence[Trajectory], output: Pa
     model.resize_token_embeddings(len(chat.tokenizer))
     model.config.eos_token_id = model.generation_config.eos_token_id = chat.end_of_turn
     optimizer, rng = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0), np.random.default_rng(0)
-    for step in range(STEPS):
+    for step in range(steps):
         chosen = [rows[at] for at in rng.integers(len(rows), size=ROWS)]
         ids = pad_sequence([torch.tensor(one.prompt_ids + one.response_ids) for one in chosen], batch_first=True)
         own = [torch.tensor([0] * len(one.prompt_ids) + list(one.response_mask)) for one in chosen]
@@ -105,8 +105,8 @@ def teach(base: str, chat: ChatTokenizer, rows: Sequence[Trajectory], output: Pa
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step % 50 == 0 or step == STEPS - 1:
-            say(f"  lesson {step + 1}/{STEPS}: loss {loss.item():.3f}")
+        if step % 50 == 0 or step == steps - 1:
+            say(f"  lesson {step + 1}/{steps}: loss {loss.item():.3f}")
     model.save_pretrained(output)
     chat.tokenizer.save_pretrained(output)
 
