@@ -119,7 +119,9 @@ class Dialogues:
         found: list[Row] = []
         for state, chosen in choose_states(before, after).items():
             cells: Row = {"iteration": number, "state": state, "chosen": chosen}
-            found.append(cells | {"reward": after[state], "before": before[state]} | self._read(now[state]))
+            found.append(
+                cells | {"reward": round(after[state], 3), "before": round(before[state], 3)} | self._read(now[state])
+            )
         return found
 
     def _reward(self, record: EpisodeRecord) -> float:
@@ -136,7 +138,7 @@ class Dialogues:
         session = game.start(game.state_from_json(record.state))
         found: Row = {}
         if not game.shared_reward:
-            found |= {f"reward of seat {seat}": record.outcome.reward_of(seat) for seat in seats}
+            found |= {f"reward of seat {seat}": round(record.outcome.reward_of(seat), 3) for seat in seats}
         found |= {f"seat {seat} saw": session.opening(seat).observation.strip() for seat in seats}
         return found | {"dialogue": "\n".join([*map(_in_a_line, record.turns), record.outcome.status])}
 
