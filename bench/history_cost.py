@@ -38,6 +38,8 @@ from selfplay_pipeline.train.offline import run_train
 from selfplay_pipeline.train.process import Trainer
 
 TEMPLATE = "qwen3"
+LONGEST = 8192
+"""Positions of the model, so that appended thoughts fit."""
 
 
 class Script:
@@ -62,6 +64,8 @@ async def measure(output: Path, episodes: int, turns: int, thought: int, rounds:
     words = make_game(plain.game).lessons["self-play"].words or ()
     chat = ChatTokenizer(tokenizer_for(family, template_named(TEMPLATE), words), thinking=True)
     teach(str(plain.model), chat, [], output / "model", steps=0)
+    about = output / "model" / "config.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"max_position_embeddings": LONGEST}))
     output.mkdir(parents=True, exist_ok=True)
     (output / "reward.py").write_text(REWARD)
     settings = {
@@ -95,9 +99,10 @@ async def measure(output: Path, episodes: int, turns: int, thought: int, rounds:
                     result = await run_train(training, trainer)
                     step = json.loads(result.metrics_path.read_text().splitlines()[0])
                     ends = [call.end for episode in calls for _, call in episode]
+                    rows = [end for episode in calls for end in {name: call.end for name, call in episode}.values()]
                     found.append({
                         "history": history, "turns": len(ends) / len(calls), "longest": max(ends),
-                        "rows": result.rows, "own tokens": step["selfplay/own_tokens"], "play": round(seconds, 1),
+                        "rows": result.rows, "tokens of rows": sum(rows) / len(calls), "own tokens": step["selfplay/own_tokens"], "play": round(seconds, 1),
                         "training step": round(step["timing_s/step"], 1),
                     })  # fmt: skip
                     say(json.dumps(found[-1]))
