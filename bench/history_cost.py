@@ -102,7 +102,8 @@ async def measure(output: Path, episodes: int, turns: int, thought: int, rounds:
                     rows = [end for episode in calls for end in {name: call.end for name, call in episode}.values()]
                     found.append({
                         "history": history, "turns": len(ends) / len(calls), "longest": max(ends),
-                        "rows": result.rows, "tokens of rows": sum(rows) / len(calls), "own tokens": step["selfplay/own_tokens"], "play": round(seconds, 1),
+                        "rows": result.rows, "tokens of rows": sum(rows) / len(calls),
+                        "own tokens": step["selfplay/own_tokens"], "play": round(seconds, 1),
                         "training step": round(step["timing_s/step"], 1),
                     })  # fmt: skip
                     say(json.dumps(found[-1]))
