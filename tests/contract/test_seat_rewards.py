@@ -1,6 +1,6 @@
 """One iteration of a game in which each seat has a reward of its own: played, converted and trained with the real verl.
 
-A model in this process plays it, since the tests' server has the vocabulary of another game.
+A model in this process plays it, and the game takes any text, so that a model which never learned it gets rewards.
 """
 
 import asyncio
@@ -11,21 +11,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from factories import TINY
 from safetensors.torch import load_file
 
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.training import WRITES_ROWS
-from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.generate.read_records import read_episodes
 from selfplay_pipeline.iterate.loop import run_iterate
 
-TINY = Path(shipped("data/tiny_bargaining_model"))
+GAME = Path(__file__).parents[1] / "support" / "own_rewards.py"
 
 
 @pytest.fixture(scope="module")
 def run(loop_with_trainer, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("selfish")
-    (folder / "config.yaml").write_text("base: tiny_bargaining\ngame: {name: bargaining, reward: selfish}")
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "config.yaml").write_text(f"base: tiny\nmodel: {TINY}\ngame: {{path: {GAME}}}")
     config = load_config(
         str(folder / "config.yaml"),
         {
@@ -69,5 +69,5 @@ def test_verl_compares_a_seat_with_the_same_seat_of_the_other_episodes(run):
 
 
 def test_the_weights_move(run):
-    before, after = (load_file(folder / "model.safetensors") for folder in (TINY, run / "iter_1" / "checkpoint"))
+    before, after = (load_file(folder / "model.safetensors") for folder in (Path(TINY), run / "iter_1" / "checkpoint"))
     assert any(not after[name].equal(before[name]) for name in before)

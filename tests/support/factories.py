@@ -7,19 +7,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 from jinja2 import Template
+from safetensors.numpy import load_file, save_file
 from tokenizers import AddedToken
 
+from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.content_hash import content_hash
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason, SamplingParams
 from selfplay_pipeline.games.base import Game, ScriptedPlayer, Session, Status, Step, state_rng
 from selfplay_pipeline.games.matching.game import MatchingGame
 from selfplay_pipeline.games.matching.proposals import format_proposal
 from selfplay_pipeline.games.matching.rules import MatchingConfig, MatchingState, best_matching
+from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.episode import ContextFull, Episode, Player
 from selfplay_pipeline.generate.human_episodes import NOBODY
 from selfplay_pipeline.generate.players import ScriptSeat, policy_player
@@ -31,6 +35,28 @@ TINY = "data/tiny_model"
 POLICY = PolicyRecord(
     checkpoint=TINY, weights=content_hash(TINY), iteration=0, engine="sglang", temperature=1.0, max_new_tokens=48
 )
+
+
+def other_weights(folder: Path, factor: float = 1.2) -> str:
+    """Write the tiny model with scaled weights: another checkpoint of one tokenizer; returns its folder."""
+    copytree(TINY, folder)
+    weights = {name: factor * tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return str(folder)
+
+
+def untrained(config: str, folder: Path) -> str:
+    """Write a tiny model that speaks the game's words, but has learned nothing; returns its folder."""
+    import torch
+
+    from selfplay_pipeline.warm_start.tiny_model import build_tokenizer, new_model
+
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(make_game(load_config(config, {}).game).lessons["self-play"].words)
+    tokenizer.save_pretrained(folder)
+    new_model(tokenizer).save_pretrained(folder)
+    return str(folder)
+
 
 SPECIAL = ("<|im_start|>", "<|im_end|>")
 CHATML = Template(

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import BOARD, POLICY, Habits, make_episode, make_random_episode
+from factories import BOARD, POLICY, Habits, make_episode, make_random_episode, untrained
 from library_code import source_of
 from test_advantages import grpo, verls_advantages
 from training_rows import rows_of, write_training_rows
@@ -33,7 +33,6 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from selfplay_pipeline.config.online import OnlineConfig
 from selfplay_pipeline.config.schema import GenerateConfig
-from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.games.bargaining.game import BargainingGame
 from selfplay_pipeline.games.bargaining.rules import BargainingConfig
@@ -49,7 +48,6 @@ from selfplay_pipeline.train.verl.guard import Guarded
 
 EPISODES = 8
 LIMIT = 4096
-BARGAINER = shipped("data/tiny_bargaining_model")
 
 
 @cache
@@ -64,11 +62,17 @@ def recorded(groups: int, episodes: int = EPISODES, **options: Any) -> list[Epis
     ]
 
 
-def with_rewards_of_their_own(groups: int) -> tuple[Game, list[EpisodeRecord]]:
+@pytest.fixture(scope="module")
+def bargainer(tmp_path_factory) -> str:
+    """A model that speaks the words of bargaining."""
+    return untrained("tiny_bargaining", tmp_path_factory.mktemp("bargainer"))
+
+
+def with_rewards_of_their_own(bargainer: str, groups: int) -> tuple[Game, list[EpisodeRecord]]:
     """Episodes of a game in which each seat is rewarded for what it gets."""
-    game, bargainer = BargainingGame(BargainingConfig(reward="selfish")), ChatTokenizer.load(BARGAINER)
+    game, speaks = BargainingGame(BargainingConfig(reward="selfish")), ChatTokenizer.load(bargainer)
     return game, [
-        make_random_episode(game, group, episode, chat=bargainer, seed=EPISODES * group + episode)
+        make_random_episode(game, group, episode, chat=speaks, seed=EPISODES * group + episode)
         for group, episode in np.ndindex(groups, EPISODES)
     ]
 
@@ -310,11 +314,11 @@ def test_the_same_games_online_and_offline_give_verl_the_same(cleared):
     assert any(ours.values()), "no group carried a signal"
 
 
-def test_where_rewards_differ_a_seat_is_compared_with_the_same_seat_of_the_other_episodes(cleared):
+def test_where_rewards_differ_a_seat_is_compared_with_the_same_seat_of_the_other_episodes(cleared, bargainer):
     """verl would give both seats the last one's reward and advantage; offline does the same in `test_advantages.py`."""
-    game, records = with_rewards_of_their_own(3)
+    game, records = with_rewards_of_their_own(bargainer, 3)
     online = play(
-        cleared, RecordedClient(records), records, game=game, verl=(f"actor_rollout_ref.model.path={BARGAINER}",)
+        cleared, RecordedClient(records), records, game=game, verl=(f"actor_rollout_ref.model.path={bargainer}",)
     )
     assert len(online.batch.keys) == 2 * len(records)
     uids, rewards, masks, extra = map(online.column, ("uid", "rm_scores", "response_mask", "extra_fields"))
@@ -331,9 +335,9 @@ def test_where_rewards_differ_a_seat_is_compared_with_the_same_seat_of_the_other
     assert online.metrics["selfplay/reward"] == pytest.approx(mean), "of both seats"
 
 
-def test_a_validation_has_the_mean_reward_of_seats_with_rewards_of_their_own(cleared):
-    game, records = with_rewards_of_their_own(1)
-    options = (f"actor_rollout_ref.model.path={BARGAINER}", f"actor_rollout_ref.rollout.val_kwargs.n={EPISODES}")
+def test_a_validation_has_the_mean_reward_of_seats_with_rewards_of_their_own(cleared, bargainer):
+    game, records = with_rewards_of_their_own(bargainer, 1)
+    options = (f"actor_rollout_ref.model.path={bargainer}", f"actor_rollout_ref.rollout.val_kwargs.n={EPISODES}")
     online = play(cleared, RecordedClient(records), records, game=game, validate=True, verl=options)
     for key, values in online.column("rm_scores").items():
         reward = records[int(key.rsplit("_", 2)[1])].outcome.normalized_reward

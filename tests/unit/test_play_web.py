@@ -21,11 +21,10 @@ from typing import Any
 import aiohttp
 import numpy as np
 import pytest
-import torch
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from command import selfplay
-from factories import BOARD
+from factories import BOARD, untrained
 from person_over_web import PersonOverWeb
 from quick import long_but
 from test_play import stored
@@ -61,7 +60,6 @@ from selfplay_pipeline.people.web.lobby import PRESENT, Lobby
 from selfplay_pipeline.people.web.server import HEADERS, Server
 from selfplay_pipeline.people.web.start_server import Place as Address
 from selfplay_pipeline.people.web.start_server import check_web, serve_people
-from selfplay_pipeline.warm_start.tiny_model import build_tokenizer, new_model
 
 FORM = "application/x-www-form-urlencoded"
 FREE = "base: tiny_honest\ngame: {protocol: free}\n"
@@ -323,15 +321,6 @@ def test_no_private_cell_of_the_partner_is_in_the_traffic_before_the_end(tmp_pat
 
     asyncio.run(play())
     assert hidden[0] > episodes
-
-
-def untrained(config: str, folder: Path) -> str:
-    """Write a tiny model that speaks the game's words, but has learned nothing; returns its folder."""
-    torch.manual_seed(0)
-    tokenizer = build_tokenizer(make_game(load_config(config, {}).game).lessons["self-play"].words)
-    tokenizer.save_pretrained(folder)
-    new_model(tokenizer).save_pretrained(folder)
-    return str(folder)
 
 
 def test_the_address_of_the_usual_port_is_that_of_a_browser():
