@@ -15,15 +15,16 @@ from bench import command
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.checkpoints import check_checkpoint
 from selfplay_pipeline.core.files import write_text
-from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
-from studies.common.planner import Board, Exam
+from studies.common.planner import Board, Exam, model_at
 
 
 def main(
     models: Annotated[list[str], typer.Argument(help="Folders of models that play this board.")],
-    config: Annotated[str, typer.Option(help="Built-in name or YAML file of an honest board.")] = "tiny_honest4x4",
+    config: Annotated[
+        str, typer.Option(help="Built-in name or YAML file of an honest board.")
+    ] = "studies/planner/4x4.yaml",
     code: Annotated[
         int | None, typer.Option(help="Messages are in this code of `studies.common.planner --code`.")
     ] = None,
@@ -53,13 +54,13 @@ def examine(
         seed: Seed of the states.
     """
     for name in models:
-        check_checkpoint(shipped(name))
+        check_checkpoint(model_at(name))
     torch.manual_seed(seed)
-    tokenizer = ChatTokenizer.load(shipped(models[0])).tokenizer
+    tokenizer = ChatTokenizer.load(model_at(models[0])).tokenizer
     board = Board.of(load_config(config, {}).game, tokenizer, torch.device("cpu"), code=code, in_words=in_words)
     exam, rewards = Exam.of(board, states), dict[str, dict[str, float]]()
     for name in models:
-        model = AutoModelForCausalLM.from_pretrained(shipped(name), dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(model_at(name), dtype=torch.float32)
         rewards[name] = exam.take(model, board)
         say(f"{name}: {json.dumps(rewards[name])}")
     return rewards

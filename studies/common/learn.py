@@ -28,6 +28,7 @@ from selfplay_pipeline.iterate.folder import describe
 from studies.common.arms import ARMS, MUTED, PLACEBO, SELF_PLAY, Played, Study
 from studies.common.compared import Results, compare, evidence, rewards_of
 from studies.common.pictures import show
+from studies.common.planner import model_at
 from studies.common.verdict import conditions, verdict
 
 DEFAULT = [SELF_PLAY, MUTED, PLACEBO]
@@ -69,6 +70,8 @@ def main(
         raise UserError(f"--silent: there is no scripted player {silent!r}; choose from {', '.join(sorted(players))}")
     study = Study(config, model, iterations, states, episodes, work, met_silence, silent)
     chosen = range(first_seed, first_seed + seeds)
+    for warm_start in {str(study.config(seed).model) for seed in chosen}:
+        model_at(warm_start)
     for seed in chosen:
         for arm in arms:
             say(f"{arm}, seed {seed} of {', '.join(map(str, chosen))}: {ARMS[arm].about}")

@@ -26,7 +26,7 @@ from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.files import filling
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.core.shipped import shipped
+from selfplay_pipeline.core.shipped import shipped, where_from
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.games.matching.mentions import written
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
@@ -35,6 +35,8 @@ from selfplay_pipeline.games.matching.teacher import WORDS
 from selfplay_pipeline.games.matching.wordless import ENUMERATED
 from selfplay_pipeline.warm_start.tiny_model import build_tokenizer, new_model
 
+PLANNER = "data/tiny_planner4x4_model"
+"""Model that this command made for 4×4 boards; `make data/tiny_planner4x4_model` takes it out of git."""
 DRAWS = 256
 """Number of draws of the scores that a player does not see, for the values of its plans."""
 SOFTEST = 0.04
@@ -55,7 +57,9 @@ IGNORED = -100
 
 def main(
     output: Annotated[Path, typer.Argument(help="Folder of the new model.")],
-    config: Annotated[str, typer.Option(help="Built-in name or YAML file of an honest board.")] = "tiny_honest4x4",
+    config: Annotated[
+        str, typer.Option(help="Built-in name or YAML file of an honest board.")
+    ] = "studies/planner/4x4.yaml",
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 3_000,
     minutes: Annotated[
         float, typer.Option(min=0.01, help="The schedule ends after these minutes if the steps take longer.")
@@ -87,7 +91,7 @@ def main(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = build_tokenizer(WORDS)
     board = Board.of(load_config(config, {}).game, tokenizer, device, code=code)
-    policy = (AutoModelForCausalLM.from_pretrained(shipped(model)) if model else new_model(tokenizer)).to(device)
+    policy = (AutoModelForCausalLM.from_pretrained(model_at(model)) if model else new_model(tokenizer)).to(device)
     plan = Schedule(steps, minutes, rows, whole, softness, learning_rate)
     record: dict[str, Any] = {"config": config, "model": model, "code": code, "seed": seed} | asdict(plan)
     record |= train(policy, board, plan, Exam.of(board, states)) | {"device": device.type}
@@ -95,6 +99,20 @@ def main(
         tokenizer.save_pretrained(new)
         policy.to("cpu").save_pretrained(new)
         (new / "warm_start.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+
+
+def model_at(model: str) -> str:
+    """Returns the path of a model.
+
+    Raises:
+        UserError: The model is not there; the message says how to get it.
+    """
+    if model.startswith("data/") and not Path(shipped(model)).exists():
+        studied = (
+            f"`make {model}` takes it out of git" if model == PLANNER else "its study's README has the command for it"
+        )
+        raise UserError(f"{model}: no such model; {where_from(model) or studied}")
+    return shipped(model)
 
 
 def risen_and_fallen(done: float, warm_up: float) -> float:

@@ -23,12 +23,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from bench import command
 from selfplay_pipeline.core.files import filling
 from selfplay_pipeline.core.folders import check_folder
-from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.core.terminal import say
 from selfplay_pipeline.games.matching.humans import human_episodes
 from selfplay_pipeline.games.matching.names import PAPERS, REVIEWERS
 from selfplay_pipeline.games.matching.rules import MatchingState, own_view_matching
-from studies.common.planner import risen_and_fallen
+from studies.common.planner import PLANNER, model_at, risen_and_fallen
 from studies.people.rounded import RoundedState
 from studies.people.rows import FULL, RULES, Dialect, Episode, Row, draw_state
 
@@ -58,7 +57,7 @@ def main(
     output: Annotated[Path, typer.Argument(help="Folder of the new model.")],
     model: Annotated[
         str, typer.Option(help="Model whose layers it begins with, or a model of this command to train further.")
-    ] = "data/tiny_planner4x4_model",
+    ] = PLANNER,
     steps: Annotated[int, typer.Option(min=12, help="Optimizer steps.")] = 1200,
     rows: Annotated[int, typer.Option(min=2, help="Rows of a step.")] = 48,
     learning_rate: Annotated[float, typer.Option(min=0, help="Peak of AdamW's learning rate.")] = 2e-3,
@@ -76,7 +75,7 @@ def main(
     """Train the model, and say how its greedy plans by its own view compare with the best ones by that view."""
     check_folder(output, "model")
     torch.manual_seed(seed)
-    source = Path(shipped(model))
+    source = Path(model_at(model))
     tokenizer = AutoTokenizer.from_pretrained(source)
     begun: Any = json.loads((source / RECORD).read_text("utf-8")) if (source / RECORD).exists() else {}
     if "talks" in begun:

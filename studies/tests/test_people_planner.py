@@ -7,20 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from factories import untrained
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
 from studies.people.rounded import Rounded, RoundedConfig
 from studies.people.rows import Dialect, Episode, draw_state, soft_plan
 from studies.people.warm_start import NAMES, Batch, Exam, grown, losses
 
-FIRST = Path(shipped("data/tiny_planner4x4_model"))
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A model such as it begins with, though untrained."""
+    return Path(untrained("tiny_honest", tmp_path_factory.mktemp("first")))
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(FIRST)
+def tokenizer(first):
+    return AutoTokenizer.from_pretrained(first)
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +93,9 @@ def test_a_plan_is_drawn_by_the_best_that_each_choice_leaves():
         assert chances[paper] == pytest.approx(np.array(odds) / sum(odds))
 
 
-def test_a_model_that_gives_the_chances_has_no_loss_of_plans_and_one_of_another_plan_has(dialect):
+def test_a_model_that_gives_the_chances_has_no_loss_of_plans_and_one_of_another_plan_has(first, dialect):
     torch.manual_seed(0)
-    model = grown(FIRST)
+    model = grown(first)
     rng = np.random.default_rng(0)
     batch = Batch.of(
         [row for _ in range(4) for row in Episode(dialect, draw_state(8, rng), rng).play(0.02, talks=True)]
@@ -104,9 +108,9 @@ def test_a_model_that_gives_the_chances_has_no_loss_of_plans_and_one_of_another_
     assert (batch.names == named[:, None]).any(1).all()
 
 
-def test_names_that_the_model_never_met_get_weights_about_those_of_the_names_that_it_met(tokenizer):
+def test_names_that_the_model_never_met_get_weights_about_those_of_the_names_that_it_met(first, tokenizer):
     torch.manual_seed(0)
-    old, new = AutoModelForCausalLM.from_pretrained(FIRST), grown(FIRST)
+    old, new = AutoModelForCausalLM.from_pretrained(first), grown(first)
     vocabulary = tokenizer.get_vocab()
     met = [vocabulary[name] for names in NAMES for name in names[:4]]
     unmet = [vocabulary[name] for names in NAMES for name in names[4:]]
@@ -121,10 +125,10 @@ def test_names_that_the_model_never_met_get_weights_about_those_of_the_names_tha
             assert not changed.any()
 
 
-def test_an_exam_gives_reward_0_to_a_plan_that_names_one_reviewer_twice(dialect):
+def test_an_exam_gives_reward_0_to_a_plan_that_names_one_reviewer_twice(first, dialect):
     exam = Exam.of(dialect, [draw_state(8, np.random.default_rng(0))])
     torch.manual_seed(0)
-    model = grown(FIRST)
+    model = grown(first)
     with torch.no_grad():
         model.lm_head.weight[:] = 0.0
     found = exam.take(model)

@@ -1,4 +1,4 @@
-"""`studies.common.planner`: the rows that it draws, the values of its plans, and the model that it made."""
+"""`studies.common.planner`: the rows that it draws, the values of its plans, and its exam."""
 
 import asyncio
 import json
@@ -15,18 +15,32 @@ from selfplay_pipeline.convert.replay import replay
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.core.shipped import shipped
 from selfplay_pipeline.games.base import state_rng
+from selfplay_pipeline.games.matching.teacher import WORDS
 from selfplay_pipeline.games.matching.wordless import Posterior, best_plans, values_of
 from selfplay_pipeline.games.registry import make_game
 from selfplay_pipeline.generate.read_records import parse_episode, read_lines
 from selfplay_pipeline.generate.stage import generate_episodes
 from selfplay_pipeline.generate.trajectory import ChatTokenizer
+from selfplay_pipeline.warm_start.tiny_model import build_tokenizer
 from studies.code.run import told_in
-from studies.common.planner import IGNORED, Board, Exam, code_of, draw_states, lesson, main, tokens_of
+from studies.common.planner import (
+    IGNORED,
+    PLANNER,
+    Board,
+    Exam,
+    code_of,
+    draw_states,
+    lesson,
+    main,
+    model_at,
+    tokens_of,
+)
 
-MODEL = shipped("data/tiny_planner4x4_model")
+HONEST = shipped("data/tiny_honest_model")
+BOARDS = ["tiny_honest", "studies/planner/4x4.yaml"]
 
 
-@pytest.fixture(scope="module", params=long_but(["tiny_honest"], ["tiny_honest", "tiny_honest4x4"]))
+@pytest.fixture(scope="module", params=long_but(BOARDS[:1], BOARDS))
 def name(request):
     return request.param
 
@@ -34,7 +48,7 @@ def name(request):
 @pytest.fixture(scope="module")
 def chat():
     """All models of the command share this tokenizer, whatever the size of their board."""
-    return ChatTokenizer.load(MODEL)
+    return ChatTokenizer(build_tokenizer(WORDS))
 
 
 @pytest.fixture(scope="module")
@@ -136,30 +150,36 @@ class TestValues:
         assert values_of(exact, chosen[::-1]).mean() < best - 0.1  # plans for other states
 
 
-class TestTheModelThatItMade:
-    @pytest.fixture
-    def board(self, chat):
-        torch.manual_seed(1)
-        return Board.of(load_config("tiny_honest4x4", {}).game, chat.tokenizer, torch.device("cpu"))
+class TestTheExam:
+    """Of the default model, which plans by digits, and was taught neither to read number words nor to ignore them."""
+
+    @pytest.fixture(scope="class")
+    def taken(self):
+        def of(model, states, *, in_words):
+            torch.manual_seed(1)
+            config, tokenizer = load_config("tiny_honest", {}), ChatTokenizer.load(HONEST).tokenizer
+            board = Board.of(config.game, tokenizer, torch.device("cpu"), in_words=in_words)
+            return Exam.of(board, states).take(model, board)
+
+        trained = AutoModelForCausalLM.from_pretrained(HONEST, dtype=torch.float32)
+        untrained = AutoModelForCausalLM.from_config(trained.config)
+        return {
+            "words": of(trained, 100, in_words=True),
+            "digits": of(trained, 100, in_words=False),
+            "untrained": of(untrained, 40, in_words=True),
+        }
 
     @pytest.mark.long
-    def test_plans_about_as_well_as_silence_with_messages_and_muted(self, board):
-        model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-        rewards = Exam.of(board, 150).take(model, board)
-        assert rewards["heard"] == pytest.approx(rewards["silence"], abs=0.05)
-        assert rewards["muted"] == pytest.approx(rewards["silence"], abs=0.05)
+    def test_finds_what_each_message_is_worth_to_it(self, taken):
+        words, digits = taken["words"], taken["digits"]
+        assert words["heard"] == pytest.approx(words["silence"], abs=0.05)
+        assert words["exchanged"] == pytest.approx(words["heard"], abs=0.05)
+        assert digits["heard"] > words["silence"] + 0.05, "it reads digits"
+        assert words["whole_tables"] > 0.93, "it plans"
 
     @pytest.mark.long
-    def test_plans_with_told_cells_that_are_not_marked_as_a_message(self, board):
-        model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-        rewards = Exam.of(board, 100).take(model, board)
-        assert rewards["unmarked"] > 0.97, "so self-play need not teach to read or to plan"
-
-    @pytest.mark.long
-    def test_is_far_better_than_an_untrained_one(self, board):
-        config = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).config
-        rewards = Exam.of(board, 60).take(AutoModelForCausalLM.from_config(config), board)
-        assert rewards["heard"] < rewards["silence"] - 0.2
+    def test_finds_an_untrained_one_far_worse(self, taken):
+        assert taken["untrained"]["heard"] < taken["untrained"]["silence"] - 0.2
 
 
 class TestACode:
@@ -231,6 +251,21 @@ class TestCommand:
         with pytest.raises(UserError, match="honest matching"):
             train_a_little(tmp_path / "model", config=config)
         assert not (tmp_path / "model").exists()
+
+    @pytest.mark.parametrize(
+        ("model", "command"),
+        [
+            (PLANNER, f"`make {PLANNER}` takes it out of git"),
+            ("data/tiny_coded_model_3", "its study's README has the command for it"),
+            ("data/tiny_shy_model", "`selfplay model tiny --config tiny_shy --output data/tiny_shy_model` makes it"),
+        ],
+    )
+    def test_says_how_to_get_a_model_that_is_not_there(self, model, command, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(UserError, match=f"^{model}: no such model; {command}$"):
+            model_at(model)
+        assert model_at("data/tiny_model") == shipped("data/tiny_model")
+        assert model_at("Qwen/Qwen2.5-7B-Instruct") == "Qwen/Qwen2.5-7B-Instruct"
 
     @pytest.mark.long
     def test_writes_a_model_that_has_learned(self, tmp_path):

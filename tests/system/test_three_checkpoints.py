@@ -1,13 +1,12 @@
 """Three checkpoints hold the seats of one episode, each with an SGLang server of its own."""
 
 import asyncio
-import shutil
 from collections import Counter
 from itertools import product
 from pathlib import Path
 
 import numpy as np
-from safetensors.torch import load_file, save_file
+from factories import TINY, other_weights
 from test_engines import next_logprobs
 
 from bench.serving import RecordingEngine
@@ -23,19 +22,10 @@ from selfplay_pipeline.generate.records import POLICY, EpisodeRecord
 from selfplay_pipeline.generate.seats import Backends, Servers, seat_players, seats_named
 from selfplay_pipeline.generate.stage import policy_record
 
-PLAYERS = ("data/tiny_model", "data/tiny_honest_model", "data/tiny_planner4x4_model")
 EPISODES, TURNS, TEMPERATURE = 2, 9, 1.0
 PROMPT = [1, 2, 3]
 LARGEST_GAP, SMALLEST_DIFFERENCE = 1e-3, 1e-2
 """Bounds of differences between log-probs: by rounding of one checkpoint, and between two checkpoints."""
-
-
-def other_model(folder: Path) -> str:
-    """Returns a copy of the first player's model with other weights."""
-    shutil.copytree(PLAYERS[0], folder)
-    weights = load_file(folder / "model.safetensors")
-    save_file({name: tensor * 1.2 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
-    return str(folder)
 
 
 class Round(TurnSession):
@@ -65,10 +55,11 @@ def gap(prompt: list[int], completion: Completion, checkpoint: str) -> float:
 def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_place_of_one(tmp_path: Path) -> None:
     config = load_config("tiny", {"generate.temperature": TEMPERATURE})
     game = make_game(config.game)
-    policy = policy_record(config, PLAYERS[0], content_hash(PLAYERS[0]))
-    names = [POLICY, *PLAYERS[1:]]
+    checkpoints = [TINY, "data/tiny_honest_model", other_weights(tmp_path / "third", 0.8)]
+    policy = policy_record(config, TINY, content_hash(TINY))
+    names = [POLICY, *checkpoints[1:]]
     recorders: dict[str, RecordingEngine] = {}
-    fourth_model = other_model(tmp_path / "fourth")
+    fourth_model = other_weights(tmp_path / "fourth")
 
     async def play() -> tuple[list[EpisodeRecord], Completion, Completion]:
         params = SamplingParams(TEMPERATURE, 8, ())
@@ -84,21 +75,21 @@ def test_each_of_three_checkpoints_says_its_own_words_and_a_fourth_takes_the_pla
                 assert isinstance(held, PolicySeat)
                 held.engine = recorders.setdefault(name, RecordingEngine(held.engine))
             await asyncio.gather(*(one.run() for one in episodes))
-            fourth = await servers.serving(fourth_model, keep=PLAYERS[1:])
-            last = await servers.serving(PLAYERS[2], keep=[fourth_model, PLAYERS[1]])
+            fourth = await servers.serving(fourth_model, keep=checkpoints[1:])
+            last = await servers.serving(checkpoints[2], keep=[fourth_model, checkpoints[1]])
             records = [one.record(policy) for one in episodes]
             return records, await fourth.generate(PROMPT, params), await last.generate(PROMPT, params)
 
     records, of_fourth, of_last = asyncio.run(play())
     for record in records:
         assert [seat.name for seat in record.seats] == names
-        assert [seat.policy and seat.policy.weights for seat in record.seats] == [*map(content_hash, PLAYERS)]
+        assert [seat.policy and seat.policy.weights for seat in record.seats] == [*map(content_hash, checkpoints)]
         assert [turn.seat for turn in record.turns] == [0, 1, 2] * (TURNS // 3)
-    for (seat, name), (other, checkpoint) in product(enumerate(names), enumerate(PLAYERS)):
+    for (seat, name), (other, checkpoint) in product(enumerate(names), enumerate(checkpoints)):
         calls = [call for calls in recorders[name].episodes.values() for call in calls]
         assert Counter(session for session, _ in calls) == {f"e{e}-{seat}": TURNS // 3 for e in range(EPISODES)}
         largest = max(gap(call.prompt, call.completion, checkpoint) for _, call in calls)
         assert largest < LARGEST_GAP if seat == other else largest > SMALLEST_DIFFERENCE
     assert gap(PROMPT, of_fourth, fourth_model) < LARGEST_GAP, "it was loaded in place of the first"
-    assert gap(PROMPT, of_last, PLAYERS[2]) < LARGEST_GAP, "it was left as it was"
+    assert gap(PROMPT, of_last, checkpoints[2]) < LARGEST_GAP, "it was left as it was"
     assert sorted(path.name for path in tmp_path.glob("*.log")) == ["server.log", "server_2.log", "server_3.log"]

@@ -240,7 +240,7 @@ def test_the_size_of_a_vocabulary_is_what_the_configuration_says_if_it_can_be_re
 
 def test_whole_models_are_taken(model):
     check_checkpoint(str(model))
-    check_checkpoint("data/tiny_planner4x4_model")
+    check_checkpoint("data/tiny_honest_model")
     check_checkpoint("Qwen/Qwen2.5-7B-Instruct")
     changed(lambda tensors: tensors.pop("lm_head.weight"))(model)
     said(tie_word_embeddings=True)(model)
@@ -302,7 +302,7 @@ def test_an_adapter_is_refused_because_not_all_would_apply_it(model, whole):
 
 @pytest.mark.parametrize("inside", [False, True], ids=["elsewhere", "where other models are"])
 @pytest.mark.parametrize("command", ["generate", "doctor"])
-@pytest.mark.parametrize("config", ["tiny_mediation", "tiny_planning", "tiny4x4"])
+@pytest.mark.parametrize("config", ["tiny_bargaining", "tiny_mediation", "tiny_planning", "tiny4x4"])
 def test_a_model_of_a_built_in_configuration_that_is_made_first_is_named_with_its_command(
     tmp_path, monkeypatch, command, config, inside
 ):

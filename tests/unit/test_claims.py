@@ -41,7 +41,7 @@ def test_the_hard_filter_is_named_only_where_there_is_one(tmp_path, config, filt
 
 def test_the_documents_give_the_lines_that_are_stored():
     text = (ROOT / "docs" / "results" / "silence.md").read_text()
-    for name in ("tiny", "tiny4x4", "tiny_honest", "tiny_honest4x4", "default"):
+    for name in ("tiny", "tiny4x4", "tiny_honest", "studies/planner/4x4.yaml", "default"):
         lines = make_game(load_config(name, {"game.protocol": "free"}).game).wordless
         row = next(line for line in text.splitlines() if line.startswith(f"| `{name}`"))
         cells = [lines.get(kind) for kind in ("silence", "pass", "counter")]

@@ -311,7 +311,7 @@ def test_policy_is_no_name_of_a_player_where_nothing_is_trained():
 
 
 def test_of_two_checkpoints_the_first_is_recorded_as_the_policy_and_each_seating_is_an_episode(tmp_path):
-    names = ("data/tiny_model", "data/tiny_planner4x4_model")
+    names = ("data/tiny_model", "data/tiny_honest_model")
     for first, second in (names, names[::-1]):
         pairing = Pairing(first, second, four_states(), tmp_path / "games.jsonl", episodes=3, both_seatings=True)
         task = pairing.job(config())

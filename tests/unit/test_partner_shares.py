@@ -109,7 +109,7 @@ def test_groups_are_played_partner_by_partner_and_scripts_beside_the_first():
     [
         ([], 1, 2.0), (MIXTURE, 2, 1.5), ([{"player": "self", "share": 1.0}], 1, 2.0),
         ([{"player": "self", "share": 0.5}, {"player": "sharing", "share": 0.5}], 1, 1.5),
-        ([{"player": MODEL, "share": 0.5}, {"player": "data/tiny_planner4x4_model", "share": 0.5}], 2, 1.0),
+        ([{"player": MODEL, "share": 0.5}, {"player": "data/tiny_honest_model", "share": 0.5}], 2, 1.0),
     ],
 )  # fmt: skip
 def test_a_policy_and_its_partners_need_two_servers_at_most(partners, servers, seats):

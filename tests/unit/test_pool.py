@@ -5,12 +5,11 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from shutil import copytree
 
 import pytest
+from factories import TINY, other_weights
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 from test_client import PARAMS
 from test_shared_gpu import SGLang
 
@@ -23,7 +22,7 @@ from selfplay_pipeline.engines.server_lock import ServerLock
 from selfplay_pipeline.engines.types import Engine, EngineError
 from selfplay_pipeline.generate.stage import check_seats
 
-A, B, C = (f"data/tiny{kind}_model" for kind in ("", "_honest", "_planner4x4"))
+A, B = TINY, "data/tiny_honest_model"
 URLS = [f"http://127.0.0.1:{port}" for port in range(29_995, 30_000)]
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
@@ -77,11 +76,12 @@ def test_two_names_of_one_server_have_one_lock():
     [(URLS[:1], 2, "1 is given"), (URLS[:2], 3, "2 are given"), ([URLS[0], "http://localhost:29995"], 2, "1 is given")],
     ids=["two of one", "three of two", "two names of one"],
 )
-def test_attached_servers_that_are_fewer_than_the_checkpoints_are_refused(urls, at_once, number):
+def test_attached_servers_that_are_fewer_than_the_checkpoints_are_refused(tmp_path, urls, at_once, number):
     words = f"engine.server_url: each of the {at_once} checkpoints .* a server of its own.*{number}.*leave the key out"
+    third = other_weights(tmp_path / "third")
     with pytest.raises(UserError, match=words):
         EnginePool(EngineConfig(server_url=urls), "cpu", Path("logs"), at_once=at_once)
-    players = ["policy", B, C][:at_once]
+    players = ["policy", B, third][:at_once]
     with pytest.raises(UserError, match=words):
         check_seats(load_config("tiny", {"engine.server_url": urls}), A, players)
     check_seats(load_config("tiny", {"engine.server_url": URLS[:at_once]}), A, players)
@@ -140,16 +140,14 @@ def serves(servers: Sequence[SGLang]) -> set[str]:
 
 
 async def test_three_checkpoints_play_with_each_other_on_three_servers_and_with_more_one_after_the_other(tmp_path):
-    weights = load_file(f"{A}/model.safetensors")
-    further = str(copytree(A, tmp_path / "fourth"))
-    save_file(weights | {"model.norm.weight": 2 * weights["model.norm.weight"]}, f"{further}/model.safetensors")
+    third, further = (other_weights(tmp_path / name, factor) for name, factor in (("third", 0.8), ("fourth", 1.2)))
     servers = [SGLang() for _ in range(3)]
     async with await begun(servers, 3) as pool:
-        engines = [await pool.serving(checkpoint, keep=[A, B, C]) for checkpoint in (A, B, C)]
+        engines = [await pool.serving(checkpoint, keep=[A, B, third]) for checkpoint in (A, B, third)]
         await asyncio.gather(*map(ask, engines))
-        assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, B, C)}
+        assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, B, third)}
         assert loads(servers) == [1, 1, 1]
-        fourth = await pool.serving(further, keep=[A, C])
+        fourth = await pool.serving(further, keep=[A, third])
         await asyncio.gather(*map(ask, [engines[0], fourth, engines[2]]))
         with pytest.raises(EngineError, match=f"{B} is not served any more: .* to {further}"):
             await ask(engines[1])
@@ -157,11 +155,11 @@ async def test_three_checkpoints_play_with_each_other_on_three_servers_and_with_
         for server in servers:
             url = str(server.server.make_url("/")).rstrip("/")
             assert not ServerLock(url).take(alone=False), "no other command may use it"
-    assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, further, C)}
+    assert serves(servers) == {content_hash(checkpoint) for checkpoint in (A, further, third)}
 
 
-async def test_two_commands_that_divide_the_same_servers_play_one_after_the_other():
-    servers = [SGLang() for _ in range(2)]
+async def test_two_commands_that_divide_the_same_servers_play_one_after_the_other(tmp_path):
+    servers, third = [SGLang() for _ in range(2)], other_weights(tmp_path / "third")
 
     async def command(urls: list[str], checkpoints: Sequence[str]) -> None:
         async with EnginePool(EngineConfig(server_url=urls), "cpu", Path("logs"), at_once=2) as pool:
@@ -170,7 +168,7 @@ async def test_two_commands_that_divide_the_same_servers_play_one_after_the_othe
             await asyncio.gather(*map(ask, engines))
 
     urls = [await server.start() for server in servers]
-    await asyncio.gather(command(urls, [A, B]), command(urls[::-1], [B, C]))
+    await asyncio.gather(command(urls, [A, B]), command(urls[::-1], [B, third]))
 
 
 async def test_weights_that_were_replaced_under_the_same_path_are_loaded(tmp_path):

@@ -200,7 +200,7 @@ def test_a_script_that_permutes_names_sets_it_off_and_one_that_learns_to_share_d
 
 def test_a_foreign_checkpoint_has_a_server_and_an_unknown_one_is_refused():
     assert at_once(mixture([], **{"iterate.foreign": "sharing"})) == 1
-    assert at_once(mixture([], **{"iterate.foreign": "data/tiny_planner4x4_model"})) == 2
+    assert at_once(mixture([], **{"iterate.foreign": "data/tiny_honest_model"})) == 2
     with pytest.raises(UserError, match="no scripted player or checkpoint 'nobody'"):
         check_run(mixture([], **{"iterate.foreign": "nobody"}))
 

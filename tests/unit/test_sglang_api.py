@@ -218,5 +218,5 @@ def test_what_is_no_address_is_an_error_of_the_engine(url):
 
 
 def test_a_server_may_name_any_model():
-    assert not any(same_model(name, "data/tiny_model") for name in ("x" * 5000, "\0", "data/tiny_planner4x4_model"))
+    assert not any(same_model(name, "data/tiny_model") for name in ("x" * 5000, "\0", "data/tiny_honest_model"))
     assert same_model("./data/tiny_model", "data/tiny_model")

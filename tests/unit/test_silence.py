@@ -315,8 +315,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny4x4", "tiny_honest", "tiny_honest4x4", "default", "tiny_bargaining"])
-def test_the_built_in_configurations_come_with_their_lines(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["tiny", "tiny4x4", "tiny_honest", "studies/planner/4x4.yaml", "default", "tiny_bargaining"]
+)
+def test_built_in_configurations_and_studies_come_with_their_lines(name: str) -> None:
     game = free(name)
     assert game.silence is not None and 0 < game.silence.standard_error < 0.003
     expected = ["silence"] if name == "default" else ["silence", "pass", "counter"]

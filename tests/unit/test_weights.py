@@ -25,6 +25,7 @@ from factories import (
     byte_chat,
     make_episode,
     make_episodes,
+    untrained,
     write_episodes,
 )
 
@@ -52,8 +53,7 @@ from selfplay_pipeline.train import imitation, offline_stage
 from selfplay_pipeline.train.offline import check_sampler, run_train
 from selfplay_pipeline.train.process import TrainError
 
-OTHER, HONEST = "data/tiny_planner4x4_model", "data/tiny_honest_model"
-BARGAINING = "selfplay_pipeline/games/bargaining/data/tiny_bargaining_model"
+OTHER = "data/tiny_honest_model"
 
 
 @pytest.fixture
@@ -180,13 +180,15 @@ def test_the_model_that_played_is_trained_in_place_of_that_of_a_file_which_is_sa
     assert "--model" in helped and "tiny_honest_model" not in helped
 
 
-@pytest.mark.parametrize("other", [OTHER, BARGAINING, "changed"])
+@pytest.mark.parametrize("other", [OTHER, "smaller", "changed"])
 def test_another_model_than_the_one_that_played_is_refused_unless_it_is_asked_for(tmp_path, model, other, trained):
     """Also one of another vocabulary, and one whose files have changed, whatever its token ids are."""
     rows, played = rows_of(model, tmp_path), content_hash(str(model))
     if other == "changed":
         change(model)
         other = str(model)
+    elif other == "smaller":
+        other = untrained("tiny_bargaining", tmp_path / "smaller")
     train = ("train", str(rows), "--config", "tiny", "--model", other, "--output", str(tmp_path / "training"))
     said = refused(*train)
     assert all(words in said for words in (str(rows), str(model), played, content_hash(other), "--any-model"))
@@ -196,8 +198,9 @@ def test_another_model_than_the_one_that_played_is_refused_unless_it_is_asked_fo
 
 
 def test_a_model_with_too_small_a_vocabulary_for_the_rows_is_refused_whatever_is_asked_for(tmp_path):
-    rows = rows_of(HONEST, tmp_path, chat=ChatTokenizer.load(HONEST))
-    said = refused("train", str(rows), "--model", BARGAINING, "--any-model", "--output", str(tmp_path / "training"))
+    rows = rows_of(OTHER, tmp_path, chat=ChatTokenizer.load(OTHER))
+    smaller = untrained("tiny_bargaining", tmp_path / "smaller")
+    said = refused("train", str(rows), "--model", smaller, "--any-model", "--output", str(tmp_path / "training"))
     assert "but the model's ids are 0 to 298; give --model, the model that sampled these rows" in said
 
 
