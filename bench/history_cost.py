@@ -21,7 +21,7 @@ import typer
 from bench import command
 from bench.architectures import REWARD
 from bench.chat_templates import FAMILIES, template_named, tokenizer_for
-from bench.serving import Recorded, RecordingEngine, replay
+from bench.serving import Recorded, RecordingEngine, repeat
 from bench.thinking_families import teach
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.training import TrainConfig
@@ -90,7 +90,7 @@ async def measure(output: Path, episodes: int, turns: int, thought: int, rounds:
                         for episode in recorder.episodes.values()
                     ]
                     await engine.clients[0].call("/flush_cache?timeout=60", {})
-                    seconds = await replay(config, engine.clients[0].server, calls)
+                    seconds = await repeat(config, engine.clients[0].server, calls)
                     run_convert(folder / "games.jsonl", folder, reward=own_reward(config.reward))
                     training = TrainConfig(
                         model=str(config.model), data=folder / "train.parquet", output=folder / "training",

@@ -86,7 +86,7 @@ async def _measure(config: Config, folder: Path) -> dict[str, Any]:
             tokens = sum(len(call.completion.token_ids) for episode in calls for _, call in episode)
             selfplay[0], selfplay[1] = selfplay[0] + tokens, selfplay[1] + seconds
             await _flush(engine)
-            seconds = await replay(config, engine.clients[0].server, calls)
+            seconds = await repeat(config, engine.clients[0].server, calls)
             replay[0], replay[1] = replay[0] + tokens, replay[1] + seconds
     own, thin = selfplay[0] / selfplay[1], replay[0] / replay[1]
     return {
@@ -109,7 +109,7 @@ async def _flush(engine: SGLangEngine) -> None:
     await engine.clients[0].call("/flush_cache?timeout=60", {})
 
 
-async def replay(config: Config, server: Server, episodes: Sequence[Sequence[tuple[str, Call]]]) -> float:
+async def repeat(config: Config, server: Server, episodes: Sequence[Sequence[tuple[str, Call]]]) -> float:
     """Returns the seconds in which a server answers the recorded requests of episodes."""
     waiting = iter(episodes)
 
