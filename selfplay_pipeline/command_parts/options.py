@@ -194,7 +194,7 @@ class OfGames(typer.core.TyperCommand):
         return [*super().get_params(ctx), *self.made]
 
     def invoke(self, ctx: Any) -> Any:
-        """Find the game and run the command; its function finds the added options in the context."""
+        """Check --game and run the command, which reads the added options from the context."""
         values = {option.name: ctx.params.pop(option.name) for option in self.made}
         given = {name: value for name, value in values.items() if value not in (None, [], ())}
         if (game := given.get("game")) is not None:

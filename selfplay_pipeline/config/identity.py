@@ -185,7 +185,7 @@ def in_words(differences: Mapping[str, tuple[Any, Any]], options: Mapping[str, s
     """Returns one line with the first differences and the number of further ones.
 
     Args:
-        options: Options of the command line to name, by key.
+        options: Command-line options to mention, by key.
     """
     said = [_in_words(key, *values, options) for key, values in list(differences.items())[:MOST_DIFFERENCES]]
     more = len(differences) - len(said)

@@ -529,7 +529,7 @@ def _take(played: _Played, seat: int, text: str, cut: bool) -> None:
 
 
 def _members_of(session: Any) -> dict[str, Any]:
-    """Returns comparable copies of a session's members, but not of the counts and texts of `TurnSession`."""
+    """Returns comparable copies of a session's members, without those in `BOOKKEEPING`."""
     return {name: _frozen(value) for name, value in vars(session).items() if name not in BOOKKEEPING}
 
 

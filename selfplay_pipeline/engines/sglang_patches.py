@@ -155,7 +155,7 @@ def _attention_backend(runner: Any) -> Any:
     public_way="SGLang knows no other sampling on a CPU; its backends are kernels for GPUs.",
 )
 def replace_sampling() -> None:
-    """Draw tokens by inversion of the distribution function, with one random number a row.
+    """Let SGLang sample by inverse transform, with one random number a row, if no seed is set.
 
     `torch.multinomial` draws one for each token of the vocabulary, which took an eighth to a quarter of the time of a
     model with a vocabulary of 49,000.

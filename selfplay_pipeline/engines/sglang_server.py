@@ -107,12 +107,12 @@ class ServerSpec:
 
 
 def override_arguments(model: str) -> list[str]:
-    """Returns arguments that give SGLang 0.5.12 what it reads of Gemma's configuration, and the configuration lacks.
+    """Returns arguments that supply what SGLang 0.5.12 reads from a Gemma configuration that lacks it.
 
-    Of all Gemma 3 models it reads the factor of the positions (`sglang/srt/models/gemma3_causal.py`), which the 270M
-    and 1B models do not have; here it is 1. Of Gemma 4 it reads the heads of layers with a window from keys that it
-    sets for the vision model alone (`sglang/srt/utils/hf_transformers/config.py`). On a CPU it also needs a width of
-    experts.
+    It reads a RoPE scaling factor for every Gemma 3 model (`sglang/srt/models/gemma3_causal.py`), which the 270M
+    and 1B models do not have; here it is 1. For Gemma 4 it reads sliding-window layers' heads from keys that it sets
+    for the multimodal model alone (`sglang/srt/utils/hf_transformers/config.py`). On a CPU it also needs an expert
+    width.
     """
     config = Path(model) / "config.json"
     if not config.is_file() and not Path(model).is_absolute():

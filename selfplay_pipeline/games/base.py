@@ -98,7 +98,7 @@ class GameSettings(Section):
     """Name of a built-in set of prompts (default, compact), or a folder with the same template files."""
 
     def code(self) -> dict[str, str]:
-        """Returns the files of a user that decide how the game is played, by the keys that name them.
+        """Returns your own files that decide how the game is played, by configuration key.
 
         A run stores their content hashes, and is not continued with other contents.
         """
@@ -512,7 +512,7 @@ class Game(ABC):
         """Returns the game under which a stored state is read; by default this one.
 
         Stored files are read under the default configuration. A game whose number of seats depends on the configuration
-        stores it in the state, and returns a game with this number here.
+        stores this number in the state, and returns a game with it here.
 
         Args:
             data: A state, as `state_to_json` wrote it.

@@ -284,7 +284,7 @@ class TaggedSession(TurnSession, Generic[Proposal]):
         return tuple(move.told.get(other, "") for other in (0, 1))  # `_heard` mutes
 
     def known_history(self, seat: int) -> tuple[tuple[int, str], ...]:
-        """Returns the legal turns so far as a seat knows them: its own as it wrote them, the partner's as it heard
+        """Returns all legal turns as a seat knows them: its own as it wrote them, the partner's as it heard
         them."""
         return tuple((speaker, text if speaker == seat else self._heard(text)) for speaker, text in self.history)
 

@@ -54,6 +54,10 @@ THOUGHTS = (
 Sources: the chat templates in trl 1.16.0, `sglang/srt/parser/reasoning_parser.py` in SGLang 0.5.12, and the folder
 `vllm/reasoning` of vLLM 0.22; the rest stand in public programs that read the named models' replies.
 """
+UNMARKED = ("[BEGIN FINAL RESPONSE]", "Here are my reasoning steps:", "Here is my response:")
+"""Texts of prompts that ask for thoughts between plain words (Apriel, Granite 3.2)."""
+SWITCH_WORDS = re.compile(r"(?<![<◁:])/(?:no_?)?think(?:ing)?\b(?![>▷])")
+"""Words in a message by which some templates switch thoughts on and off (Nemotron Nano v2, SmolLM3)."""
 _BEGUN = {thought.begin: thought for thought in THOUGHTS}
 _MARK = re.compile("|".join(map(re.escape, sorted({mark for thought in THOUGHTS for mark in thought}, reverse=True))))
 _ANSWER = re.compile(r"\s*<(answer|response)>\s*(.*?)\s*</\1>\s*", re.DOTALL)
@@ -79,7 +83,7 @@ def without_control(text: str) -> str:
     return text.translate(BRACKETS)
 
 
-def after_thought(text: str, *, begun: Thought | None = None) -> tuple[str, bool]:
+def after_thought(text: str, *, begun: Thought | None = None, tagged: bool = False) -> tuple[str, bool]:
     """Returns the text after a reply's last thought, and whether every thought has ended.
 
     The text is empty if a thought is unfinished. The thoughts of all known families are cut from every reply, because
@@ -88,6 +92,7 @@ def after_thought(text: str, *, begun: Thought | None = None) -> tuple[str, bool
     Args:
         text: The reply.
         begun: Thought that the prompt has begun.
+        tagged: Whether a reply without a thought may also stand in tags of an answer.
     """
     after = 0
     while True:
@@ -99,9 +104,9 @@ def after_thought(text: str, *, begun: Thought | None = None) -> tuple[str, bool
             after, begun = mark.end(), _BEGUN.get(mark.group())
         else:
             break
-    if not after:
+    if not after and not tagged:
         return text, True
-    said = text[after:].lstrip()
+    said = text[after:].lstrip() if after else text
     answer = _ANSWER.fullmatch(said)
     return (answer[2] if answer else said), True
 

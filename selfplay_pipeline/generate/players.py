@@ -87,7 +87,7 @@ def script_player(name: str) -> Player:
 
 @dataclass
 class ScriptSeat:
-    """A seat held by a scripted player, which reads the state as data and ignores observations."""
+    """A seat held by a scripted player, which reads `Game.view` and ignores observations."""
 
     script: ScriptedPlayer
     view: Callable[[], Any]

@@ -17,7 +17,9 @@ from selfplay_pipeline.core.hub import look_for
 from selfplay_pipeline.engines.types import Completion, EngineError, FinishReason
 from selfplay_pipeline.generate.control_tokens import (
     CONTROL,
+    SWITCH_WORDS,
     THOUGHTS,
+    UNMARKED,
     after_thought,
     open_thought,
     thought_in,
@@ -108,6 +110,8 @@ class ChatTokenizer:
         """What the chat template is given beside messages, as in `PolicyRecord.template`."""
         self.thought = next((thought for thought in THOUGHTS if thought.end in template), None)
         """Thoughts of the template's models; None if the template has none."""
+        words = sorted(set(SWITCH_WORDS.findall(template)), reverse=True)  # a longer word before its beginning
+        self._switches = re.compile("|".join(map(re.escape, words)) or "(?!)")
         marks = "\n".join(mark for thought in THOUGHTS for mark in thought)
         self._silent = {token for token, about in added.items() if about.special and about.content not in marks}
         self._find_form()
@@ -121,6 +125,8 @@ class ChatTokenizer:
         opening, before, self.header = parts.groups()
         """Text between an observation and the next reply: the end of the observation and the header of the reply."""
         self._begun = open_thought(self.header)
+        ended = any(thought.end in self.header for thought in THOUGHTS)
+        self._tagged = ended and re.search("<(answer|response)>", template) is not None
         self._thought_fields: list[str] = []  # those of `THOUGHT_FIELDS` that the template takes
         self._check_thoughts(opening, thinking=thinking)
         self._nothing_said = "" if self._takes_empty_replies() else NOTHING_SAID
@@ -189,13 +195,19 @@ class ChatTokenizer:
 
         Raises:
             EngineError: A message would be tokenised as a control token.
+            UserError: The system message changes how a reply begins.
         """
         parts = [self._parts(message) for message in messages]
         harmless = tuple(
-            (role, content if role == "system" else "x" * bool(content), "x" * bool(thought))
+            (role, "x" if role != "system" and content.strip() else content, "x" * bool(thought))
             for role, content, thought in parts
         )
         rendered = self.render([self._with_thought(*part) for part in parts])
+        if not rendered.endswith(self.header):
+            raise self._refused(
+                f"begins a reply with {rendered[-40:]!r} here, and with {self.header!r} elsewhere",
+                "leave words that switch thoughts, such as /no_think, out of the game's rules",
+            )
         return self._safely(rendered, harmless, lambda: self.render([self._with_thought(*part) for part in harmless]))
 
     def _parts(self, message: ChatMessage) -> tuple[str, str, str]:
@@ -225,7 +237,7 @@ class ChatTokenizer:
 
     def said(self, text: str) -> tuple[str, bool]:
         """Returns the text of a reply without its thoughts, and whether all thoughts have ended."""
-        return after_thought(text, begun=self._begun)
+        return after_thought(text, begun=self._begun, tagged=self._tagged)
 
     def supplied_turn(self, text: str) -> list[int]:
         """Returns the token ids of a turn that was not sampled, after the end of a thought that the header begins."""
@@ -235,9 +247,10 @@ class ChatTokenizer:
     def neutralise(self, text: str) -> str:
         """Returns the text without control tokens, so that no player can forge a turn of the conversation.
 
-        The tokenizer identifies the characters to remove, since its normaliser may create control tokens from others.
+        Words with which the template switches thoughts go too. The tokenizer identifies the characters to remove, since
+        its normaliser may create control tokens from others.
         """
-        while (shorter := self._without_own_control(without_control(text))) != text:
+        while (shorter := self._without_own_control(self._switches.sub("", without_control(text)))) != text:
             text = shorter
         return text
 
@@ -353,11 +366,15 @@ class ChatTokenizer:
                 "set generate.thinking: true and a larger generate.max_new_tokens, or take another model (always so "
                 "for imitation: recorded episodes hold no thoughts)",
             )
+        if asked := next((mark for mark in UNMARKED if mark in self.render(_OPENING)), None):
+            raise self._refused(
+                f"asks for thoughts in plain words ({asked!r}), so that they cannot be cut safely", "take another model"
+            )
         shown, header = without_thoughts(opening), without_thoughts(self.header).rstrip()
         if self._begun:
             shown = shown.replace(self._begun.end, "")  # DeepSeek V3.1 shows only the end of an earlier thought
         chosen = shown.removeprefix(header) if shown.startswith(header) else ""
-        if not self._control.isdisjoint(self._encode(chosen)):
+        if chosen.strip():
             raise self._refused(
                 f"lets a model begin a reply with {chosen.strip()!r} or something else, such as another channel or "
                 "recipient, so that thoughts cannot be cut safely",

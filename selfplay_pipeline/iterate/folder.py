@@ -270,9 +270,9 @@ def check_unchanged(checkpoint: str, made: Trained) -> None:
 
 
 def trained_with(path: Path) -> tuple[str, int] | None:
-    """Returns the content hash of the checkpoint that a run was trained with, and the seat of its policy.
+    """Returns the content hash of the checkpoint that was a run's partner, and the seat of its policy.
 
-    None for a run with another partner or with several.
+    None unless its only partner was a checkpoint.
 
     Raises:
         UserError: The manifest is damaged.

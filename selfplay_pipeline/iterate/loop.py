@@ -351,7 +351,7 @@ class Loop:
             raise NoTurnsError(f"{games}: nothing can be learned from iteration {number}: {why}")
 
     def _staleness(self, number: int) -> int | None:
-        """Returns the number of trainings by which the weights that play an iteration are older than the trained ones.
+        """Returns how many trainings the weights that play an iteration lag behind those that it trains.
 
         It is None if episodes are always played with the newest weights.
         """

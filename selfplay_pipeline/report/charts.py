@@ -139,7 +139,7 @@ def _about_rewards(scans: Sequence[Scan]) -> str:
 
 
 def _curves(scans: Sequence[Scan], figure: Figure, note: str, lines: Mapping[str, float] | None = None) -> Chart:
-    """Returns a figure over the iterations of training, with one curve for each kind of episodes."""
+    """Returns the chart of a figure by training iteration, with one curve per kind of episode."""
     series = [_of_mode(scans, mode, figure, kind) for mode, kind in KINDS.items()]
     share = figure.unit == "share"
     return Chart(figure.name, figure.chart, note, ITERATIONS, figure.label, series, lines or {}, share=share)

@@ -75,7 +75,7 @@ def check_version(folder: Path | None) -> Item:
 
 
 def _version(root: Path) -> str:
-    """Returns the version in a checkout's setup.py, else the version of the installed package."""
+    """Returns the version in setup.py, else the installed package's, else "unknown version"."""
     setup = root / "setup.py"
     named = re.search(r"version=\"([^\"]+)\"", setup.read_text(errors="replace")) if setup.is_file() else None
     with suppress(importlib.metadata.PackageNotFoundError):

@@ -68,7 +68,7 @@ def config_folder() -> Path:
 
 
 def held_out_path(config: OnlineConfig) -> Path:
-    """Returns the temporary file of validations' figures, one line each, which are later added to metrics.jsonl."""
+    """Returns the file of held-out figures, one line per validation, later copied to metrics.jsonl."""
     return state_dir(config) / "held_out.jsonl"
 
 

@@ -9,7 +9,6 @@ import argparse
 import json
 from collections import defaultdict
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -73,21 +72,19 @@ def curve(run: RunDirectory) -> dict[str, list[dict[str, Any]]]:
 def draw(curves: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
     """Draw the training play and the held-out rewards of each run; two runs of an arm have the same colour."""
     with drawn(path, ["training play", "held-out states"]) as (play, held_out):
-        ends = defaultdict[str, list[float]](list)
+        told = set[str]()
         for name, of in curves.items():
             arm = name.partition(",")[0]
             points = [(one["iteration"], one["proposal follows"]["value"]) for one in of["play"]]
-            play.plot(*zip(*points, strict=True), color=COLOURS[arm])
-            ends[arm].append(points[-1][1])
+            play.plot(*zip(*points, strict=True), color=COLOURS[arm], label=None if arm in told else arm)
+            told.add(arm)
             for mode, style in (("sampled", "--"), ("greedy", "-")):
                 rewards = [(one["iteration"], one[mode]["value"]) for one in of["held_out"]]
                 held_out.plot(*zip(*rewards, strict=True), style, color=COLOURS[arm], marker="o")
-        for arm, shares in ends.items():
-            at = (play.get_lines()[0].get_xdata()[-1], fmean(shares))
-            play.annotate(arm, at, xytext=(4, 0), textcoords="offset points", color=COLOURS[arm])
         silence = make_game(load_config("smollm2", {}).game).wordless[SILENCE].value
         held_out.axhline(silence, color=GREY, ls=":")
-        held_out.annotate("silence", (6, silence), xytext=(0, -14), textcoords="offset points")
+        place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        held_out.annotate("silence", (1, silence), (4, -4), **place)
         play.set_title("share of proposals that follow the told cell")
         held_out.set_title("reward on 100 held-out states; dashed: sampled")
         for panel in (play, held_out):

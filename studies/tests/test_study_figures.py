@@ -28,7 +28,10 @@ partners = stored("studies/partners/results/results.json")
 listened = [stored(f"studies/listen/results/exam_{name}.json") for name in ("start", "seed_3")]
 played = stored("studies/listen/results/self_play.json")
 second = stored("studies/listen/results/evaluation_seed_2.json")["modes"]
-silenced, noise = (stored(f"studies/listen/results/evaluation_{arm}_3.json")["modes"] for arm in ("muted", "noise"))
+silenced, noise, permuted, permuted_2 = (
+    stored(f"studies/listen/results/evaluation_{name}.json")["modes"]
+    for name in ("muted_3", "noise_3", "placebo_3", "placebo_2")
+)
 both_seats = [stored(f"studies/listen/results/evaluation_{name}.json")["modes"] for name in ("start", "seed_3")]
 untrained = json.loads((ROOT / "studies/listen/results/metrics.jsonl").read_text().splitlines()[0])
 listener = stored("studies/listen/results/evaluation_iteration_12.json")["modes"]
@@ -113,22 +116,28 @@ FIGURES: list[tuple[Any, ...]] = [
     *(("listen", f"| {label} | {{}} | {{}} |", *(interval(one[name]["follows"]) for one in listened))
       for label, name in (
           ("follows the largest cell", "largest cell"), ("… with the names exchanged", "names exchanged"),
-          ("… in wordings that it never heard", "held-out wordings"),
-          ("… with names that it never met", "names never met"), ("all four cells", "all cells"))),
+          ("… in new wordings", "held-out wordings"),
+          ("… with new names", "names never met"), ("all four cells", "all cells"))),
     *(("listen", f"| reward, {mode} | {{}} | {{}} |",
        *(interval(one[mode]["figures"]["reward"]) for one in both_seats)) for mode in MODES),
     *(("listen", f"| … messages swapped, {mode} | {{}} | {{}} |",
        *(interval(one[mode]["words"]["swapped_reward"]) for one in both_seats)) for mode in MODES),
     *(("listen", f"| muted training, {mode} | | {{}} |", interval(silenced[mode]["figures"]["reward"]))
       for mode in MODES),
-    *(("listen", f"| noise, {mode} | | {{}} |", interval(noise[mode]["figures"]["reward"])) for mode in MODES),
+    *(("listen", f"| permuted rewards, {mode} | | {{}} |", interval(permuted[mode]["figures"]["reward"]))
+      for mode in MODES),
+    ("listen", "permuted, seed 2: {} sampled ({} of 200 episodes illegal), {} greedy;",
+     interval(permuted_2["sampled"]["figures"]["reward"]), permuted_2["sampled"]["statuses"]["error_limit"],
+     interval(permuted_2["greedy"]["figures"]["reward"])),
+    ("listen", "noise, seed 3: {:.3f} ({} illegal), {:.3f}.", noise["sampled"]["figures"]["reward"]["value"],
+     noise["sampled"]["statuses"]["error_limit"], noise["greedy"]["figures"]["reward"]["value"]),
     ("listen", "reward rises from silence to {:.3f} sampled and {:.3f} greedy",
      *(both_seats[1][mode]["figures"]["reward"]["value"] for mode in MODES)),
     ("listen", "Silence is {:.3f};", make_game(load_config("smollm2", {}).game).silence.value),
     ("listen", "Seed 2 ends at {} and {}, and falls to {:.3f} and {:.3f}",
      *(interval(second[mode]["figures"]["reward"]) for mode in MODES),
      *(second[mode]["words"]["swapped_reward"]["value"] for mode in MODES)),
-    ("listen", "in {} of the states, before in {}, and the score is true in {}.",
+    ("listen", "in {} of the messages, before in {}, and the score is true in {}.",
      *(interval(listened[at]["spoken"]["it belongs to the best plan"]) for at in (1, 0)),
      interval(listened[1]["spoken"]["its score is true"])),
     ("listen", "costs {:.2f} nats a token untouched, {:.2f} after the lesson, {:.2f} after self-play",

@@ -31,7 +31,7 @@ from bench.chat_templates import (
 from selfplay_pipeline.core.errors import UserError
 from selfplay_pipeline.engines.types import Completion, FinishReason
 from selfplay_pipeline.generate.control_tokens import THOUGHTS, after_thought, open_thought, without_control
-from selfplay_pipeline.generate.trajectory import ChatTokenizer, TrajectoryBuilder
+from selfplay_pipeline.generate.trajectory import ChatTokenizer, RenderedBuilder, TrajectoryBuilder
 from selfplay_pipeline.warm_start.tiny_model import CHAT_TEMPLATE
 
 FAMILY = {name: family for family in FAMILIES for name in family.templates}
@@ -189,6 +189,81 @@ def test_a_template_that_shows_thoughts_between_unknown_marks_is_refused():
     template = template_named("qwen3").replace("think>", "musing>")
     with pytest.raises(UserError, match=r"shows a thought as .*<musing>.*, between marks that are not known"):
         ChatTokenizer(tokenizer_for(FAMILY["qwen3"], template))
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+)
+SWITCHED = f"""\
+{{%- set ns = namespace(thinks=enable_thinking) %}}
+{{%- for m in messages %}}{{% if '/no_think' in m.content %}}{{% set ns.thinks = false %}}{{% endif %}}{{% endfor %}}
+{{{{- '' }}}}{CHATML}{{{{ '<think>\\n' if ns.thinks else '<think></think>' }}}}"""
+"""As Nemotron Nano v2: a word in a message switches thoughts."""
+
+
+def chatml(template: str, thinking: bool = False) -> ChatTokenizer:
+    return ChatTokenizer(tokenizer_for(FAMILY["qwen3"], template), thinking=thinking)
+
+
+def sampled(ids: list[int]) -> Completion:
+    return Completion(ids, [0.0] * len(ids), FinishReason.STOP, 0, 0)
+
+
+@pytest.mark.parametrize("builder", [TrajectoryBuilder, RenderedBuilder])
+def test_no_player_switches_the_thoughts_of_another(builder):
+    policy = chatml(SWITCHED, thinking=True)
+    stream = builder(policy, 0, "rules", ["table /no_/no_thinkthink"])
+    first = policy.tokenizer.decode(stream.prompt())
+    stream.reply(sampled(ids_of(policy, "hm</think>[message] hi")))
+    stream.observe("/no_think and think, /think")
+    later = policy.tokenizer.decode(stream.prompt())
+    assert first.endswith("<|im_start|>assistant\n<think>\n") and later.endswith("<|im_start|>assistant\n<think>\n")
+    assert "/no_think" not in later and "and think, " in later
+    assert chat("llama3").neutralise("/no_think") == "/no_think", "an ordinary word where no template reads it"
+
+
+def test_rules_that_switch_thoughts_are_refused():
+    stream = TrajectoryBuilder(chatml(SWITCHED, thinking=True), 0, "rules /no_think", ["table"])
+    with pytest.raises(UserError, match=r"begins a reply with .*<think></think>' here, .*leave words that switch"):
+        stream.prompt()
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        "Write your answer after [BEGIN FINAL RESPONSE].",  # Apriel 1.5
+        "Write your thoughts after 'Here is my thought process:' and your answer after 'Here is my response:'.",
+    ],
+)
+def test_a_template_that_asks_for_thoughts_in_plain_words_is_refused(asks):
+    with pytest.raises(
+        UserError, match=r"asks for thoughts in plain words .*, so that they cannot be cut safely; take"
+    ):
+        chatml(f"<|im_start|>system\n{asks}<|im_end|>\n{CHATML}")
+    assert chat("qwen2_5").said(f"{asks} I agree.") == (f"{asks} I agree.", True)
+
+
+def test_a_model_that_chooses_a_recipient_by_a_plain_word_is_refused():
+    template = CHATML.replace("{{ m.content }}", "{{ 'all\n' if m.role == 'assistant' else '' }}{{ m.content }}")
+    with pytest.raises(UserError, match="lets a model begin a reply with 'all' or something else"):
+        chatml(template)
+
+
+def test_a_reply_of_white_space_may_lose_its_end_in_the_template():
+    """Seed-OSS's template leaves out what is empty after trimming."""
+    template = CHATML.replace("<|im_end|>\n", "{{ '<|im_end|>\n' if m.content.strip() else '' }}")
+    policy = chatml(template)
+    stream = RenderedBuilder(policy, 0, "rules", ["table"])
+    stream.prompt()
+    stream.reply(sampled(ids_of(policy, " \n")))
+    stream.observe("heard")
+    assert policy.tokenizer.decode(stream.prompt()).count("<|im_end|>") == 3, "rules, table, heard"
+
+
+@pytest.mark.parametrize(("tags", "says"), [(True, "[message] hi"), (False, "<answer>[message] hi</answer>")])
+def test_an_answer_in_tags_needs_no_thought_where_the_template_has_these_tags(tags, says):
+    template = CHATML + "<think>\n\n</think>\n" + ("{# <answer> #}" if tags else "")
+    assert chatml(template).said("<answer>[message] hi</answer>") == (says, True)
 
 
 # Ends of turns

@@ -150,7 +150,8 @@ def test_a_word_that_the_template_itself_makes_a_token_of_ends_the_episode():
     tokenizer = shaped_tokenizer("normalising")
     template = (
         "{% for message in messages %}<ctl>{{ message.role }} "
-        "{{ message.content if message.role == 'assistant' else '<' + message.content + '>' }}<end>{% endfor %}<ctl>"
+        "{{ message.content if message.role == 'assistant' else '<' + message.content + '>' }}<end>{% endfor %}"
+        "<ctl>assistant "
     )
     quoting = type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, chat_template=template)
     stream = TrajectoryBuilder(ChatTokenizer(quoting), 0, "rules", ["hi"])

@@ -45,7 +45,9 @@ costs = {name: one["heard"] - one["exchanged"] for name, one in read.items()}
 untrained = json.loads((ROOT / "studies/listen/results/metrics.jsonl").read_text().splitlines()[0])
 listener = stored("studies/listen/results/evaluation_iteration_12.json")
 both_seats = stored("studies/listen/results/evaluation_seed_3.json")["modes"]
-silenced = stored("studies/listen/results/evaluation_muted_3.json")["modes"]
+silenced, permuted = (
+    stored(f"studies/listen/results/evaluation_{arm}_3.json")["modes"] for arm in ("muted", "placebo")
+)
 second = stored("studies/listen/results/evaluation_seed_2.json")["modes"]
 one_sided = make_game(load_config("smollm2", {}).game).silence
 
@@ -63,7 +65,7 @@ def verdict_of(run: str) -> list[str]:
 
 FIGURES: list[tuple[Any, ...]] = [
     *((README, sentence) for sentence in verdict_of("self_4")),
-    (README, "the reward rose from {:.3f} to {:.3f} sampled; silence is {:.2f} in this game",
+    (README, "the reward rose from {:.3f} to {:.3f} sampled; silence is {:.2f} here",
      untrained["held_out_reward"]["value"], listener["modes"]["sampled"]["figures"]["reward"]["value"],
      one_sided.value),
 
@@ -76,12 +78,13 @@ FIGURES: list[tuple[Any, ...]] = [
     (SHOWN, "with swapped messages (sampled {}, greedy {})",
      *(interval(both_seats[mode]["words"]["swapped_reward"]) for mode in MODES)),
     (SHOWN, "in muted training ({}, {})", *(interval(silenced[mode]["figures"]["reward"]) for mode in MODES)),
+    (SHOWN, "of the placebo ({}, {})", *(interval(permuted[mode]["figures"]["reward"]) for mode in MODES)),
     (SHOWN, "A second seed ends at {} sampled and {} greedy.",
      *(interval(second[mode]["figures"]["reward"]) for mode in MODES)),
     (SHOWN, "reward is {:.3f}, {:.3f} and {:.3f} instead of {:.3f}, {:.3f} and {:.3f} (three seeds); silence is {:.3f}",
      *(words[f"self_{seed}"][at]["held_out_reward"]["value"] for at in ("5", "0") for seed in (4, 5, 6)),
      words["self_4"]["5"]["wordless"]["silence"]["value"]),
-    (SHOWN, "this costs {:.3f}, {:.3f} and {:.3f} of the greedy reward, and {:.3f} before",
+    (SHOWN, "for one another costs {:.3f}, {:.3f} and {:.3f} of the greedy reward, and {:.3f} before",
      *(costs[f"after_{seed}"] for seed in (4, 5, 6)), costs["before"]),
     (SHOWN, "placebo (it ends at {:.3f}, {:.3f} and {:.3f}) or in muted training ({:.3f}, {:.3f} and {:.3f})",
      *(words[f"{arm}_{seed}"]["5"]["held_out_reward"]["value"] for arm in ("placebo", "muted") for seed in (4, 5, 6))),
@@ -100,7 +103,7 @@ FIGURES: list[tuple[Any, ...]] = [
      *(seed.of(player, "sampled", part="talking").value for seed in people for player in (WARM, SELF))),
     (SHOWN, "lowers it by {:.3f} and {:.3f};", *(seed.of(SELF, "sampled", part="worth").value for seed in people)),
     (SHOWN, "more than silence ({:.3f})", people[0].silence.value),
-    (SHOWN, "with itself, to {:+}; swapping their messages costs {:+}",
+    (SHOWN, "as with themselves, to {:+}; swapping their messages costs {:+}",
      *(interval(strangers[name]) for name in ("cross_seed", "worth"))),
 
     *((GROWTH, "| `{command}` | {episodes:,} | {seconds} | {processor} | {peak_mb} |".format(**row))

@@ -180,7 +180,7 @@ def test_off_it_changes_no_byte(tmp_path):
 def test_a_game_without_names_to_exchange_refuses_it(tmp_path):
     assert GAME.has("renamed")
     with pytest.raises(UserError, match=r"iterate\.other_play: the game bargaining has no names to exchange; leave it"):
-        check_run(load_config("tiny_bargaining", {"iterate.other_play": True}))
+        check_run(load_config("tiny_bargaining", {"iterate.other_play": True, "model": "data/tiny_model"}))
     command = "iterate --config tiny --set iterate.other_play=true --dry-run --output"
     done = selfplay(*command.split(), str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr

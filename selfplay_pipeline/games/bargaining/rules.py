@@ -234,8 +234,7 @@ def check_rewards(state: BargainingState, split: Split, found: Sequence[float]) 
 
 
 def mean_gains(config: BargainingConfig, counts: Triple, values: Pair) -> NDArray[np.float64]:
-    """Returns the increase of the mean reward by one item, shape (receiver, item type); rewards are linear in the
-    items."""
+    """Returns how much one item adds to the mean reward, shape (receiver, item type); rewards are linear in items."""
     part, (one, other) = config.partners_part, most(values, counts, config.partners_part)
     weights = np.array([[1 / one + part / other], [part / one + 1 / other]]) / 2
     return np.asarray(np.array(values) * weights, np.float64)

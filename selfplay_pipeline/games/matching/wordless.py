@@ -314,12 +314,13 @@ class Readings:
         return bool((self.first == self.last).all() and (self.first == self.first[0]).all())
 
     def draw(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Returns scores of the cells that the player sees, row by row, drawn from their distribution."""
+        """Returns true scores of the cells seen, row by row, drawn given the numbers in the view."""
         return np.asarray(self.draws(1, rng)[1][0])
 
     def draws(self, count: int, rng: np.random.Generator) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-        """Returns readings, shape (count,), and scores of the cells that the player sees, shape (count, cells seen),
-        drawn from their joint distribution."""
+        """Returns indices of readings, shape (count,), and scores of the cells seen, shape (count, cells seen), drawn
+        jointly.
+        """
         chosen = rng.choice(len(self.chances), size=count, p=self.chances)
         first, last = self.first[chosen], self.last[chosen]
         low, high = _below(first, self.config), _below(last + 1, self.config)

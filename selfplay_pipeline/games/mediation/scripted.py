@@ -1,7 +1,7 @@
 """Scripted players: pure functions of one seat's knowledge.
 
-A user's messages list the points that its flights' meetings cost (`[message] 0 9 1 4`), which `text.told_costs` reads;
-after a proposal also its points for price and arrival. The agent plans with what it was told.
+As a user, `sharing` lists its flights and what their meetings cost (`[message] 0 9 1 4`), which `text.told_costs`
+reads; after a proposal, its points for price and arrival instead. The agent plans with what it was told.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class StudyLobby(Lobby):
         *,
         patience: float,
     ) -> None:
-        """Make a lobby without people; the arguments are those of `Lobby`, with the partners by name."""
+        """Make a lobby without people; `partners` are players by name, shared arguments as in `Lobby`."""
         super().__init__(games, job, (), ended, writers, patience=patience, limit=0)
         self.study, self.order, self.partners = study.study, study.order, partners
         self._states = StateSource(study.states.states.__getitem__, keep=64)

@@ -442,7 +442,7 @@ class OneWorker(RayWorkerGroup):  # type: ignore[misc]
 
 
 class OnePool(ResourcePoolManager):  # type: ignore[misc]
-    """Resource pool for the one worker, which reserves none of Ray's resources."""
+    """Pool manager without Ray's resource check; the one worker reserves none."""
 
     def _check_resource_available(self) -> None:
         """Check nothing, since nothing is reserved."""
@@ -466,7 +466,7 @@ class OneServer(LLMServerManager):  # type: ignore[misc]
 
 
 class OneClient(FullyAsyncLLMServerClient):  # type: ignore[misc]
-    """verl's client that continues aborted completions, for the only server, which is in this process."""
+    """verl's client that continues aborted completions, with a single server in this process."""
 
     def __init__(self, config: Any, server: Any) -> None:
         super().__init__(config)
