@@ -131,7 +131,7 @@ FIGURES: list[tuple[Any, ...]] = [
      interval(permuted_2["greedy"]["figures"]["reward"])),
     ("listen", "noise, seed 3: {:.3f} ({} illegal), {:.3f}.", noise["sampled"]["figures"]["reward"]["value"],
      noise["sampled"]["statuses"]["error_limit"], noise["greedy"]["figures"]["reward"]["value"]),
-    ("listen", "reward rises from silence to {:.3f} sampled and {:.3f} greedy",
+    ("listen", "reward rises to {:.3f} sampled and {:.3f} greedy",
      *(both_seats[1][mode]["figures"]["reward"]["value"] for mode in MODES)),
     ("listen", "Silence is {:.3f};", make_game(load_config("smollm2", {}).game).silence.value),
     ("listen", "Seed 2 ends at {} and {}, and falls to {:.3f} and {:.3f}",

@@ -65,7 +65,7 @@ def verdict_of(run: str) -> list[str]:
 
 FIGURES: list[tuple[Any, ...]] = [
     *((README, sentence) for sentence in verdict_of("self_4")),
-    (README, "the reward rose from {:.3f} to {:.3f} sampled; silence is {:.2f} here",
+    (README, "the reward rose from {:.3f} to {:.3f} sampled (on other tables); silence is {:.2f} here",
      untrained["held_out_reward"]["value"], listener["modes"]["sampled"]["figures"]["reward"]["value"],
      one_sided.value),
 
