@@ -89,6 +89,8 @@ FAMILIES = (
         text=frozenset({"<|as_text_start|>", "<|as_text_end|>"}),
     ),
 )
+FAMILY_OF = {name: family for family in FAMILIES for name in family.templates}
+"""Family of each template."""
 OTHERS = {
     "llama2": """\
 {%- set system = '<<SYS>>\\n' + messages[0].content + '\\n<</SYS>>\\n\\n' if messages[0].role == 'system' else '' %}

@@ -1,8 +1,8 @@
 """What both kinds of history cost a model that thinks: longest context, tokens, seconds of play and of training.
 
 A script plays both seats of episodes of the tiny game: in each turn it thinks, and says a number. The recorded requests
-are sent to SGLang again, which samples as many tokens as the script said, and verl trains on the rows. The tiny model
-is random here: only amounts count. Rounds alternate.
+are sent to SGLang again, which samples as many tokens as the script said, and verl trains on the rows. Only amounts
+count, so the tiny model serves although it never learned to think. Rounds alternate.
 
     OMP_NUM_THREADS=1 python -m bench.history_cost --output data/history
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,10 +21,10 @@ import typer
 
 from bench import command
 from bench.architectures import REWARD
-from bench.chat_templates import FAMILIES, template_named, tokenizer_for
-from bench.serving import Recorded, RecordingEngine, repeat
-from bench.thinking_families import teach
+from bench.serving import Recorded, RecordingEngine, flush, repeat
+from bench.thinking_families import chat_on, model_for
 from selfplay_pipeline.config.load import load_config
+from selfplay_pipeline.config.schema import Config
 from selfplay_pipeline.config.training import TrainConfig
 from selfplay_pipeline.convert.reward import own_reward
 from selfplay_pipeline.convert.run import run_convert
@@ -59,55 +60,57 @@ class Script:
 
 async def measure(output: Path, episodes: int, turns: int, thought: int, rounds: int) -> list[dict[str, Any]]:
     """Returns the figures of each kind of history in each round."""
-    family = next(one for one in FAMILIES if TEMPLATE in one.templates)
     plain = load_config("tiny", {})
-    words = make_game(plain.game).lessons["self-play"].words or ()
-    chat = ChatTokenizer(tokenizer_for(family, template_named(TEMPLATE), words), thinking=True)
-    teach(str(plain.model), chat, [], output / "model", steps=0)
-    about = output / "model" / "config.json"
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"max_position_embeddings": LONGEST}))
-    output.mkdir(parents=True, exist_ok=True)
+    chat, folder = chat_on(TEMPLATE, make_game(plain.game)), output / "model"
+    model = model_for(str(plain.model), chat)
+    model.config.max_position_embeddings = LONGEST
+    model.save_pretrained(folder)
+    chat.tokenizer.save_pretrained(folder)
     (output / "reward.py").write_text(REWARD)
     settings = {
-        "model": str(output / "model"), "game.max_length": turns, "generate.thinking": True,
+        "model": str(folder), "game.max_length": turns, "generate.thinking": True,
         "generate.num_episodes": episodes, "generate.max_new_tokens": thought + 64,
         "reward.path": str(output / "reward.py"),
     }  # fmt: skip
     found, script = [], Script(chat, thought)
-    configs = {name: load_config("tiny", settings | {"generate.history": name}) for name in ("appended", "rendered")}
+    configs = [load_config("tiny", settings | {"generate.history": name}) for name in ("appended", "rendered")]
     with Trainer() as trainer:
-        async with open_engine(plain.engine, "cpu", str(output / "model"), output / "server.log") as engine:
+        async with open_engine(plain.engine, "cpu", str(folder), output / "server.log") as engine:
             assert isinstance(engine, SGLangEngine)
-            for number in range(rounds):
-                for history, config in configs.items():
-                    folder = output / f"{history}_{number}"
-                    recorder = RecordingEngine(script)
-                    await generate_episodes(config, folder / "games.jsonl", servers=Recorded(config, folder, recorder))
-                    # A rendered prompt is asked for whole: its earlier turns are not the tokens that were sampled.
-                    each = history == "rendered"
-                    calls = [
-                        [(f"{player}{at if each else ''}", call) for at, (player, call) in enumerate(episode)]
-                        for episode in recorder.episodes.values()
-                    ]
-                    await engine.clients[0].call("/flush_cache?timeout=60", {})
-                    seconds = await repeat(config, engine.clients[0].server, calls)
-                    run_convert(folder / "games.jsonl", folder, reward=own_reward(config.reward))
-                    training = TrainConfig(
-                        model=str(config.model), data=folder / "train.parquet", output=folder / "training",
-                        device="cpu", train_batch_size=10**6, max_tokens_per_pass=8192, dtype="float32", any_model=True,
-                    )  # fmt: skip
-                    result = await run_train(training, trainer)
-                    step = json.loads(result.metrics_path.read_text().splitlines()[0])
-                    ends = [call.end for episode in calls for _, call in episode]
-                    rows = [end for episode in calls for end in {name: call.end for name, call in episode}.values()]
-                    found.append({
-                        "history": history, "turns": len(ends) / len(calls), "longest": max(ends),
-                        "rows": result.rows, "tokens of rows": sum(rows) / len(calls),
-                        "own tokens": step["selfplay/own_tokens"], "play": round(seconds, 1),
-                        "training step": round(step["timing_s/step"], 1),
-                    })  # fmt: skip
-                    say(json.dumps(found[-1]))
+            for number, config in product(range(rounds), configs):
+                run = output / f"{config.generate.history}_{number}"
+                found.append(await measure_once(config, run, script, engine, trainer))
+                say(json.dumps(found[-1]))
     return found
+
+
+async def measure_once(
+    config: Config, folder: Path, script: Script, engine: SGLangEngine, trainer: Trainer
+) -> dict[str, Any]:
+    """Returns the figures of one kind of history."""
+    recorder, history = RecordingEngine(script), config.generate.history
+    await generate_episodes(config, folder / "games.jsonl", servers=Recorded(config, folder, recorder))
+    # A rendered prompt is asked for whole: its earlier turns are not the tokens that were sampled.
+    calls = [
+        [(f"{player}{at if history == 'rendered' else ''}", call) for at, (player, call) in enumerate(episode)]
+        for episode in recorder.episodes.values()
+    ]
+    await flush(engine)
+    seconds = await repeat(config, engine.clients[0].server, calls)
+    run_convert(folder / "games.jsonl", folder, reward=own_reward(config.reward))
+    training = TrainConfig(
+        model=str(config.model), data=folder / "train.parquet", output=folder / "training", device="cpu",
+        train_batch_size=10**6, max_tokens_per_pass=8192, dtype="float32", any_model=True,
+    )  # fmt: skip
+    result = await run_train(training, trainer)
+    step = json.loads(result.metrics_path.read_text().splitlines()[0])
+    ends = [call.end for episode in calls for _, call in episode]
+    rows = [end for episode in calls for end in {name: call.end for name, call in episode}.values()]
+    return {
+        "history": history, "turns": len(ends) / len(calls), "longest": max(ends), "rows": result.rows,
+        "tokens of rows": sum(rows) / len(calls), "own tokens": step["selfplay/own_tokens"],
+        "play": round(seconds, 1), "training step": round(step["timing_s/step"], 1),
+    }  # fmt: skip
 
 
 def main(

@@ -79,13 +79,13 @@ async def _measure(config: Config, folder: Path) -> dict[str, Any]:
         assert isinstance(engine, SGLangEngine)
         await _selfplay(config, engine, folder / "warm_up.jsonl")
         for number in range(ROUNDS):
-            await _flush(engine)
+            await flush(engine)
             recorder, seconds = await _selfplay(config, engine, folder / f"games_{number}.jsonl")
             calls = list(recorder.episodes.values())
             recorded += calls
             tokens = sum(len(call.completion.token_ids) for episode in calls for _, call in episode)
             selfplay[0], selfplay[1] = selfplay[0] + tokens, selfplay[1] + seconds
-            await _flush(engine)
+            await flush(engine)
             seconds = await repeat(config, engine.clients[0].server, calls)
             replay[0], replay[1] = replay[0] + tokens, replay[1] + seconds
     own, thin = selfplay[0] / selfplay[1], replay[0] / replay[1]
@@ -105,7 +105,8 @@ async def _selfplay(config: Config, engine: SGLangEngine, output: Path) -> tuple
     return recorder, summary.seconds
 
 
-async def _flush(engine: SGLangEngine) -> None:
+async def flush(engine: SGLangEngine) -> None:
+    """Empty the cache of prompts of the only server."""
     await engine.clients[0].call("/flush_cache?timeout=60", {})
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import typer
 
 from bench import command
-from bench.chat_templates import FAMILIES, template_named, tokenizer_for
+from bench.chat_templates import FAMILY_OF, template_named, tokenizer_for
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import Config, History
 from selfplay_pipeline.config.training import TrainConfig
@@ -85,18 +85,32 @@ def lesson(config: Config, chat: ChatTokenizer) -> list[Trajectory]:
     return [one for one in found if one.response_ids]
 
 
-def teach(base: str, chat: ChatTokenizer, rows: Sequence[Trajectory], output: Path, steps: int = STEPS) -> None:
-    """Trains a model with the base's weights on what the rows' players sampled, and writes it with its tokenizer."""
+def chat_on(template: str, game: Any) -> ChatTokenizer:
+    """Returns the tiny model's tokenizer with a family's template and special tokens, which lets the model think."""
+    words = game.lessons["self-play"].words or ()
+    return ChatTokenizer(tokenizer_for(FAMILY_OF[template], template_named(template), words), thinking=True)
+
+
+def model_for(base: str, chat: ChatTokenizer) -> Any:
+    """Returns a model with the base's weights, and new ones for the tokens that only the tokenizer has."""
     import torch
-    from torch.nn.utils.rnn import pad_sequence
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     model.resize_token_embeddings(len(chat.tokenizer))
     model.config.eos_token_id = model.generation_config.eos_token_id = chat.end_of_turn
+    return model
+
+
+def teach(base: str, chat: ChatTokenizer, rows: Sequence[Trajectory], output: Path) -> None:
+    """Trains a model with the base's weights on what the rows' players sampled, and writes it with its tokenizer."""
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    model = model_for(base, chat)
     optimizer, rng = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0), np.random.default_rng(0)
-    for step in range(steps):
+    for step in range(STEPS):
         chosen = [rows[at] for at in rng.integers(len(rows), size=ROWS)]
         ids = pad_sequence([torch.tensor(one.prompt_ids + one.response_ids) for one in chosen], batch_first=True)
         own = [torch.tensor([0] * len(one.prompt_ids) + list(one.response_mask)) for one in chosen]
@@ -105,8 +119,8 @@ def teach(base: str, chat: ChatTokenizer, rows: Sequence[Trajectory], output: Pa
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step % 50 == 0 or step == steps - 1:
-            say(f"  lesson {step + 1}/{steps}: loss {loss.item():.3f}")
+        if step % 50 == 0 or step == STEPS - 1:
+            say(f"  lesson {step + 1}/{STEPS}: loss {loss.item():.3f}")
     model.save_pretrained(output)
     chat.tokenizer.save_pretrained(output)
 
@@ -134,10 +148,8 @@ def seen(chat: ChatTokenizer, records: Sequence[EpisodeRecord]) -> dict[str, flo
 
 async def of_family(template: str, folder: Path, trainer: Trainer, episodes: int) -> list[dict[str, Any]]:
     """Returns the figures of one family, one line for each kind of history."""
-    family = next(one for one in FAMILIES if template in one.templates)
     plain = load_config("tiny", {"generate.thinking": True, "generate.num_episodes": episodes, "seed": 1})
-    words = make_game(plain.game).lessons["self-play"].words or ()
-    chat = ChatTokenizer(tokenizer_for(family, template_named(template), words), thinking=True)
+    chat = chat_on(template, make_game(plain.game))
     teach(str(plain.model), chat, lesson(plain, chat), folder / "model")
     config = plain.model_copy(update={"model": str(folder / "model")})
     found = []
@@ -158,7 +170,9 @@ async def of_family(template: str, folder: Path, trainer: Trainer, episodes: int
             figures = seen(chat, [*read_episodes(games)])
             gap = {"gap, mean": step["selfplay/log_prob_gap/mean"], "gap, max": step["selfplay/log_prob_gap/max"]}
             rows = {"rows": result.rows, "tokens trained": step["selfplay/own_tokens"]}
-            found.append({"family": family.name, "template": template, "history": history} | figures | rows | gap)
+            found.append(
+                {"family": FAMILY_OF[template].name, "template": template, "history": history} | figures | rows | gap
+            )
             say(json.dumps(found[-1]))
     return found
 

@@ -55,7 +55,7 @@ Sources: the chat templates in trl 1.16.0, `sglang/srt/parser/reasoning_parser.p
 `vllm/reasoning` of vLLM 0.22; the rest stand in public programs that read the named models' replies.
 """
 UNMARKED = ("[BEGIN FINAL RESPONSE]", "Here are my reasoning steps:", "Here is my response:")
-"""Texts of prompts that ask for thoughts between plain words (Apriel, Granite 3.2)."""
+"""Texts of prompts that ask for thoughts in plain words, without control tokens around them (Apriel, Granite 3.2)."""
 SWITCH_WORDS = re.compile(r"(?<![<◁:])/(?:no_?)?think(?:ing)?\b(?![>▷])")
 """Words in a message by which some templates switch thoughts on and off (Nemotron Nano v2, SmolLM3)."""
 _BEGUN = {thought.begin: thought for thought in THOUGHTS}

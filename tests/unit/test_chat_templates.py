@@ -15,6 +15,7 @@ from bench.chat_templates import (
     DROPPED,
     EQUAL,
     FAMILIES,
+    FAMILY_OF,
     MOVED,
     OTHERS,
     PAGE,
@@ -34,7 +35,6 @@ from selfplay_pipeline.generate.control_tokens import THOUGHTS, after_thought, o
 from selfplay_pipeline.generate.trajectory import ChatTokenizer, RenderedBuilder, TrajectoryBuilder
 from selfplay_pipeline.warm_start.tiny_model import CHAT_TEMPLATE
 
-FAMILY = {name: family for family in FAMILIES for name in family.templates}
 SECRET = "my secret is 5"
 V3_1 = """\
 {{- bos_token }}
@@ -49,7 +49,7 @@ V3_1 = """\
 
 @cache
 def chat(name: str, thinking: bool = False) -> ChatTokenizer:
-    return ChatTokenizer(tokenizer_for(FAMILY[name], template_named(name)), thinking=thinking)
+    return ChatTokenizer(tokenizer_for(FAMILY_OF[name], template_named(name)), thinking=thinking)
 
 
 def ids_of(tokenizer: ChatTokenizer, text: str, end: str | None = None) -> list[int]:
@@ -77,8 +77,8 @@ def test_the_page_differs_where_a_finding_does(monkeypatch):
 
 def test_every_template_of_the_package_stands_in_the_table():
     published = {path.name.removesuffix(".jinja") for path in files("trl").joinpath("chat_templates").iterdir()}
-    assert set(FAMILY) == (published - {"README.md"}) | set(OTHERS)
-    assert len(FAMILY) == sum(len(family.templates) for family in FAMILIES)
+    assert set(FAMILY_OF) == (published - {"README.md"}) | set(OTHERS)
+    assert len(FAMILY_OF) == sum(len(family.templates) for family in FAMILIES)
 
 
 def test_no_template_is_taken_and_wrong():
@@ -101,10 +101,10 @@ def lost_line_breaks(monkeypatch):
 @pytest.mark.parametrize("fault", [told_thoughts, lost_line_breaks])
 @pytest.mark.parametrize("name", ["qwen3", "gemma4_v5", "llama3", "zephyr"])
 def test_a_template_that_was_taken_and_wrong_would_end_the_table(monkeypatch, name, fault):
-    assert isinstance(examine(FAMILY[name], name), Finding)
+    assert isinstance(examine(FAMILY_OF[name], name), Finding)
     fault(monkeypatch)
     with pytest.raises(ValueError, match=f"^{name}: "):
-        examine(FAMILY[name], name)
+        examine(FAMILY_OF[name], name)
 
 
 # Thoughts
@@ -169,7 +169,7 @@ def test_models_that_choose_a_channel_or_a_recipient_are_refused_in_one_line(nam
 )
 def test_a_model_that_always_thinks_must_be_allowed_to(name, old, new):
     template = template_named(name).replace(old, new).replace("enable_thinking is false", "false")
-    tokenizer = tokenizer_for(FAMILY[name], template)
+    tokenizer = tokenizer_for(FAMILY_OF[name], template)
     with pytest.raises(UserError, match=r"begins each reply with a thought \(<think>\).*set generate.thinking: true"):
         ChatTokenizer(tokenizer)
     thinker = ChatTokenizer(tokenizer, thinking=True)
@@ -179,7 +179,7 @@ def test_a_model_that_always_thinks_must_be_allowed_to(name, old, new):
 
 @pytest.mark.parametrize("thinking", [False, True])
 def test_deepseek_v3_1_has_another_switch_and_shows_only_the_end_of_an_earlier_thought(thinking):
-    v3_1 = ChatTokenizer(tokenizer_for(FAMILY["deepseekv3"], V3_1), thinking=thinking)
+    v3_1 = ChatTokenizer(tokenizer_for(FAMILY_OF["deepseekv3"], V3_1), thinking=thinking)
     assert v3_1.header == "<｜Assistant｜>" + ("<think>" if thinking else "</think>")
     assert v3_1.said(f"{SECRET}</think>[message] hi") == ("[message] hi", True)
     assert v3_1.said("[message] hi") == (("", False) if thinking else ("[message] hi", True))
@@ -188,7 +188,7 @@ def test_deepseek_v3_1_has_another_switch_and_shows_only_the_end_of_an_earlier_t
 def test_a_template_that_shows_thoughts_between_unknown_marks_is_refused():
     template = template_named("qwen3").replace("think>", "musing>")
     with pytest.raises(UserError, match=r"shows a thought as .*<musing>.*, between marks that are not known"):
-        ChatTokenizer(tokenizer_for(FAMILY["qwen3"], template))
+        ChatTokenizer(tokenizer_for(FAMILY_OF["qwen3"], template))
 
 
 CHATML = (
@@ -202,7 +202,7 @@ SWITCHED = f"""\
 
 
 def chatml(template: str, thinking: bool = False) -> ChatTokenizer:
-    return ChatTokenizer(tokenizer_for(FAMILY["qwen3"], template), thinking=thinking)
+    return ChatTokenizer(tokenizer_for(FAMILY_OF["qwen3"], template), thinking=thinking)
 
 
 def sampled(ids: list[int]) -> Completion:
@@ -292,7 +292,7 @@ def test_glm_4s_next_message_begins_with_its_header_whatever_ended_the_reply(end
 def test_the_end_of_a_turn_is_not_said_though_the_tokenizer_does_not_flag_it_special():
     from tokenizers import AddedToken
 
-    tokenizer = tokenizer_for(FAMILY["lfm2"], template_named("lfm2").replace("<|im_end|>", "<|over|>"))
+    tokenizer = tokenizer_for(FAMILY_OF["lfm2"], template_named("lfm2").replace("<|im_end|>", "<|over|>"))
     tokenizer.add_tokens([AddedToken("<|over|>", normalized=False, special=False)])
     over = ChatTokenizer(tokenizer)
     assert over.decode_reply(ids_of(over, "[message] hi")) == "[message] hi"
@@ -311,7 +311,7 @@ def test_the_rules_stand_in_the_first_user_message_where_there_is_no_system_role
 
 def test_a_template_that_leaves_the_system_message_out_gets_the_rules_too():
     template = CHAT_TEMPLATE.replace("in messages", "in messages if message['role'] != 'system'")
-    silent = ChatTokenizer(tokenizer_for(FAMILY["qwen2_5"], template))
+    silent = ChatTokenizer(tokenizer_for(FAMILY_OF["qwen2_5"], template))
     stream = TrajectoryBuilder(silent, 0, "rules", ["table"])
     assert "user\nrules\n\ntable<|im_end|>" in silent.tokenizer.decode(stream.prompt())
 
@@ -334,7 +334,7 @@ def test_only_a_control_token_that_no_prompt_has_may_lie_beyond_the_vocabulary(t
     """The tokenizer of gemma-3-1b has a token of images beyond the 262,144 of the model."""
     from tokenizers import AddedToken
 
-    tokenizer = tokenizer_for(FAMILY["gemma3"], template_named("gemma3"))
+    tokenizer = tokenizer_for(FAMILY_OF["gemma3"], template_named("gemma3"))
     tokenizer.add_tokens([AddedToken("word", special=False), AddedToken("<image_soft_token>", special=True)])
     gemma = ChatTokenizer(tokenizer)
     size = len(tokenizer) - beyond

@@ -13,7 +13,7 @@ import pytest
 from chat_templates import shaped_tokenizer, with_template
 from factories import BOARD, POLICY, TINY, completion, make_episode, make_episodes, write_episodes
 
-from bench.chat_templates import FAMILIES, template_named, tokenizer_for
+from bench.chat_templates import FAMILY_OF, template_named, tokenizer_for
 from selfplay_pipeline.config.identity import deciding, differences
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.config.schema import ImitateConfig
@@ -32,11 +32,10 @@ from selfplay_pipeline.generate.trajectory import ChatTokenizer, RenderedBuilder
 from selfplay_pipeline.train.groups import read_data
 
 RENDERED = POLICY.model_copy(update={"history": "rendered"})
-FAMILY = {name: family for family in FAMILIES for name in family.templates}
 REFUSED, ALWAYS_THINK = ("gptoss", "muse_glimmer", "chatml_as_text"), ("deepseek_r1_distill", "deepseekv3")
 TAKEN = [
     (name, thinking)
-    for name in FAMILY
+    for name in FAMILY_OF
     for thinking in (False, True)
     if not name.endswith("_training") and name not in REFUSED and (thinking or name not in ALWAYS_THINK)
 ]
@@ -94,7 +93,7 @@ def rendered_turns(record: EpisodeRecord, seat: int) -> list[Turn]:
 
 @pytest.mark.parametrize(("name", "thinking"), TAKEN)
 def test_each_prompt_is_what_the_template_makes_of_the_whole_conversation(name: str, thinking: bool) -> None:
-    chat = ChatTokenizer(tokenizer_for(FAMILY[name], template_named(name)), thinking=thinking)
+    chat = ChatTokenizer(tokenizer_for(FAMILY_OF[name], template_named(name)), thinking=thinking)
     mark = chat.thought if thinking else None
     begin = "" if mark is None or open_thought(chat.header) else mark.begin
     thought = f"{begin}hm{mark.end}" if mark else ""
@@ -171,7 +170,7 @@ def test_a_turn_that_somebody_else_supplies_is_said_and_not_thought(
     builder: type[TrajectoryBuilder], shown: str
 ) -> None:
     name = "deepseek_r1_distill"  # its header begins a thought
-    chat = ChatTokenizer(tokenizer_for(FAMILY[name], template_named(name)), thinking=True)
+    chat = ChatTokenizer(tokenizer_for(FAMILY_OF[name], template_named(name)), thinking=True)
     stream = builder(chat, 0, "rules", ["table"])
     stream.say("[message] hi", learned=False)
     stream.observe("heard")

@@ -12,7 +12,7 @@ from factories import BOARD, POLICY, TINY, make_episodes, write_episodes
 from scripted_server import played
 from slime_contract import arguments
 
-from bench.chat_templates import FAMILIES, template_named, tokenizer_for
+from bench.chat_templates import FAMILY_OF, template_named, tokenizer_for
 from selfplay_pipeline.config.identity import differences
 from selfplay_pipeline.config.load import load_config
 from selfplay_pipeline.convert.imitation import Source
@@ -49,8 +49,7 @@ DATED = "{{- '<|im_start|>system\\nToday: ' + strftime_now('%d %b %Y') + '<|im_e
 
 
 def chat(name: str, template: str = "", **given: object) -> ChatTokenizer:
-    family = next(family for family in FAMILIES if name in family.templates)
-    return ChatTokenizer(tokenizer_for(family, template or template_named(name)), **given)
+    return ChatTokenizer(tokenizer_for(FAMILY_OF[name], template or template_named(name)), **given)
 
 
 def text(tokenizer: ChatTokenizer) -> str:
